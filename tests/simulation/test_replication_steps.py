@@ -11,11 +11,12 @@ from typing import Any, cast
 
 from shared.cluster import grant
 from shared.files.positions import Positions
-from tests.simulation.replication.machine import PAGE, ROOT, Judge, Machine
+from tests.simulation.replication.machine import Judge, Machine
 from tests.simulation.replication.node_disk import ProcessDisk
 from tests.simulation.replication.plan import THEMES, theme_of
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.seams import simulated
+from tests.simulation.replication.store_view import PAGE, ROOT
 from tests.simulation.replication.threads import Lock
 from tests.simulation.replication.timeline import Timeline
 from tidemark.formats.checkpoint import NodeRole, Slot

@@ -6,7 +6,8 @@ import dataclasses
 from random import Random
 from typing import Final
 
-from tests.simulation.replication.machine import ROOT, STORE, Machine
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.store_view import ROOT, STORE
 from tests.support.small_store import SmallStore
 
 ALONE: Final = dataclasses.replace(STORE, visible_after="flushed")

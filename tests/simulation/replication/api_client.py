@@ -32,7 +32,8 @@ from services.broker.send.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
 from tests.simulation.replication import view_rules
 from tests.simulation.replication.loop import CLIENT
-from tests.simulation.replication.machine import ROOT, Machine
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.store_view import ROOT
 from tests.simulation.replication.violation import Violation
 from tidemark.errors import NotMaster, SwitchingOver, TidemarkError
 from tidemark.formats.checkpoint import Slot
@@ -99,18 +100,18 @@ class View(ClusterView):
     ) -> None:
         super().__init__(config.cluster, ROOT, store.positions, machine)
         self._machine, self._ha = machine, ha
-        self.heard: Mapping[str, Any] | None = None
+        self.ha_answer: Mapping[str, Any] | None = None
         """Last answer of ha; None if it gave none."""
-        self.heard_us = 0
+        self.answered_us = 0
         """When that answer came."""
 
     async def _of_ha(self) -> Mapping[str, Any]:
-        heard: Mapping[str, Any] | None = None
+        ha_answer: Mapping[str, Any] | None = None
         try:
-            heard = await self._asked()
+            ha_answer = await self._asked()
         finally:
-            self.heard, self.heard_us = heard, self._machine.timeline.now_us
-        return heard
+            self.ha_answer, self.answered_us = ha_answer, self._machine.timeline.now_us
+        return ha_answer
 
     async def _asked(self) -> Mapping[str, Any]:
         ha, loop = self._ha(), asyncio.get_running_loop()
@@ -201,7 +202,7 @@ class ApiClient:
             return error
         return None
 
-    # -- who is the master -----------------------------------------------------------------
+    # -- the master ------------------------------------------------------------------------
 
     def _be_refused(self) -> None:
         """Check that a refusal names the master that ha of this node has reported lately."""
@@ -211,7 +212,9 @@ class ApiClient:
         refusal = self._refusal()
         if isinstance(refusal, NotMaster) and view is not None:
             quiet_us = max(self._not_master_us, self._broker.process.resumed_us)
-            view_rules.check_refusal(machine, refusal, view.heard, view.heard_us, since_us=quiet_us)
+            view_rules.check_refusal(
+                machine, refusal, view.ha_answer, view.answered_us, since_us=quiet_us
+            )
 
     async def _ask_for_the_group(self) -> None:
         """Request GET /v1/cluster and check the answer."""
@@ -241,7 +244,7 @@ class ApiClient:
         """Create a topic, or delete it if it exists."""
         name = f"{self._machine.name}-{self._random.randrange(CHANGED_TOPICS)}"
         task = self.change = asyncio.create_task(self._make_or_delete(name), name=CLIENT)
-        self._broker.wait_for_group(task)
+        self._broker.requests.wait_for_group(task)
 
     async def _make_or_delete(self, name: str) -> None:
         """Create or delete a topic. Success is answered only after the group has confirmed the

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from services.ha.core.leadership import UNADOPTED
 from services.ha.lease.value import Lease, Member
 from tests.simulation.replication.alone import write_alone
-from tests.simulation.replication.machine import IDENTITY, PROMISE, TABLE, Machine
+from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES, TIMES
+from tests.simulation.replication.store_view import IDENTITY, PROMISE, TABLE
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying
 from tests.simulation.replication.violation import Violation
 
@@ -103,8 +104,8 @@ class Beginning(Trying):
                 group.on_made.append(lambda _: strike())
 
     def _must_wait(self, waiting: list[Machine], waited_ms: int) -> None:
-        """Check that no node founds a group before it has heard from all, and that it reports which
-        one is missing."""
+        """Check that no node founds a group before all have started, and that it reports which one
+        is missing."""
         if not waiting:
             return
         if self._made:
@@ -219,7 +220,7 @@ class Beginnings(Trying):
             if reply is not None and order == "adopt" and reply.body.get("log_end") != end:
                 raise Violation(f"{slave.name} adopts a store that ends at {end}: {reply}")
             if self._is_unadopted(slave):
-                token = group.order(order, arguments, slave)
+                token = group.command(order, arguments, slave)
             return bool(slave.incarnation and slave.promised)
 
         if not self._until(is_adopted, AGAIN_MS):
@@ -242,7 +243,7 @@ class Beginnings(Trying):
         group, history, slave = self._group, self._history, self._any_but(self._master())
         history.producers_paused = self._world.operator_paused = True
         self._wait(QUIET_MS)
-        self._lose_from_set(slave)
+        self._lose_from_set(slave, ["ha"])
         others = [each for each in group.machines.values() if each is not slave]
         for other in others:
             self._lose(other, SERVICES)
@@ -255,17 +256,17 @@ class Beginnings(Trying):
             "own_end": slave.end,
             "known_from": [slave.name],
         }
-        dry = self._ordered(slave, "failover", {"dry_run": "true"})
+        dry = self._reply_to("failover", {"dry_run": "true"}, slave)
         self._must_answer(slave, dry, ok=True, body=loss)
         stopped = {"group": "g0", "old_master_stopped": "true"}
-        early = self._ordered(slave, "failover", stopped)
+        early = self._reply_to("failover", stopped, slave)
         self._must_answer(slave, early, ok=False, body=loss)
         history.is_forced = True
         reply = early
 
         def is_forced() -> bool:
             nonlocal reply
-            reply = self._ordered(slave, "failover", stopped)
+            reply = self._reply_to("failover", stopped, slave)
             return reply is not None and reply.ok
 
         self._until(is_forced, AGAIN_MS)
@@ -284,24 +285,6 @@ class Beginnings(Trying):
                 "lost"
             )
 
-    def _lose_from_set(self, slave: Machine) -> None:
-        """Kill ha of a slave, which leaves the set."""
-        self._lose(slave, ["ha"])
-        if not self._until(lambda: not self._is_member(slave), AGAIN_MS):
-            raise Violation(f"{slave.name} is silent, but stays in the set")
-
-    def _is_member(self, machine: Machine) -> bool:
-        return machine.name in [member.node for member in self._history.published]
-
-    def _ordered(self, machine: Machine, order: str, arguments: dict[str, str]) -> Any:
-        """Reply to a command, or None."""
-        service = self._group.ha_of(machine.name)
-        token = self._group.order(order, arguments, machine)
-        if service is None or token is None:
-            return None
-        self._until(lambda: token in service.replies, AGAIN_MS)
-        return service.replies.get(token)
-
     def _must_answer(self, machine: Machine, reply: Any, *, ok: bool, body: dict[str, Any]) -> None:
         reported = None if reply is None else {name: reply.body.get(name) for name in body}
         if reply is None or reply.ok != ok or reported != body:
@@ -315,7 +298,7 @@ class Beginnings(Trying):
         if group.plan.nodes - group.plan.min_in_sync > 1 or (
             group.plan.nodes > 2 and self._may_lose_one
         ):
-            self._lose_from_set(self._any_but(first))
+            self._lose_from_set(self._any_but(first), ["ha"])
         epoch = history.epoch
         self._lose(first, SERVICES)
         if not self._until(lambda: history.epoch > epoch, AGAIN_MS):

@@ -15,7 +15,7 @@ from services.broker.state import state_replay
 from shared.state.records import STATE_TOPIC, EpochRecord
 from shared.state.state import BrokerState
 from shared.state.values import TopicConfig
-from tests.simulation.replication.machine import FILE_SIZE
+from tests.simulation.replication.store_view import FILE_SIZE
 from tests.simulation.replication.violation import Violation
 from tidemark.formats import native, record
 from tidemark.formats.record import Checks
@@ -99,7 +99,7 @@ class Confirmed:
             if isinstance(state_record, EpochRecord):
                 if state_record.epoch <= self._epoch:
                     raise Violation(
-                        f"epoch {state_record.epoch} is recorded behind epoch {self._epoch}"
+                        f"epoch {state_record.epoch} is recorded after epoch {self._epoch}"
                     )
                 self._epoch = state_record.epoch
             self._state.apply(state_record, entry.physical_offset)

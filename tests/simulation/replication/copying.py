@@ -12,8 +12,9 @@ from unittest.mock import patch
 
 from services.ha.shell import replica_disk
 from tests.simulation.replication.confirmed import Place
-from tests.simulation.replication.machine import CONFIRM, FILE_SIZE, Machine
+from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES, WINDOW_SIZE
+from tests.simulation.replication.store_view import CONFIRM, FILE_SIZE
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, UNHEARD_MS, Trying
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot
@@ -93,17 +94,14 @@ class Copying(Trying):
     def _stop_while_cutting(self) -> None:
         """A former master cuts off what was never confirmed, although it is stopped repeatedly
         meanwhile, and keeps everything else."""
-        group, history, master = self._group, self._history, self._master()
+        group, master = self._group, self._master()
         before, others = master.incarnation, [n for n in group.machines if n != master.name]
         for other in others:
             group.network.cut(master.name, other)
             group.network.cut(other, master.name)
         group.lease.unreachable.add(master.name)
 
-        def is_another() -> bool:
-            return history.holder is not None and history.holder.node != master.name
-
-        if not self._until(is_another, AGAIN_MS):
+        if not self._until(lambda: self._has_another_master(master), AGAIN_MS):
             raise Violation(f"{master.name} is cut off and holds the lease for {AGAIN_MS} ms")
         steps = [self._random.choice(BEFORE_ZEROS), self._random.choice(CUT_STEPS)]
         self._stop_at(master, steps)
@@ -119,13 +117,13 @@ class Copying(Trying):
         stopped repeatedly meanwhile. Nothing of the previous log returns."""
         slave = self._any_but(self._master())
         before, service = slave.incarnation, self._group.ha_of(slave.name)
-        assert service is not None, "it would not be whole"
+        assert service is not None, "the group is whole"
         if self._random.random() < 0.5:  # A write of an offset file is still under way.
             slave.held_up[CONFIRM.name + ".tmp"] = HELD_UP_US
-            slave.arm_file(CONFIRM.name + ".tmp", lambda: self._order_beside_a_mark(slave))
+            slave.arm_file(CONFIRM.name + ".tmp", lambda: self._command_during_write(slave))
         else:
             self._stop_at(slave, self._random.sample(RESYNC_STEPS, 3))
-            self._group.order("resync", {"group": "g0"}, slave)
+            self._group.command("resync", {"group": "g0"}, slave)
         self._history.replaced.add(slave.name)
         self._until(lambda: slave.incarnation not in ("", before), AGAIN_MS)
         slave.held_up.clear()
@@ -136,12 +134,12 @@ class Copying(Trying):
                 f"{slave.name} was to be copied anew, but its incarnation has not changed"
             )
 
-    def _order_beside_a_mark(self, slave: Machine) -> None:
+    def _command_during_write(self, slave: Machine) -> None:
         """Give the command while one write of an offset file is under way and the next one waits.
         Copying cannot begin before both have ended."""
 
         def order() -> None:
-            self._group.order("resync", {"group": "g0"}, slave)
+            self._group.command("resync", {"group": "g0"}, slave)
             for other in self._group.machines:
                 if other != slave.name:
                     self._group.network.cut(other, slave.name)
@@ -214,7 +212,7 @@ class Copying(Trying):
                 place = self._place_in(master)
                 self._flip(master, place)
                 history.replaced.add(slave.name)
-                group.order("resync", {"group": "g0"}, slave)
+                group.command("resync", {"group": "g0"}, slave)
             else:
                 place = self._newest_unmarked(slave)
                 self._flip(master, place)
@@ -261,13 +259,7 @@ class Copying(Trying):
 
     def _go_without(self, slave: Machine) -> None:
         """Kill services of the slave and wait until it has left the in-sync set."""
-        lost = self._random.choice((("ha",), SERVICES))
-        self._lose(slave, lost)
-        if not self._until(lambda: not self._is_member(slave), UNHEARD_MS + AGAIN_MS):
-            raise Violation(f"{slave.name} has no {lost}, but stays in the set")
-
-    def _is_member(self, machine: Machine) -> bool:
-        return machine.name in [member.node for member in self._history.published]
+        self._lose_from_set(slave, self._random.choice((("ha",), SERVICES)), UNHEARD_MS + AGAIN_MS)
 
     def _grow(self, size: int) -> None:
         """Wait until size more bytes are confirmed, most of them in large records."""
@@ -332,9 +324,9 @@ class Copying(Trying):
     def _copy_anew(self, machine: Machine) -> None:
         """Resync the node by command, which is repeated until it is accepted."""
         self._history.replaced.add(machine.name)
-        self._must_be_copied_anew(machine, lambda: self._must_take_order(machine))
+        self._must_be_copied_anew(machine, lambda: self._must_accept_resync(machine))
 
-    def _must_take_order(self, machine: Machine) -> None:
+    def _must_accept_resync(self, machine: Machine) -> None:
         group, before = self._group, machine.incarnation
         ha, token = group.ha_of(machine.name), None
 
@@ -343,7 +335,7 @@ class Copying(Trying):
             reply = None if ha is None or token is None else ha.replies.get(token)
             if token is None or reply is not None:
                 ha = group.ha_of(machine.name)
-                token = group.order("resync", {"group": "g0"}, machine)
+                token = group.command("resync", {"group": "g0"}, machine)
             return machine.incarnation != before
 
         if not self._until(is_taken, AGAIN_MS):

@@ -15,11 +15,12 @@ from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.history import History
 from tests.simulation.replication.lease_object import LeaseObject, Weather
-from tests.simulation.replication.machine import FILE_SIZE, Machine
+from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.network import Network
 from tests.simulation.replication.plan import SERVICES, TIMES, Plan
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.reput import Reput
+from tests.simulation.replication.store_view import FILE_SIZE
 from tests.simulation.replication.timeline import Timeline
 from tests.simulation.replication.violation import Violation
 
@@ -67,7 +68,7 @@ class Group:
         self._nodes = tuple(
             Node(name, name, 9000, f"http://{name}:8080", f"http://{name}:8090") for name in names
         )
-        self._orders = 0
+        self._commands = 0
 
     @property
     def members(self) -> list[Member]:
@@ -92,10 +93,10 @@ class Group:
                 process.end()
                 process.unwind()
 
-    def trace(self, who: str, line: str) -> None:
+    def trace(self, source: str, line: str) -> None:
         """Write a line of the trace."""
         if self._write_trace is not None:
-            self._write_trace(f"{self.timeline.now_us / 1000:10.3f} {who}: {line}")
+            self._write_trace(f"{self.timeline.now_us / 1000:10.3f} {source}: {line}")
 
     def boot(self, machine: Machine, *, first: str | None = None) -> None:
         """Boot the machine and start its services. first: the service that starts before the
@@ -223,7 +224,7 @@ class Group:
         if running is not None and running.process.alive and self.random.random() < 0.95:
             running.rung()
 
-    def order(
+    def command(
         self,
         name: str,
         arguments: dict[str, str],
@@ -238,9 +239,9 @@ class Group:
         service = self.ha_of(node)
         if service is None:
             return None
-        self._orders += 1
-        service.order(Command(self._orders, name, arguments), refused=refused)
-        return self._orders
+        self._commands += 1
+        service.command(Command(self._commands, name, arguments), refused=refused)
+        return self._commands
 
     def _lease_changed(self, before: Stored | None, now: Stored | None) -> None:
         if (

@@ -8,37 +8,22 @@ lease object; there are no sockets for probes and admin commands.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import re
 import zlib
 from collections.abc import Callable
 from random import Random
-from typing import Any, Final, cast
-
-import msgspec
+from typing import Final, cast
 
 from services.ha.core import effects as do
-from services.ha.core.effects import Effect, LeaseCreate, LeaseGet, LeasePut
 from services.ha.core.events import (
     Command,
-    Done,
     Event,
-    Failed,
-    LeaseAnswered,
-    LeaseOutcome,
-    LinkUp,
-    NodeSnapshot,
-    Received,
-    Tick,
 )
 from services.ha.core.failover import State
-from services.ha.core.mastership import Mastership
 from services.ha.core.promises import RETRY_MS
 from services.ha.core.replica import Replica
 from services.ha.core.setup import Setup
-from services.ha.lease.interface import Outcome
-from services.ha.lease.value import Holder, Lease, Member, Stored
+from services.ha.lease.value import Holder, Member
 from services.ha.shell.effect_runner import EffectRunner
 from services.ha.shell.lease_client import LeaseClient
 from services.ha.shell.links import Links
@@ -49,8 +34,6 @@ from services.ha.shell.replica_store import ReplicaStore
 from services.ha.shell.streaming import LogViews
 from services.ha.shell.watch import SnapshotReader, Watch
 from services.ha.startup import status_before
-from services.ha.wire.frames import BadFrame, Frame, FrameType
-from services.ha.wire.payloads import Ack, Append, Hello, HelloOk, Payload, StatusOk, parse
 from services.ha.wire.versions import SPOKEN, Versions
 from shared.files.lock_probe import LockProbe
 from shared.files.store_dir import StoreDir
@@ -58,38 +41,27 @@ from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
 from tests.simulation.replication import redone, view_rules
-from tests.simulation.replication.history import PROMISING, History
-from tests.simulation.replication.known_marks import LeaseObstacles, Noted, check_found, marks_of
+from tests.simulation.replication.connections import SimulatedLeaseStore, SimulatedLinks
+from tests.simulation.replication.history import History
+from tests.simulation.replication.judged_replica import JudgedReplica
+from tests.simulation.replication.known_marks import Noted, check_found, marks_of
 from tests.simulation.replication.lease_object import LeaseObject
-from tests.simulation.replication.machine import ROOT, STORE, Machine
+from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.network import Network
-from tests.simulation.replication.plan import WINDOW_SIZE
 from tests.simulation.replication.process import Process
-from tests.simulation.replication.repeats import Repeats
 from tests.simulation.replication.service import Service
-from tests.simulation.replication.steps_taken import StepsTaken
+from tests.simulation.replication.store_view import ROOT, STORE
 from tests.simulation.replication.violation import Violation
-from tidemark.formats.checkpoint import Slot
 
-IMPOSSIBLE: Final = ("ack-refused", "bad-stream")
-"""Log events that only a corrupted frame or a bug can cause."""
 SENSE_INTERVAL_MS: Final = 50
 LEAVE_MS: Final = 2_500
 """Longest time that a stopping start waits (``services.ha.service``)."""
 LEAVING: Final = -1
 """Token of the command by which a stopping start hands over."""
-ORDER_US_MAX: Final = 15_000_000
+REPLY_US_MAX: Final = 15_000_000
 """Longest time that a command may wait for the lease and then for other nodes."""
 LEASE_NOTED_US: Final = (RETRY_MS + 1_000) * 1000
 """A write that found no room is tried again after this time."""
-IMPOSSIBLE_REASONS: Final = re.compile(
-    r"HELLO_OK|RESYNC_REQUIRED|APPEND|an ACK|a HELLO|no window|copied to|bytes at|bytes of epoch|"
-    r"epoch \d+ from|compared instead|point \d+ beyond|HELLO of|files of|no epoch in the table"
-)
-"""Reasons to close a link that only a peer which violates the protocol can cause."""
-_MISSING_VALUE: Final = re.compile(r"\bNone\b")
-"""A missing value that was formatted into a sentence."""
-_SPOKEN: Final = range(SPOKEN.lowest, SPOKEN.highest + 1)
 
 
 class Ha(Service):
@@ -144,7 +116,7 @@ class Ha(Service):
     def versions(self) -> Versions:
         """Protocol versions of this start: every fourth start is of an older release."""
         drawn = zlib.crc32(self.setup.process.encode())
-        older = 0 if drawn % 4 else drawn // 4 % (len(_SPOKEN) - 1) + 1
+        older = 0 if drawn % 4 else drawn // 4 % (SPOKEN.highest - SPOKEN.lowest) + 1
         return Versions(SPOKEN.lowest, SPOKEN.highest - older)
 
     @property
@@ -170,7 +142,7 @@ class Ha(Service):
         self.take(Command(LEAVING, "switchover", {"reason": "stopping"}))
         self.machine.timeline.after(LEAVE_MS * 1000, super().ask_to_end)
 
-    def order(self, command: Command, *, refused: bool) -> None:
+    def command(self, command: Command, *, refused: bool) -> None:
         """Give an admin command. refused: it must not succeed."""
         if self._runner is not None:
             self.unanswered[command.token] = self.machine.timeline.now_us
@@ -186,8 +158,8 @@ class Ha(Service):
         if not self.process.alive or self.process.paused:
             return
         for token, asked_us in self.unanswered.items():
-            if now_us - max(asked_us, resumed_us) > ORDER_US_MAX:
-                raise Violation(f"{self.node} has not answered order {token} of {asked_us} µs")
+            if now_us - max(asked_us, resumed_us) > REPLY_US_MAX:
+                raise Violation(f"{self.node} has not replied to command {token} of {asked_us} µs")
 
     def check_lease_noted(self) -> None:
         """Check that the newest lease content seen is written to the disk soon, so that a later
@@ -260,7 +232,7 @@ class Ha(Service):
         if reply.token == LEAVING:
             super().ask_to_end()
         if reply.ok and reply.token in self._to_refuse:
-            raise Violation(f"{self.node} carries out an order that must be refused: {reply.body}")
+            raise Violation(f"{self.node} carries out a command that must be refused: {reply.body}")
         to = self.targets.get(reply.token)
         if reply.ok and to is not None and reply.body.get("master") != to:
             raise Violation(f"{self.node} was to switch to {to} and replied {reply.body}")
@@ -298,14 +270,14 @@ class Ha(Service):
         replica = self.replica = Replica(self.setup, found, log=held, random=self._random.random)
         bell = cast(Doorbell, self.bell)
         lease = LeaseClient(
-            _LeaseStore(self, self._lease),
+            SimulatedLeaseStore(self, self._lease),
             request_timeout_ms=self.setup.times.request_timeout_ms,
         )
         runner = self._runner = EffectRunner(
             cast(Replica, JudgedReplica(self, replica)),
             self.machine,
             PageWriter(positions, self.machine.boot, self.machine, bell),
-            cast(Links, _Links(self)),
+            cast(Links, SimulatedLinks(self)),
             disk,
             lease,
             self.health,
@@ -336,310 +308,3 @@ class Ha(Service):
         self.failed(error)
         if self._runner is not None:
             self._runner.fail_from_thread(error)
-
-
-class JudgedReplica:
-    """The replica, with checks before and after each of its decisions."""
-
-    def __init__(self, ha: Ha, replica: Replica) -> None:
-        self._ha, self._replica = ha, replica
-        self._counted: dict[Member, int] = {}
-        self._repeats = Repeats(ha.node)
-        self._steps = StepsTaken(ha, replica)
-        self._obstacles = LeaseObstacles(ha, replica)
-        self._read: Stored | None = None
-        """The lease of the last read; None if another request has ended since."""
-        self._wanted_epoch = 0
-
-    def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Handle the event as the replica does, and check the outcome."""
-        ha = self._ha
-        before = self._replica.leadership.term
-        if isinstance(event, Done) and event.durable:
-            ha.history.reports_end(ha.machine, event.durable)
-        if isinstance(event, LeaseAnswered):
-            self._read = event.stored if event.outcome is LeaseOutcome.FOUND else None
-        if isinstance(event, Received) and event.frame.type is FrameType.CAMPAIGN_NOW:
-            ha.history.campaign_now_us[ha.node] = ha.machine.timeline.now_us
-        if isinstance(event, Received) and not ha.history.epoch:
-            self._note_description(event.frame)
-        if isinstance(event, LinkUp) and event.outbound:
-            self._repeats.connected(event.peer.node)
-        seen = self._replica.context.session.stored
-        effects = self._replica.handle(event, now_ms)
-        if self._replica.context.session.stored != seen:
-            ha.seen_us = ha.machine.timeline.now_us
-        self._repeats.happened(event, now_ms)
-        if isinstance(event, Done) and event.token == self._repeats.promise:
-            self._must_know_its_promise()
-        self._steps.handled()
-        self._obstacles.happened(event, now_ms)
-        own = self._replica.context
-        if isinstance(event, Failed) and not (own.alarms or own.ending or own.halted):
-            raise Violation(
-                f"{ha.node} has no alarm after the failure {event.code}: {event.detail}"
-            )
-        after = self._replica.leadership.term
-        terms = {int(term.epoch) for term in (before, after) if term is not None}
-        if ha.write_trace is not None and not isinstance(event, Tick | NodeSnapshot):
-            ha.trace(f"event {_short(event)}")
-        # The acknowledgements of a term that has ended without its knowledge may be outdated.
-        lives = after is not None and after.epoch >= ha.history.epoch
-        if after is not None and lives and after._durable != self._counted:
-            self._counted = dict(after._durable)
-            for member, end in self._counted.items():
-                ha.history.counts_ack(ha.machine, member, end)
-        for effect in effects:
-            self._repeats.does(effect, now_ms)
-            self._judge(
-                effect, terms, None if before is not after or after is None else after.epoch
-            )
-        return effects
-
-    def _note_description(self, frame: Frame) -> None:
-        match _parsed(frame):
-            case StatusOk(node=node):
-                self._steps.receives_status(node)
-
-    def _must_know_its_promise(self) -> None:
-        """Check that the replica takes as its promise exactly what is durable. A newer one is
-        written next."""
-        machine, promises = self._ha.machine, self._replica.promises
-        known = promises.promised, promises._seen
-        durable = machine.durably_promised, machine.durably_seen
-        if known != durable:
-            raise Violation(
-                f"{machine.name} has written its promise and assumes (epoch, lease seen) "
-                f"{known}; its disk has {durable}"
-            )
-
-    def _judge(self, effect: Effect, terms: set[int], reigns: int | None) -> None:
-        ha, history = self._ha, self._ha.history
-        if ha.write_trace is not None:
-            ha.trace(f"  do {_short(effect)}")
-        match effect:
-            case do.Grant():
-                history.granted(effect.epoch, ha.holder, ha.machine.boot)
-            case do.Stream(link, frame):
-                history.acts(frame.epoch, ha.holder, "streams")
-                term, now_ms = self._replica.leadership.term, self._replica.context.now_ms
-                if term is not None:
-                    _must_be_in_the_window(ha.node, term, effect)
-                    self._repeats.sends(link, term.confirm.value, now_ms, empty=False)
-            case do.Send(link, frame) if frame.type in PROMISING:
-                history.sends_to_master(ha.machine, frame)
-                match _parsed(frame):
-                    case Ack(appended, durable):
-                        history.acknowledges(ha.machine, appended, durable)
-                    case Hello() as hello:
-                        history.sends_hello(ha.machine, hello)
-                        self._repeats.sends_hello(link, frame.epoch, len(hello.table), hello.end)
-            case do.Send(link, frame):
-                match _parsed(frame):
-                    case HelloOk() as ok:
-                        history.sends_hello_ok(ha.machine, ok)
-                    case StatusOk(facts=facts) as status:
-                        self._steps.sends_status(status)
-                        for name, fact in msgspec.structs.asdict(facts).items():
-                            _check_sentence(ha.node, name, fact)
-                    case Append(size=0) as append:
-                        now_ms = self._replica.context.now_ms
-                        self._repeats.sends(link, append.confirm, now_ms, empty=True)
-            case do.Connect(node):
-                session = self._replica.session
-                if session.stored is not None and not session.backwards:
-                    epoch = self._replica.promises.highest
-                    self._repeats.connects(node, epoch, self._replica.context.now_ms)
-            case do.PersistPromise():
-                self._steps.promises(effect.promised)
-            case do.PersistTable(_, entries) if entries:
-                history.writes_table(ha.machine, entries, begins=reigns is not None)
-            case LeasePut(_, lease, base):
-                self._steps.writes_lease(effect)
-                self._obstacles.writes_lease(effect)
-                if lease.epoch > max(base.lease.epoch, self._wanted_epoch):
-                    self._wanted_epoch = lease.epoch
-                    if self._read != base:
-                        raise Violation(f"{ha.node} takes a lease without reading it right before")
-                renews = lease._replace(renewed=0) == base.lease._replace(renewed=0)
-                term = self._replica.leadership.term
-                switches = term is not None and term.switch is not None and term.switch.fenced
-                if switches and lease.holder is None and lease.handover_to is not None:
-                    self._must_be_for_its_target(lease.handover_to)
-                history.writes_lease(
-                    ha.machine, base.lease, lease, renews=renews, switches=switches
-                )
-            case LeaseCreate(_, lease):
-                history.writes_lease(ha.machine, None, lease)
-            case do.Close(reason=reason):
-                if IMPOSSIBLE_REASONS.match(reason) and not history.damaged:
-                    raise Violation(f"{ha.node} closes a link, for {reason}")
-            case do.Publish(slots=slots):
-                for slot, value in slots:
-                    if slot is Slot.NEEDED_FROM and value:
-                        self._must_be_kept(value)
-                history.of_terms[ha.process] = terms
-                history.reigns[ha.process] = reigns
-            case do.Note(event=event, sentence=sentence):
-                if event in IMPOSSIBLE and not history.damaged and ha.node not in history.corrupted:
-                    raise Violation(f"{ha.node}: {sentence}")
-                _check_sentence(ha.node, event, sentence)
-            case do.Reply(body=body):
-                for name, value in body.items():
-                    _check_sentence(ha.node, name, value)
-
-    def _must_be_kept(self, needed: int) -> None:
-        """Check that NEEDED_FROM covers every byte that a linked slave has yet to copy."""
-        term = self._replica.leadership.term
-        for link in () if term is None else term.links.values():
-            slave = self._ha.history.node(link.peer.node)
-            if slave.incarnation != link.peer.incarnation:
-                continue  # The link belongs to a disk that was replaced.
-            if link.appended is not None and 0 < slave.end < needed:
-                raise Violation(
-                    f"{self._ha.node} keeps its log from {needed} on, but {slave.name} has it up "
-                    f"to {slave.end}"
-                )
-
-    def _must_be_for_its_target(self, target: str) -> None:
-        """Check that a switch releases the lease for the target that the command named."""
-        switch = self._replica._handover._switch
-        wanted = target if switch is None else self._ha.targets.get(switch.token, target)
-        if target != wanted:
-            raise Violation(f"{self._ha.node} was to switch to {wanted} and switches to {target}")
-
-
-def _must_be_in_the_window(node: str, term: Mastership, effect: do.Stream) -> None:
-    """Check that at most a window of bytes is sent to a slave before it acknowledges: its memory is
-    limited."""
-    link = term.links.get(effect.link)
-    if link is None or link.appended is None:
-        return
-    ahead = effect.offset + effect.size - link.appended
-    if ahead > WINDOW_SIZE:
-        raise Violation(f"{node} sends {ahead} bytes ahead on a link, {WINDOW_SIZE} is the limit")
-
-
-def _check_sentence(node: str, what: str, value: object) -> None:
-    """Check that a sentence for people has no empty or missing value in it."""
-    if isinstance(value, str) and (
-        value != value.strip() or "  " in value or _MISSING_VALUE.search(value)
-    ):
-        raise Violation(f"{node} writes a sentence with a missing value: {what} {value!r}")
-
-
-class _Links:
-    """Connections over the simulated network (``services.ha.shell.links.Links``)."""
-
-    def __init__(self, ha: Ha) -> None:
-        self._ha = ha
-
-    def connect(self, name: str) -> None:
-        """Connect to a node."""
-        self._ha.network.connect(self._ha, name)
-
-    def disk_changed(self, done: Done) -> None:
-        """Take over the files of the log, and the identity, after a change on disk."""
-        if done.incarnation:
-            self._ha.proves = done.incarnation
-        assert self._ha.views is not None
-        self._ha.views.refresh()
-
-    def send(self, number: int, frame: Frame) -> None:
-        """Send a frame."""
-        self._ha.network.send(self._ha, number, frame)
-
-    def stream(self, number: int, frame: Frame, offset: int, size: int) -> None:
-        """Send a frame followed by bytes of the log."""
-        assert self._ha.views is not None
-        views = self._ha.views.views(offset, size)
-        if views is None:
-            if offset >= self._ha.machine.begins_at:
-                raise Violation(f"{self._ha.node} cannot read {size} bytes at {offset} to send")
-            self.close_link(number, f"log-gone: bytes {offset} to {offset + size}")
-            return
-        self._must_be_the_log(views, offset, size)
-        self._ha.network.send(self._ha, number, frame, views)
-
-    def _must_be_the_log(self, views: list[memoryview], offset: int, size: int) -> None:
-        """Check that the bytes to be sent are those of the log."""
-        machine = self._ha.machine
-        if b"".join(views) != machine.log(offset, offset + size):
-            raise Violation(
-                f"{self._ha.node} sends {size} bytes at {offset} that differ from its log"
-            )
-
-    def close_link(self, number: int, reason: str) -> None:
-        """Close a link."""
-        self._ha.network.close(self._ha, number, reason)
-
-
-class _LeaseStore:
-    """The lease object over a lossy network (``services.ha.lease.interface``)."""
-
-    def __init__(self, ha: Ha, lease: LeaseObject) -> None:
-        self._ha, self._lease = ha, lease
-
-    async def get(self) -> Outcome:
-        """Read the lease."""
-        return await self._ask(LeaseGet(0))
-
-    async def put(self, lease: Lease, base: Stored) -> Outcome:
-        """Write the lease if it is still base."""
-        return await self._ask(LeasePut(0, lease, base))
-
-    async def create(self, lease: Lease) -> Outcome:
-        """Create the lease."""
-        return await self._ask(LeaseCreate(0, lease))
-
-    async def announce(self, role: str) -> str:
-        """Do nothing: there is no pod."""
-        return ""
-
-    async def close(self) -> None:
-        """Do nothing: there is no resource."""
-
-    async def _ask(self, request: LeaseGet | LeasePut | LeaseCreate) -> Outcome:
-        loop = self._ha.loop
-        answered: asyncio.Future[LeaseAnswered] = loop.create_future()
-
-        def settle(answer: LeaseAnswered) -> None:
-            if not answered.done():
-                answered.set_result(answer)
-
-        def answer(answer: LeaseAnswered) -> None:
-            if self._ha.process.alive:
-                loop.call_soon_threadsafe(settle, answer)
-
-        timeout_ms = self._ha.setup.times.request_timeout_ms
-        self._lease.ask(self._ha.node, request, timeout_ms=timeout_ms, answer=answer)
-        found = await answered
-        return Outcome(found.outcome, found.stored, found.reason)
-
-
-def _short(what: Any) -> str:
-    match what:
-        case Received(link, frame) | do.Send(link, frame):
-            return f"{type(what).__name__} {link} epoch {frame.epoch} {_payload_text(frame)}"
-        case do.Stream(link, frame, offset, size):
-            return f"Stream {link} epoch {frame.epoch} [{offset}, {offset + size})"
-        case do.Copy(offset, data, first):
-            return f"Copy [{offset}, {offset + len(data)}) {first=}"
-        case do.Publish(slots):
-            return "Publish " + ", ".join(f"{slot.name}={value}" for slot, value in slots)
-        case _:
-            return f"{what}"
-
-
-def _payload_text(frame: Frame) -> str:
-    payload = _parsed(frame)
-    if isinstance(payload, Append):
-        payload = payload._replace(data=f"{len(payload.data)} bytes".encode())
-    return f"{payload}"
-
-
-def _parsed(frame: Frame) -> Payload | Frame:
-    for version in reversed(_SPOKEN):
-        with contextlib.suppress(BadFrame):
-            return parse(frame, version)
-    return frame

@@ -67,15 +67,15 @@ class HandingOver(Trying):
         elif how == "paused":
             other = self._any_but(master)
             self._world.operator_paused = True
-            master.arm(Slot.SENDS_HELD, lambda: self._order_soon("pause", other))
+            master.arm(Slot.SENDS_HELD, lambda: self._command_soon("pause", other))
         elif how == "twice":
             master.arm(Slot.SENDS_HELD, lambda: self._give("switchover", master, refused=True))
         elif how == "slow":
             group.lease.weather = Weather(delay_max_ms=90)
         else:
             group.on_lease.append(self._deaf_when_released)
-        token = group.order("switchover", {"to": target.name}, master)
-        assert token is not None, "it would not be whole"
+        token = group.command("switchover", {"to": target.name}, master)
+        assert token is not None, "the group is whole"
         if how == "deaf" and self._until(lambda: history.epoch > epoch, SWITCH_MS):
             group.on_lease.remove(self._deaf_when_released)
             group.lease.deaf.clear()
@@ -97,7 +97,7 @@ class HandingOver(Trying):
         if how == "paused":
             self._wait(KNOWN_MS)
             if group.lease.stored is not None and group.lease.stored.lease.paused:
-                self._order("resume", {})
+                self._command("resume", {})
             self._world.operator_paused = False
         self._must_be_whole_again(f"{master.name} handed over to {target.name}")
 
@@ -106,17 +106,17 @@ class HandingOver(Trying):
         if before.holder is not None and now.holder is None:
             self._group.lease.deaf.add(before.holder.node)
 
-    def _order_soon(self, order: str, machine: Machine) -> None:
+    def _command_soon(self, order: str, machine: Machine) -> None:
         self._timeline.after(self._random.randint(1, 20_000), lambda: self._give(order, machine))
 
     def _give(self, order: str, machine: Machine, *, refused: bool = False) -> None:
-        self._group.order(order, {}, machine, refused=refused)
+        self._group.command(order, {}, machine, refused=refused)
 
     def _switch_in_vain(self) -> None:
         """A planned switch that fails before the grant ends changes nothing: the epoch stays, and
         sends are accepted again. A switch to a node that cannot serve is refused at once."""
-        group, history, master = self._group, self._history, self._master()
-        target, ha = self._any_but(master), self._ha(master)
+        history, master = self._history, self._master()
+        target = self._any_but(master)
         how = self._random.choice(("link", "link", "ha", "slow", "broker", "reput"))
         self._group.trace("world", f"{how} of {target.name} is in the way of a switch")
         usual, epoch, held_us = target.disk_us, history.epoch, self._timeline.now_us
@@ -132,10 +132,7 @@ class HandingOver(Trying):
             self._lose(target, [how])
             self._wait(self._random.randint(*SENSED_MS))
         refused_ms = VAIN_MS if how in ("link", "ha", "slow") else TIMES.heartbeat_ms
-        token = group.order("switchover", {"to": target.name}, master)
-        assert token is not None, "it would not be whole"
-        self._until(lambda: token in ha.replies, refused_ms)
-        reply = ha.replies.get(token)
+        reply = self._reply_to("switchover", {"to": target.name}, master, refused_ms)
         self._wait(FREED_MS)
         held = master.slot(Slot.SENDS_HELD)
         began = how not in ("broker", "reput") and master.changed_us.get(Slot.SENDS_HELD, 0)
@@ -167,7 +164,7 @@ class HandingOver(Trying):
         if link is not None:
             self._group.network.close(self._ha(slave), link, "reset")
 
-    # -- ends in order ---------------------------------------------------------------------
+    # -- clean shutdown ---------------------------------------------------------------------
 
     def _leave_in_order(self) -> None:
         """ha of a node shuts down cleanly, also while its slaves reconnect. A master releases the
@@ -184,8 +181,8 @@ class HandingOver(Trying):
                     self._close_link_of(other)
             term = self._replica(ha).leadership.term
             self._until(lambda: term is None or not term.links, TIMES.heartbeat_ms)
-        token = group.order("switchover", {"reason": "stopping"}, machine)
-        assert token is not None, "it would not be whole"
+        token = group.command("switchover", {"reason": "stopping"}, machine)
+        assert token is not None, "the group is whole"
         published: list[set[str]] = []
 
         def is_answered() -> bool:

@@ -113,7 +113,7 @@ def _answer(connecting: Connecting, accepting: Accepting) -> Frame:
     """What the connecting side sends after the first frame."""
     step = connecting.take(accepting.begin())
     if step.send is None or step.peer is not None:
-        raise Violation(f"a node that has heard a nonce does {step}")
+        raise Violation(f"a node that received a nonce answers {step}")
     return step.send
 
 

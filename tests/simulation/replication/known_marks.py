@@ -14,8 +14,9 @@ from services.ha.core.failover import State
 from services.ha.core.outbox import NO_ROOM
 from services.ha.core.replica_context import DAMAGE, STEP_BACK_PAUSES
 from services.ha.core.setup import Found
-from tests.simulation.replication.machine import FILE_SIZE, Machine
+from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
+from tests.simulation.replication.store_view import FILE_SIZE
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.record import BLANK_SIZE, MAGIC_BLANK

@@ -89,8 +89,8 @@ class LosingLease(Trying):
 
         self._world.operator_paused = True
         group.on_lease.append(lose)
-        token = group.order("pause", {}, machine)
-        assert token is not None, "it would not be whole"
+        token = group.command("pause", {}, machine)
+        assert token is not None, "the group is whole"
         if machine is master:
             self._until(lambda: machine.name in group.lease.deaf, QUIET_MS)
             self._wait(DEAF_MS[1])
@@ -106,25 +106,19 @@ class LosingLease(Trying):
             raise Violation(
                 f"{machine.name} pauses failover, gets no answer of the lease, and replies {reply}"
             )
-        self._order("resume", {})
+        self._command("resume", {})
         self._world.operator_paused = False
-        self._must_be_whole_again(f"the answer to an order of {machine.name} was lost")
+        self._must_be_whole_again(f"the answer to a command of {machine.name} was lost")
         if history.holder is None or history.holder.node != master.name:
             raise Violation(
-                f"the answer to an order of {machine.name} was lost, and {master.name} is no "
+                f"the answer to a command of {machine.name} was lost, and {master.name} is no "
                 "master any more"
             )
 
     def _lose_an_answer_of_a_growth(self) -> None:
-        group, history, master = self._group, self._history, self._master()
+        group, master = self._group, self._master()
         slave = self._any_but(master)
-        self._lose(slave, ["ha"])
-
-        def is_in() -> bool:
-            return slave.name in [member.node for member in history.published]
-
-        if not self._until(lambda: not is_in(), AGAIN_MS):
-            raise Violation(f"ha of {slave.name} is gone, but it stays in the set")
+        self._lose_from_set(slave, ["ha"])
 
         def lose(before: Lease, now: Lease) -> None:
             if len(now.in_sync) > len(before.in_sync):
@@ -134,7 +128,7 @@ class LosingLease(Trying):
 
         group.on_lease.append(lose)
         self._bring_back()
-        self._until(is_in, AGAIN_MS)
+        self._until(lambda: self._is_member(slave), AGAIN_MS)
         group.on_lease.remove(lose)
         self._wait(self._random.randint(*DEAF_MS))
         group.lease.deaf.clear()
@@ -146,12 +140,11 @@ class LosingLease(Trying):
         renews it, and all report that, until an operator creates it again."""
         group, history, master = self._group, self._history, self._master()
         slave, stored = self._any_but(master), group.lease.stored
-        assert stored is not None, "it would not be whole"
+        assert stored is not None, "the group is whole"
         if not self._may_lose_one:
             return
         self._world.operator_paused = True
-        self._lose(slave, ["ha"])
-        self._until(lambda: slave.name not in self._published, AGAIN_MS)
+        self._lose_from_set(slave, ["ha"])
         history.is_restored = True
         group.lease.replace(stored.lease)
         put_back, left = group.lease.stored, [each for each in group.machines if each != slave.name]

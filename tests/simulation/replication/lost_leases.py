@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from services.ha.core.recreation import Recreation
 from services.ha.lease.value import Member
-from tests.simulation.replication.machine import PROMISE, Machine
+from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES, TIMES
+from tests.simulation.replication.store_view import PROMISE
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying
 from tests.simulation.replication.violation import Violation
 
@@ -93,8 +94,8 @@ class LostLeases(Trying):
         self._wait(OLD_TERM_MS + TIMES.lease_ms)
         member.calm()
         service = group.ha_of(master.name)
-        assert service is not None, "it was not struck"
-        assert service.replica is not None, "it was not struck"
+        assert service is not None, "no fault struck it"
+        assert service.replica is not None, "no fault struck it"
         campaign = service.replica.leadership.campaign
         if group.lease.stored is not None or isinstance(campaign, Recreation):
             raise Violation(
@@ -110,15 +111,15 @@ class LostLeases(Trying):
         """Create the lease again while one node is stopped, as the operator states."""
         group, history = self._group, self._history
         at = self._any_but(member)
-        silent = self._ordered(at, {})
+        silent = self._reply_to("recreate-lease", {}, at)
         if silent is None or silent.ok or member.name not in str(silent.body.get("detail")):
             raise Violation(f"{member.name} is silent, but {at.name} creates the lease: {silent}")
         epoch, published, acked = history.epoch, history.published, len(history.acked)
         known = {name for name in group.machines if name != member.name}
-        dry = self._ordered(at, {"stopped": member.name, "dry_run": "true"})
+        dry = self._reply_to("recreate-lease", {"stopped": member.name, "dry_run": "true"}, at)
         if dry is None or not dry.ok or group.lease.stored is not None:
             raise Violation(f"{at.name} replies {dry}, and the lease is {group.lease.stored}")
-        reply = self._ordered(at, {"stopped": member.name})
+        reply = self._reply_to("recreate-lease", {"stopped": member.name}, at)
         if reply is None or not reply.ok or history.published != published:
             raise Violation(f"{at.name} replies {reply}, and the set is {history.published}")
         if reply.body.get("epoch", 0) <= epoch or dry.body.get("to") not in known:
@@ -127,15 +128,6 @@ class LostLeases(Trying):
             )
         if self._may_lose_one and not self._until(lambda: len(history.acked) > acked, AGAIN_MS):
             raise Violation(f"the lease was created again, and {self._world.why_not_whole(0)}")
-
-    def _ordered(self, machine: Machine, arguments: dict[str, str]) -> Any:
-        """Reply to the command that creates the lease again, or None."""
-        service = self._group.ha_of(machine.name)
-        token = self._group.order("recreate-lease", arguments, machine)
-        assert service is not None, "it was not struck"
-        assert token is not None, "it was not struck"
-        self._until(lambda: token in service.replies, AGAIN_MS)
-        return service.replies.get(token)
 
     # -- backups ---------------------------------------------------------------------------
 
@@ -147,10 +139,9 @@ class LostLeases(Trying):
             return
         group, history, slave = self._group, self._history, self._any_but(self._master())
         stored = group.lease.stored
-        assert stored is not None, "it would not be whole"
+        assert stored is not None, "the group is whole"
         self._world.operator_paused = True
-        self._lose(slave, SERVICES)
-        self._until(lambda: slave.name not in self._members, AGAIN_MS)
+        self._lose_from_set(slave, SERVICES)
         acked = len(history.acked)
         self._until(lambda: len(history.acked) > acked, QUIET_MS)
         published = history.published
@@ -175,10 +166,6 @@ class LostLeases(Trying):
         self._must_be_whole_again("an older lease was put back, and created again")
         self._world.operator_paused = False
 
-    @property
-    def _members(self) -> list[str]:
-        return [member.node for member in self._history.published]
-
     def _must_stay_as_it_is(self) -> None:
         group, history = self._group, self._history
         stored = group.lease.stored
@@ -201,12 +188,14 @@ class LostLeases(Trying):
         until_all_answer = partial(self._is_ordered, machine, named)
         if forgotten:
             self._until(lambda: self._takes_orders(machine), AGAIN_MS)
-            reply = self._ordered(machine, {})
+            reply = self._reply_to("recreate-lease", {}, machine)
         if (reply is not None and reply.ok) or not self._until(until_all_answer, AGAIN_MS):
             raise Violation(f"an older lease was put back, and {machine.name} replies {reply}")
 
     def _is_ordered(self, machine: Machine, arguments: dict[str, str]) -> bool:
-        reply = self._ordered(machine, arguments) if self._takes_orders(machine) else None
+        if not self._takes_orders(machine):
+            return False
+        reply = self._reply_to("recreate-lease", arguments, machine)
         return reply is not None and reply.ok
 
     def _takes_orders(self, machine: Machine) -> bool:

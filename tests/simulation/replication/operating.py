@@ -5,11 +5,11 @@ Producers are paused and nothing else happens, so each status and each reply is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from services.ha.lease.value import Lease
 from tests.simulation.replication.plan import TIMES
+from tests.simulation.replication.trying import Trying
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot
 
@@ -25,18 +25,12 @@ LATE_MS: Final = TIMES.link_dead_ms + TIMES.heartbeat_ms
 """Maximal age of another node's status."""
 
 
-class Operating:
-    """Status requests and commands of one world; wait and until are those of its trials."""
+class Operating(Trying):
+    """Trials of one world."""
 
-    def __init__(
-        self,
-        world: World,
-        *,
-        wait: Callable[[int], None],
-        until: Callable[[Callable[[], bool], int], bool],
-    ) -> None:
-        self._world, self._group, self._history = world, world.group, world.history
-        self._wait, self._until = wait, until
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.trials = (self.run,)
 
     def run(self) -> None:
         """Check every status and give every command. Raises Violation."""
@@ -44,7 +38,7 @@ class Operating:
         self._wait(REST_MS)
         for machine in self._group.machines.values():
             self._check_status(machine)
-        self._order_all()
+        self._give_all()
         self._wait(REST_MS)
         for machine in self._group.machines.values():
             self._check_status(machine)
@@ -56,9 +50,9 @@ class Operating:
         """Check the status of a node: its own state, the other nodes and the lease."""
         group, history, lease = self._group, self._history, self._lease
         service, holder = group.ha_of(machine.name), history.holder
-        assert service is not None, "it would not be whole"
-        assert service.replica is not None, "it would not be whole"
-        assert holder is not None, "it would not be whole"
+        assert service is not None, "the group is whole"
+        assert service.replica is not None, "the group is whole"
+        assert holder is not None, "the group is whole"
         reported = service.replica.status(machine.boot_ms())
         is_master = machine.name == holder.node
         self._must_report(
@@ -143,15 +137,15 @@ class Operating:
     @property
     def _lease(self) -> Lease:
         stored = self._group.lease.stored
-        assert stored is not None, "it would not be whole"
+        assert stored is not None, "the group is whole"
         return stored.lease
 
     # -- commands ----------------------------------------------------------------------------
 
-    def _order_all(self) -> None:
+    def _give_all(self) -> None:
         """Check each reply, and that the commands have no other effect."""
         history, machines = self._history, self._group.machines
-        assert history.holder is not None, "it would not be whole"
+        assert history.holder is not None, "the group is whole"
         master = history.holder.node
         slave = self._group.random.choice([name for name in machines if name != master])
         before = self._lease
@@ -187,20 +181,15 @@ class Operating:
             (slave, "resync", {"group": "another"}, False, {}),
             (slave, "adopt", {}, False, {}),
         ):
-            self._order(node, order, arguments, ok, body)
+            self._check_reply(node, order, arguments, ok, body)
         after = self._lease
         if after._replace(renewed=0) != before._replace(renewed=0):
             raise Violation(f"commands without effect changed the lease from {before} to {after}")
 
-    def _order(
+    def _check_reply(
         self, node: str, order: str, arguments: dict[str, str], ok: bool, body: dict[str, Any]
     ) -> None:
-        service = self._group.ha_of(node)
-        token = self._group.order(order, arguments, self._group.machines[node])
-        assert service is not None, "it would not be whole"
-        assert token is not None, "it would not be whole"
-        self._until(lambda: token in service.replies, ANSWER_MS)
-        reply = service.replies.get(token)
+        reply = self._reply_to(order, arguments, self._group.machines[node], ANSWER_MS)
         if reply is None or reply.ok != ok or not (ok or reply.body.get("detail")):
             raise Violation(f"{node} replies to {order} {arguments} with {reply}")
         reported = {name: reply.body.get(name) for name in body}

@@ -178,17 +178,14 @@ class Outages(Trying):
         """A node without broker or reput is refused as the target of a switchover. A master that
         stops hands over to another node."""
         group, history, master = self._group, self._history, self._master()
-        sick, service = self._any_but(master), group.ha_of(master.name)
-        assert service is not None, "it would not be whole"
+        sick = self._any_but(master)
         epoch, what = history.epoch, self._random.choice(("broker", "reput"))
         self._lose(sick, [what])
         self._wait(ILL_MS)
         is_stopping = group.plan.nodes > 2 and self._random.random() < 0.5
         arguments = {"reason": "stopping"} if is_stopping else {"to": sick.name}
-        token = group.order("switchover", arguments, master)
-        assert token is not None, "it would not be whole"
-        self._until(lambda: token in service.replies, AGAIN_MS)
-        reply, holder = service.replies.get(token), history.holder
+        reply = self._reply_to("switchover", arguments, master)
+        holder = history.holder
         who = None if holder is None else holder.node
         if is_stopping and (reply is None or not reply.ok or who in (master.name, sick.name)):
             raise Violation(
@@ -225,12 +222,7 @@ class Outages(Trying):
         for other in others:
             self._lose(other, SERVICES)
         self._wait(UNHEARD_MS)
-        service = group.ha_of(slave.name)
-        token = group.order("failover", {"dry_run": "true"}, slave)
-        assert service is not None, "it would not be whole"
-        assert token is not None, "it would not be whole"
-        self._until(lambda: token in service.replies, AGAIN_MS)
-        reply = service.replies.get(token)
+        reply = self._reply_to("failover", {"dry_run": "true"}, slave)
         if history.epoch == epoch:
             so = {
                 "estimated_loss_bytes": max(0, confirmed - slave.end),

@@ -57,12 +57,12 @@ class Fault(Enum):
     LATE_CHANGE = "a change of the in-sync set reaches the lease late, and its member is cut off"
     WINNER = "something happens to the next one that takes the lease, while it becomes master"
     CHANGE = "something happens to the master as soon as the in-sync set changes"
-    END = "ha is ended in order, and started again"
-    END_OTHER = "broker or reput is ended in order, and started again"
-    END_NODE = "all services of a node are ended in order, and started again"
+    END = "ha is shut down cleanly, and started again"
+    END_OTHER = "broker or reput is shut down cleanly, and started again"
+    END_NODE = "all services of a node are shut down cleanly, and started again"
     PAUSE = "an operator pauses automatic failover, until all is healed"
     REMOVE = "an operator removes a member of the in-sync set"
-    REFUSED = "an operator gives an order that must be refused"
+    REFUSED = "an operator gives a command that must be refused"
     RESYNC = "an operator has a node copied anew"
     NEW_VOLUME = "a node gets an empty disk"
     DELETE_LEASE = "the lease object is deleted, now or when it is taken next"
@@ -192,7 +192,7 @@ ROUNDS_EVERY: Final = 4
 ROUNDS: Final = 6
 OFTEN_ENOUGH: Final = (Fault.HASTY, Fault.RESYNC, Fault.NEW_VOLUME)
 """Rare faults that need other faults to show an effect, so they are drawn more often."""
-REFUSED_ORDERS: Final[tuple[tuple[str, dict[str, str]], ...]] = (
+REFUSED_COMMANDS: Final[tuple[tuple[str, dict[str, str]], ...]] = (
     ("failover", {"old_master_stopped": "true"}),
     ("failover", {"group": "another", "old_master_stopped": "true"}),
     ("failover", {"group": "g0"}),

@@ -10,7 +10,8 @@ from typing import Final
 
 from services.ha.core.setup import Found
 from services.ha.shell.resync import REPUT_SLOTS
-from tests.simulation.replication.machine import FILE_SIZE, Machine
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.store_view import FILE_SIZE
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot
 

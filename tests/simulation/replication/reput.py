@@ -16,8 +16,8 @@ from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
 from shared.runtime.traced_ranges import TracedRanges
-from tests.simulation.replication.machine import ROOT, STORE
 from tests.simulation.replication.service import Service
+from tests.simulation.replication.store_view import ROOT, STORE
 from tidemark.errors import StoreLocked
 
 POLL_S: Final = 0.1

@@ -14,11 +14,12 @@ from services.ha.core.divergence import CRC_WINDOW
 from services.ha.core.replica_context import DAMAGE, LOGS_DIFFER
 from services.ha.lease.value import Member
 from shared.state.records import STATE_TOPIC
-from tests.simulation.replication.broker import PULLED_MAX
 from tests.simulation.replication.confirmed import Place
-from tests.simulation.replication.machine import DAMAGE as DAMAGE_FILE
-from tests.simulation.replication.machine import FILE_SIZE, Machine
+from tests.simulation.replication.consumer import PULLED_MAX
+from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES, TIMES
+from tests.simulation.replication.store_view import DAMAGE as DAMAGE_FILE
+from tests.simulation.replication.store_view import FILE_SIZE
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, UNHEARD_MS, Trying
 from tests.simulation.replication.violation import Violation
 from tests.support.sim_disk import SECTOR
@@ -142,10 +143,10 @@ class Rotting(Trying):
         epoch, spot = history.epoch, self._random.choice(spots)
         self._flip(master, self._random.randrange(*spot.place))
         reader = group.broker_of(master.name)
-        assert reader is not None, "it would not be whole"
+        assert reader is not None, "the group is whole"
 
         def is_met() -> bool:
-            reader.show(spot.topic, spot.queue, spot.offset)
+            reader.consumer.show(spot.topic, spot.queue, spot.offset)
             return self._knows(master)
 
         if not self._until(is_met, MET_MS):
@@ -183,10 +184,10 @@ class Rotting(Trying):
         if self._random.random() < 0.7:
             strike, delay_us = master.processes["ha"].end, self._random.randint(0, 2_000)
             master.arm_file(DAMAGE_FILE.name, lambda: self._timeline.after(delay_us, strike))
-        assert reader is not None, "it would not be whole"
+        assert reader is not None, "the group is whole"
 
         def is_moved() -> bool:
-            reader.show(spot.topic, spot.queue, spot.offset)
+            reader.consumer.show(spot.topic, spot.queue, spot.offset)
             return history.epoch > epoch
 
         self._until(is_moved, AGAIN_MS)
@@ -283,7 +284,7 @@ class Rotting(Trying):
             nonlocal token
             reply = None if token is None else ha.replies.get(token)
             if token is None or (reply is not None and not reply.ok):
-                token = self._group.order("resync", {"group": "g0"}, machine)
+                token = self._group.command("resync", {"group": "g0"}, machine)
             return machine.incarnation != before
 
         if not self._until(is_begun, AGAIN_MS):
@@ -370,12 +371,7 @@ class Rotting(Trying):
 
     def _must_hand_over(self, machine: Machine) -> None:
         """Check that another node gets the lease."""
-        history = self._history
-
-        def is_moved() -> bool:
-            return history.holder is not None and history.holder.node != machine.name
-
-        if not self._until(is_moved, HANDED_MS):
+        if not self._until(lambda: self._has_another_master(machine), HANDED_MS):
             raise Violation(
                 f"{machine.name} is damaged and the master for {HANDED_MS} ms: "
                 f"{self._world.why_not_whole(0)}"

@@ -76,7 +76,7 @@ class Serving(Trying):
         elif node is not master and len(others) > 1 and self._may_lose_one:
             to = self._any_but_these(node, master)
             self._until(lambda: not self._is_member(node), AGAIN_MS)
-            self._order("switchover", {"to": to.name})
+            self._command("switchover", {"to": to.name})
             self._must_name(others, to.name, SEEN_MS)
         self._must_name([node], None, ANSWER_MS)
         if how == "starts":
@@ -93,14 +93,14 @@ class Serving(Trying):
         master, group = self._master(), self._group
         slaves = [each for each in group.machines.values() if each is not master]
         self._world.operator_paused = True
-        self._order("pause", {})
+        self._command("pause", {})
         self._lose(master, SERVICES)
         self._must_name(slaves, None, SEEN_MS)
         self._wait(QUIET_MS)
         self._must_name(slaves, None, ANSWER_MS)
         self._bring_back()
         self._must_be_whole_again(f"{master.name} was gone while failover was paused")
-        self._order("resume", {})
+        self._command("resume", {})
         self._world.operator_paused = False
         self._must_all_agree()
 
@@ -189,7 +189,7 @@ class Serving(Trying):
         one, and serves again when it can."""
         node = self._any_but(self._master())
         broker = self._broker(node)
-        assert broker.node is not None, "it would not be whole"
+        assert broker.node is not None, "the group is whole"
         followed = broker.node._followed
         read = followed.to_end
 
@@ -198,7 +198,7 @@ class Serving(Trying):
             raise DamagedFile("a unit of the state queue is damaged", "It is made again.")
 
         followed.to_end = fail  # type: ignore[method-assign, assignment]
-        self._group.order("switchover", {"to": node.name})
+        self._group.command("switchover", {"to": node.name})
         is_met = self._until(lambda: followed.to_end == read, AGAIN_MS)
         if is_met and self._may_lose_one:
             self._must_move_from(node, AGAIN_MS, "it cannot read its state")
@@ -229,8 +229,8 @@ class Serving(Trying):
         self._must_name(machines, master, SEEN_MS)
         for machine in machines:
             broker, ha = self._broker(machine), self._group.ha_of(machine.name)
-            assert broker.node is not None, "it would not be whole"
-            assert ha is not None, "it would not be whole"
+            assert broker.node is not None, "the group is whole"
+            assert ha is not None, "the group is whole"
             leads = machine.name == master
             so = (leads, not leads)
             of_broker = (broker.node.is_master, broker.node.is_slave)
@@ -261,7 +261,7 @@ class Serving(Trying):
 
     def _must_be_shut(self, machine: Machine, why: str) -> None:
         broker = self._broker(machine)
-        assert broker.node is not None, "it would not be whole"
+        assert broker.node is not None, "the group is whole"
 
         def is_shut() -> bool:
             assert broker.node is not None
@@ -298,7 +298,7 @@ class Serving(Trying):
         outcome: list[TidemarkError | None] = []
 
         async def send() -> None:
-            outcome.append(await broker._send(timeout_ms, level, is_drawn=False))
+            outcome.append(await broker.producer.send(timeout_ms, level, is_drawn=False))
 
         self._client(broker, lambda: broker.loop.create_task(send(), name=CLIENT))
         return outcome
@@ -309,14 +309,11 @@ class Serving(Trying):
     def _broker(self, machine: Machine) -> Broker:
         self._until(lambda: self._group.broker_of(machine.name) is not None, AGAIN_MS)
         broker = self._group.broker_of(machine.name)
-        assert broker is not None, "it would not be whole"
+        assert broker is not None, "the group is whole"
         return broker
 
     def _any_but_these(self, *machines: Machine) -> Machine:
         return next(each for each in self._group.machines.values() if each not in machines)
-
-    def _is_member(self, machine: Machine) -> bool:
-        return machine.name in [member.node for member in self._history.published]
 
     def _resume(self, machines: Iterable[Machine]) -> None:
         for machine in machines:

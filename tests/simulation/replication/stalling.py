@@ -132,17 +132,14 @@ class Stalling(Trying):
         self._wait(self._random.randint(*STALL_MS))
         process.resume()
         self._wait(BETWEEN_MS)
-        ha, epoch = self._ha(master), history.epoch
+        epoch = history.epoch
         is_stopping = group.plan.nodes > 2 and self._random.random() < 0.4
         arguments = {"reason": "stopping"} if is_stopping else {"to": rested.name}
         if STALLED not in self._alarms_of(rested):
             raise Violation(
                 f"{rested.name} was stalled for long, but the stall is already forgotten"
             )
-        token = group.order("switchover", arguments, master)
-        assert token is not None, "it would not be whole"
-        self._until(lambda: token in ha.replies, SWITCH_MS)
-        reply = ha.replies.get(token)
+        reply = self._reply_to("switchover", arguments, master, SWITCH_MS)
         self._wait(2 * QUIET_MS)
         holder = "" if history.holder is None else history.holder.node
         is_so = holder != master.name and (holder == rested.name) != is_stopping

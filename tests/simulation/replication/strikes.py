@@ -13,7 +13,7 @@ from tests.simulation.replication.plan import (
     CLOCK_FAULTS,
     OPERATED,
     RARE,
-    REFUSED_ORDERS,
+    REFUSED_COMMANDS,
     SERVICES,
     SUDDEN,
     TIMES,
@@ -169,9 +169,9 @@ class Strikes:
                     if running is not None and running.process.alive:
                         self._ask_to_end(running)
             case Fault.PAUSE:
-                self._group.order("pause", {}, machine)
+                self._group.command("pause", {}, machine)
             case Fault.REMOVE:
-                self._group.order("remove-member", {"node": self._other(machine).name})
+                self._group.command("remove-member", {"node": self._other(machine).name})
             case Fault.AT_SLOT:
                 machine.arm(random.choice(WATCHED), lambda: self._strike_at_once(machine))
             case Fault.AT_FILE:
@@ -182,8 +182,8 @@ class Strikes:
             case Fault.WINNER | Fault.CHANGE:
                 self._armed.add(fault)
             case Fault.REFUSED:
-                order, arguments = random.choice(REFUSED_ORDERS)
-                self._group.order(order, arguments, machine, refused=True)
+                order, arguments = random.choice(REFUSED_COMMANDS)
+                self._group.command(order, arguments, machine, refused=True)
             case Fault.RESYNC:
                 holder = self._history.holder
                 is_master = holder is not None and holder.node == name
@@ -191,7 +191,7 @@ class Strikes:
                 slave = self._other(machine) if is_master else machine
                 if len(self._history.replaced | {slave.name}) < len(self._machines):
                     self._history.replaced.add(slave.name)
-                    self._group.order("resync", {"group": "g0"}, slave)
+                    self._group.command("resync", {"group": "g0"}, slave)
             case Fault.NEW_VOLUME:
                 # One node keeps its disk: a group with only empty disks is another group.
                 if len(self._history.replaced | {name}) < len(self._machines):
@@ -214,7 +214,7 @@ class Strikes:
         if holder is None or self._group.healed:
             return
         master = self._machines[holder.node]
-        token = self._group.order("switchover", {"to": self._other(master).name})
+        token = self._group.command("switchover", {"to": self._other(master).name})
         if random.random() < 0.5:
             slot = random.choice((Slot.SENDS_HELD, Slot.SENDS_HELD, Slot.FENCED, Slot.CONFIRM))
             end = slot is Slot.SENDS_HELD and random.random() < 0.6
@@ -334,7 +334,7 @@ class Strikes:
     def _end_in_order(self, machine: Machine) -> None:
         """SIGTERM for ha: it hands over if it can, and ends within a second."""
         ending, until_us = self._group.ha_of(machine.name), self._timeline.now_us + 1_000_000
-        token = self._group.order("switchover", {"reason": "stopping"}, machine)
+        token = self._group.command("switchover", {"reason": "stopping"}, machine)
         if ending is None or token is None:
             return
 

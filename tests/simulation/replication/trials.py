@@ -6,20 +6,16 @@ during a trial, so a slow switch, a lasting alarm or undetected damage is a mist
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from services.ha.core.handover import SWITCH_PAUSE_MS
-from services.ha.core.replica_context import DAMAGE
-from services.ha.lease.value import Lease
 from tests.simulation.replication.beginnings import Beginnings
 from tests.simulation.replication.copying import Copying
+from tests.simulation.replication.damaging import Damaging
 from tests.simulation.replication.handing_over import HandingOver
 from tests.simulation.replication.losing_lease import LosingLease
 from tests.simulation.replication.lost_leases import LostLeases
-from tests.simulation.replication.machine import FILE_SIZE, INTENT, TABLE, Machine
+from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.operating import Operating
 from tests.simulation.replication.outages import Outages
 from tests.simulation.replication.plan import SERVICES, TIMES
@@ -34,8 +30,9 @@ from tests.simulation.replication.trying import (
     Trying,
 )
 from tests.simulation.replication.violation import Violation
+from tests.simulation.replication.winning import Winning
 from tests.simulation.replication.without_room import WithoutRoom
-from tidemark.formats.checkpoint import BrokerState, Slot
+from tidemark.formats.checkpoint import Slot
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
@@ -51,24 +48,10 @@ SWITCH_MS: Final = 2_000
 """Longest duration of a planned switch (design, replication)."""
 END_MS: Final = 5_000
 """A node that shuts down cleanly has ended after this time."""
-FOUND_MS: Final = 10_000
-"""A check of the log begins every two seconds and takes at most the rest of this time."""
-MET_MS: Final = 1_000
-"""ha checks the log within this time after a reader has found damage."""
-SHUT_MS: Final = 1_000
-"""The broker of a halted node refuses reads after this time."""
-NOTICED_MS: Final = 600
-"""Three intervals at which a broker checks which start of reput wrote the queue files."""
-FOLLOWED_MS: Final = 2_500
-"""A broker has loaded the new queues after this time."""
 HANDED_MS: Final = SWITCH_PAUSE_MS + 3 * TIMES.lease_ms
 """A failed switch is tried again after this time."""
 SLOW_US: Final = 5_000_000
 """A sync takes at least a quarter of this, which is longer than the lag limit of a member."""
-COPYING_MS: Final = 300
-"""Upper limit for copying a log."""
-EMPTYING_US: Final = 30_000
-"""Approximate time to empty a store."""
 PAUSED_MS: Final = 300, 500
 """With the time since the last renewal and two requests, shorter than a lease."""
 APART_MS: Final = 700
@@ -80,12 +63,12 @@ class Trials(Trying):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        operating = Operating(world, wait=self._wait, until=self._until)
         self._trials = (
-            *(self._switch_once, self._end_a_node, self._flip_a_bit, self._lose_queues),
-            operating.run,
+            *(self._switch_once, self._end_a_node),
+            *Damaging(world).trials,
+            *Operating(world).trials,
             *(self._fill_a_disk, self._slow_a_disk, self._lose_members),
-            *(self._stall_a_winner, self._lose_a_winner, self._stall_a_target),
+            *Winning(world).trials,
             *(self._remove_a_member, self._order_in_the_dark),
             *(self._pause_failover, self._stand_still),
             *Outages(world).trials,
@@ -149,16 +132,13 @@ class Trials(Trying):
         """A planned switch without obstacles succeeds, and the group goes on."""
         history, group = self._history, self._group
         master = history.holder
-        assert master is not None, "it would not be whole"
+        assert master is not None, "the group is whole"
         others = sorted(name for name in group.machines if name != master.node)
-        to, service = self._random.choice(others), group.ha_of(master.node)
-        token = group.order("switchover", {"to": to})
-        assert service is not None
-        assert token is not None
-        self._until(lambda: token in service.replies, SWITCH_MS)
+        to = self._random.choice(others)
+        reply = self._reply_to("switchover", {"to": to}, within_ms=SWITCH_MS)
         acked = len(history.acked)
         self._wait(QUIET_MS)
-        reply, holder = service.replies.get(token), history.holder
+        holder = history.holder
         if reply is None or not reply.ok or holder is None or holder.node != to:
             raise Violation(
                 f"without a fault a planned switch from {master.node} to {to} ends with {reply}; "
@@ -201,150 +181,15 @@ class Trials(Trying):
         ending = self._group.services[machine.name, service]
         ha = self._group.ha_of(machine.name)
         if service == "ha" and ha is not None:
-            token = self._group.order("switchover", {"reason": "stopping"}, machine)
-            self._until(lambda: token in ha.replies, END_MS)
-            if token not in ha.replies:
+            stopping = {"reason": "stopping"}
+            if self._reply_to("switchover", stopping, machine, END_MS) is None:
                 raise Violation(f"{machine.name} was asked to end and did not hand over")
         ending.ask_to_end()
 
-    def _flip_a_bit(self) -> None:
-        """Damage a node, or damage it again after it was copied anew."""
-        if not self._may_lose_one:
-            return  # The remaining nodes would refuse sends, as configured.
-        machine = self._any_machine()
-        self._damage(machine)
-        if self._random.random() < 0.4:
-            self._damage(machine)
-            return
-        for service in SERVICES:
-            machine.processes[service].end()
-        self._must_be_whole_again(f"{machine.name} was copied anew, and started again")
-
-    def _damage(self, machine: Machine) -> None:
-        """A bit of an acknowledged record flips on one disk. The node reports it and does not serve
-        the record, the others go on, and after a resync the node is a member again (P6)."""
-        group, history = self._group, self._history
-        assert history.holder is not None, "it would not be whole"
-        leads = machine.name == history.holder.node
-        topic, queue = self._random.choice(list(history.records.queues))
-        places = history.records.seen(topic, queue, self._world.shown(machine.name) or 0)
-        live = bisect_left(places, machine.begins_at, key=lambda place: place.start)
-        if live == len(places):
-            return
-        offset = self._random.randrange(live, len(places))
-        last = [
-            at
-            for at, place in enumerate(places[:-1])
-            if at >= live and places[at + 1].start // FILE_SIZE > place.end // FILE_SIZE
-        ]
-        if last and self._random.random() < 0.3:
-            offset = self._random.choice(last)  # The check of the log continues in the next file.
-        place = places[offset]
-        at = self._random.randrange(place.start, place.end)
-        history.damaged.add(machine.name)
-        group.trace("world", f"a bit of byte {at} of {machine.name} flips, in {place}")
-        machine.flip(at, self._random.randrange(8))
-        acked, found_ms = len(history.acked), FOUND_MS
-        broker, reader = group.broker_of(machine.name), None
-        if leads and len(group.machines) > 2 and self._random.random() < 0.3:
-            # Only a slave that is copied anew reads the record there.
-            slave = self._any_but(machine)
-            history.replaced.add(slave.name)
-            group.order("resync", {"group": "g0"}, slave)
-        elif (leads or self._random.random() < 0.5) and broker is not None:
-            reader, found_ms = broker, FOUND_MS if leads else MET_MS
-            # The log of a slave is compared with the master's.
-            if leads and self._random.random() < 0.5:
-                self._any_machine().processes["ha"].end()
-        else:
-            for service in SERVICES:
-                if self._random.random() < 0.3:
-                    machine.processes[service].end()
-
-        def is_found() -> bool:
-            if reader is not None:
-                reader.show(topic, queue, offset)  # Repeat the pull: reput may repair a unit.
-            return self._is_found(machine)
-
-        if not self._until(is_found, found_ms):
-            raise Violation(
-                f"a bit of byte {at} of {machine.name} flipped {found_ms} ms ago; its state is "
-                f"{self._world.state_of(machine.name)} with the alarms {self._alarms_of(machine)}"
-            )
-        if not self._until(lambda: not self._world.shown(machine.name), SHUT_MS):
-            raise Violation(f"{machine.name} is damaged and serves reads")
-        self._until(lambda: len(history.acked) > acked, AGAIN_MS)
-        if len(history.acked) == acked:
-            raise Violation(f"no send is acknowledged since {machine.name} is damaged")
-        before = machine.incarnation
-        history.replaced.add(machine.name)
-        if self._random.random() < 0.3:  # Cut the power while the store is being emptied.
-            machine.arm_file(INTENT.name, lambda: self._lose_power_soon(machine))
-        ha, token = group.ha_of(machine.name), None
-
-        def is_ordered() -> bool:
-            nonlocal ha, token
-            reply = None if ha is None or token is None else ha.replies.get(token)
-            if reply is not None and reply.ok:
-                return True
-            if token is None or reply is not None:
-                ha = group.ha_of(machine.name)
-                token = group.order("resync", {"group": "g0"}, machine)
-            return False
-
-        if not self._until(is_ordered, AGAIN_MS):
-            raise Violation(f"{machine.name} is damaged and accepts no resync")
-        self._until(lambda: machine.incarnation != before or not machine.is_on, AGAIN_MS)
-        if machine.is_on and self._random.random() < 0.6:
-            self._wait(self._random.randint(1, COPYING_MS))
-            machine.processes[self._random.choice(("ha", "ha", *SERVICES))].end()
-        self._must_be_whole_again(f"{machine.name} was resynced")
-        history.damaged.clear()
-
-    def _lose_power_soon(self, machine: Machine) -> None:
-        def lose() -> None:
-            self._group.cut_power(machine)
-            self._timeline.after(EMPTYING_US, lambda: self._group.boot(machine))
-
-        self._timeline.after(self._random.randint(0, EMPTYING_US), lose)
-
-    def _is_found(self, machine: Machine) -> bool:
-        """Whether it is halted for damage of its log, or because an epoch begins within a
-        record."""
-        codes = self._alarms_of(machine).keys() & {DAMAGE, "halted-replica"}
-        return bool(codes) and self._world.state_of(machine.name).startswith("halted")
-
-    def _lose_queues(self) -> None:
-        """Queues are derived data (P4): when they are removed, reput builds them again from the
-        log."""
-        machine = self._any_machine()
-        self._group.trace("world", f"the queues of {machine.name} are removed")
-        before, shown = machine.slot(Slot.RESUMED_BY), machine.slot(Slot.DISPATCHED)
-        self._history.lost_queues.add(machine.name)
-        machine.processes["reput"].end()
-        machine.remove_queues()
-
-        def are_there() -> bool:
-            resumed = machine.slot(Slot.RESUMED_BY) != before
-            return resumed and machine.slot(Slot.DISPATCHED) >= shown
-
-        if not self._until(are_there, AGAIN_MS):
-            raise Violation(f"reput of {machine.name} does not rebuild its queues")
-        self._wait(NOTICED_MS)
-        self._history.lost_queues.clear()
-        self._must_be_whole_again(f"the queues of {machine.name} were removed")
-        # Topics created from now on are in the new queues only, and brokers read them there.
-        self._history.late_topics.append("returns")
-        self._wait(FOLLOWED_MS)
-        to = machine.name
-        if self._history.holder is not None and self._history.holder.node != to:
-            self._group.order("switchover", {"to": to})
-            self._wait(FOLLOWED_MS)
-
     def _fill_a_disk(self) -> None:
         """A master without room on its disk hands over to a node with room."""
-        machine, plan = self._master(), self._group.plan
-        if plan.nodes - 1 < plan.min_in_sync:
+        machine = self._master()
+        if not self._may_lose_one:
             return  # The remaining nodes would refuse sends, as configured.
         self._group.trace("world", f"the disk of {machine.name} is full")
         machine.is_full = True
@@ -356,17 +201,14 @@ class Trials(Trying):
     def _slow_a_disk(self) -> None:
         """A member whose syncs take seconds leaves the set, and sends do not wait for it any
         more."""
-        history, plan = self._history, self._group.plan
-        if plan.nodes - 1 < plan.min_in_sync:
+        history = self._history
+        if not self._may_lose_one:
             return
         slave = self._any_but(self._master())
         usual, slave.disk_us = slave.disk_us, SLOW_US
         self._group.trace("world", f"the disk of {slave.name} is slow")
 
-        def is_removed() -> bool:
-            return slave.name not in [member.node for member in history.published]
-
-        if not self._until(is_removed, SLOW_US // 1000):
+        if not self._until(lambda: not self._is_member(slave), SLOW_US // 1000):
             raise Violation(f"the disk of {slave.name} takes seconds, but it stays in the set")
         acked, stored = len(history.acked), history.stored_count
         self._until(lambda: len(history.acked) > acked, QUIET_MS)
@@ -377,98 +219,28 @@ class Trials(Trying):
         self._wait(SLOW_US // 1000)  # Wait for the syncs that have begun.
         self._must_be_whole_again(f"the disk of {slave.name} was slow")
 
-    def _stall_a_target(self) -> None:
-        """A planned switch to a node that becomes silent fails, and sends are acknowledged
-        again."""
-        history, group, master = self._history, self._group, self._master()
-        target, service = self._any_but(master), group.ha_of(master.name)
-        assert service is not None, "it would not be whole"
-        process = target.processes["ha"]
-        strike = process.pause
-        if self._random.random() < 0.3:
-            strike = partial(group.network.break_links, master.name, target.name)
-        master.arm(self._random.choice((Slot.SENDS_HELD, Slot.FENCED)), strike)
-        token = group.order("switchover", {"to": target.name})
-        assert token is not None
-        self._until(lambda: token in service.replies, AGAIN_MS)
-        reply, acked = service.replies.get(token), len(history.acked)
-        if reply is None:
-            raise Violation(f"a planned switch to the silent node {target.name} gets no reply")
-        self._until(lambda: len(history.acked) > acked, AGAIN_MS)
-        is_enough = group.plan.nodes - 1 >= group.plan.min_in_sync
-        if process.paused and is_enough and len(history.acked) == acked:
-            raise Violation(
-                f"a planned switch to the silent node {target.name} ended with {reply}; since "
-                f"then {self._world.why_not_whole(0)}"
-            )
-        process.resume()
-        self._must_be_whole_again(f"{target.name} was silent")
-
-    def _stall_a_winner(self) -> None:
-        """A node that takes the lease and cannot open its epoch leaves it to a node that can."""
-        group = self._group
-        winner = self._any_but(self._master())
-        service = self._random.choice(("broker", "reput"))
-        process = winner.processes[service]
-
-        def stop(_: Lease, now: Lease) -> None:
-            if now.holder is not None and now.holder.node == winner.name:
-                process.pause()
-
-        group.on_lease.append(stop)
-        group.order("switchover", {"to": winner.name})
-        is_stopped = self._until(lambda: process.paused, SWITCH_MS)
-        group.on_lease.remove(stop)
-        if is_stopped and winner.slot(Slot.BROKER_STATE) != BrokerState.SERVING:
-            self._must_move_from(winner, AGAIN_MS, f"its {service} is paused")
-        process.resume()
-        self._must_be_whole_again(f"the {service} of {winner.name} was paused")
-
-    def _lose_a_winner(self) -> None:
-        """A node takes the lease, writes its epoch into its table and dies. It leaves nothing
-        behind: the next epoch begins at the same byte."""
-        group, master = self._group, self._master()
-        winner = self._any_but(master)
-        services = self._random.choice((("ha", "broker"), ("ha",), SERVICES))
-        winner.arm_file(TABLE.name, lambda: self._lose_soon(winner, services))
-        group.order("switchover", {"to": winner.name})
-        is_lost = self._until(lambda: (winner.name, "ha") in group.gone, SWITCH_MS)
-        winner.calm()
-        if is_lost and self._may_lose_one:
-            self._must_move_from(winner, AGAIN_MS, "it was killed")
-        self._bring_back()
-        self._must_be_whole_again(f"{winner.name} was killed")
-
-    def _lose_soon(self, machine: Machine, services: Iterable[str]) -> None:
-        """Kill the services a few steps of ha later."""
-        process = machine.processes["ha"]
-        process.strike_after(self._random.randint(1, 20), lambda: self._lose(machine, services))
-
     def _remove_a_member(self) -> None:
         """A silent member is removed by command, and is in the set again once it runs."""
-        group, history, plan = self._group, self._history, self._group.plan
-        master = self._master()
+        group, master = self._group, self._master()
         slave, service = self._any_but(master), group.ha_of(master.name)
-        assert service is not None, "it would not be whole"
-        if plan.nodes - 1 < plan.min_in_sync:
+        assert service is not None, "the group is whole"
+        if not self._may_lose_one:
             return
-        group.gone.add((slave.name, "ha"))
-        slave.processes["ha"].end()
+        self._lose(slave, ["ha"])
         token: int | None = None
 
         def is_removed() -> bool:
             nonlocal token
             reply = None if token is None else service.replies.get(token)
             if token is None or (reply is not None and not reply.ok):
-                token = group.order("remove-member", {"node": slave.name}, master)
+                token = group.command("remove-member", {"node": slave.name}, master)
             return reply is not None and reply.ok
 
         if not self._until(is_removed, AGAIN_MS):
             raise Violation(f"{slave.name} is silent, and no command removes it from the set")
-        if slave.name in [member.node for member in history.published]:
+        if self._is_member(slave):
             raise Violation(f"{slave.name} was removed by command and is still in the set")
-        group.gone.clear()
-        group.start_later(slave, "ha", 50)
+        self._bring_back()
         self._must_be_whole_again(f"{slave.name} was removed from the set")
 
     def _order_in_the_dark(self) -> None:
@@ -477,13 +249,13 @@ class Trials(Trying):
         group = self._group
         slave = self._any_but(self._master())
         service = group.ha_of(slave.name)
-        assert service is not None, "it would not be whole"
+        assert service is not None, "the group is whole"
         self._world.operator_paused = True
         group.lease.unreachable.add(slave.name)
-        pause = group.order("pause", {}, slave)
+        pause = group.command("pause", {}, slave)
         self._wait(self._random.randint(1, TIMES.request_timeout_ms))
         self._history.replaced.add(slave.name)
-        resync = group.order("resync", {"group": "g0"}, slave)
+        resync = group.command("resync", {"group": "g0"}, slave)
         answered = self._until(lambda: {pause, resync} <= service.replies.keys(), AGAIN_MS)
         group.lease.unreachable.clear()
         if not answered:
@@ -498,7 +270,7 @@ class Trials(Trying):
         lease keeps it over a restart."""
         group, history = self._group, self._history
         self._world.operator_paused = True
-        self._order("pause", {})
+        self._command("pause", {})
         self._switch_once()
         epoch, master = history.epoch, self._master()
         ended = master.processes[self._random.choice(("ha", "broker"))]
@@ -510,7 +282,7 @@ class Trials(Trying):
                 f"failover is paused, but {history.holder} took over from epoch {epoch} of "
                 f"{master.name}"
             )
-        self._order("resume", {})
+        self._command("resume", {})
         self._world.operator_paused = False
         stored = group.lease.stored
         if stored is None or stored.lease.paused:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from services.ha.core.effects import Reply
 from services.ha.core.failover import State
 from services.ha.core.handover import STALLED
 from services.ha.core.liveness import FORGIVEN_PER_MS, STALLED_LEASES_MAX
@@ -74,22 +75,40 @@ class Trying:
         found = {slot.name: self._group.machines[name].slot(slot) for slot in slots}
         return {slot: trouble for slot, trouble in found.items() if trouble}
 
-    def _order(self, name: str, arguments: dict[str, str]) -> None:
+    def _command(self, name: str, arguments: dict[str, str]) -> None:
         """Give the master a command that must succeed."""
-        service = self._group.ha_of(self._master().name)
-        token = self._group.order(name, arguments)
-        assert service is not None, "it would not be whole"
-        assert token is not None, "it would not be whole"
-        self._until(lambda: token in service.replies, AGAIN_MS)
-        reply = service.replies.get(token)
+        reply = self._reply_to(name, arguments)
         if reply is None or not reply.ok:
             raise Violation(f"without a fault {name} is answered with {reply}")
+
+    def _reply_to(
+        self,
+        name: str,
+        arguments: dict[str, str],
+        machine: Machine | None = None,
+        within_ms: int = AGAIN_MS,
+    ) -> Reply | None:
+        """Give a command, by default to the master, and wait for its reply; None without one."""
+        at = self._master() if machine is None else machine
+        service, token = self._group.ha_of(at.name), self._group.command(name, arguments, at)
+        if service is None or token is None:
+            return None
+        self._until(lambda: token in service.replies, within_ms)
+        return service.replies.get(token)
 
     def _lose(self, machine: Machine, services: Iterable[str]) -> None:
         """Kill services. They stay away until ``_bring_back``."""
         for service in services:
             self._group.gone.add((machine.name, service))
             machine.processes[service].end()
+
+    def _lose_from_set(
+        self, machine: Machine, services: Iterable[str], within_ms: int = AGAIN_MS
+    ) -> None:
+        """Kill services of a member, and wait until it has left the in-sync set."""
+        self._lose(machine, services)
+        if not self._until(lambda: not self._is_member(machine), within_ms):
+            raise Violation(f"{machine.name} has no {services}, but stays in the set")
 
     def _bring_back(self) -> None:
         """Start the services that were lost."""
@@ -105,7 +124,7 @@ class Trying:
 
     def _master(self) -> Machine:
         holder = self._history.holder
-        assert holder is not None, "it would not be whole"
+        assert holder is not None, "the group is whole"
         return self._group.machines[holder.node]
 
     def _must_move_from(self, machine: Machine, within_ms: int, why: str) -> None:
@@ -113,9 +132,7 @@ class Trying:
         acked = len(self._history.acked)
 
         def is_moved() -> bool:
-            holder = self._history.holder
-            is_other = holder is not None and holder.node != machine.name
-            return is_other and len(self._history.acked) > acked
+            return self._has_another_master(machine) and len(self._history.acked) > acked
 
         if not self._until(is_moved, within_ms):
             raise Violation(
@@ -141,8 +158,8 @@ class Trying:
     def _remembered_stalls(self, name: str) -> set[str]:
         """Alarms of a node without faults; only a recent stall may be among them."""
         service = self._group.ha_of(name)
-        assert service is not None, "it would not be whole"
-        assert service.replica is not None, "it would not be whole"
+        assert service is not None, "the group is whole"
+        assert service.replica is not None, "the group is whole"
         alarms = set(service.replica.context.alarms)
         # A node that was stalled recently is no good master for a while, and has an alarm for that.
         if alarms - ({STALLED, HANDED_OVER} if STALLED in alarms else set()):
@@ -179,15 +196,22 @@ class Trying:
 
     def _ha(self, machine: Machine) -> Ha:
         service = self._group.ha_of(machine.name)
-        assert service is not None, "it would not be whole"
+        assert service is not None, "the group is whole"
         return service
+
+    def _has_another_master(self, machine: Machine) -> bool:
+        holder = self._history.holder
+        return holder is not None and holder.node != machine.name
+
+    def _is_member(self, machine: Machine) -> bool:
+        return machine.name in self._published
 
     @property
     def _published(self) -> list[str]:
         return [member.node for member in self._history.published]
 
     def _replica(self, ha: Ha) -> Replica:
-        assert ha.replica is not None, "it would not be whole"
+        assert ha.replica is not None, "the group is whole"
         return ha.replica
 
     def _link_of(self, slave: Machine) -> int | None:

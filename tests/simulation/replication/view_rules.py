@@ -79,12 +79,13 @@ def check_answer(
     _must_have_a_reason(machine.name, name, answer.get("reason"))
     if name is None:
         return
-    heard = view.heard or {}
-    age_us = now_us - max(view.heard_us, process.resumed_us)
-    if heard.get("master") != name or age_us > FRESH_US:
+    ha_answer = view.ha_answer or {}
+    age_us = now_us - max(view.answered_us, process.resumed_us)
+    if ha_answer.get("master") != name or age_us > FRESH_US:
         raise Violation(
-            f"GET /v1/cluster of {machine.name} names {name}; its ha named {heard.get('master')} "
-            f"{now_us - view.heard_us} µs ago"
+            f"GET /v1/cluster of {machine.name} names {name}; its ha named "
+            f"{ha_answer.get('master')} "
+            f"{now_us - view.answered_us} µs ago"
         )
     if not history.has_led(name, answer.get("epoch")):
         raise Violation(
@@ -96,8 +97,8 @@ def check_answer(
 def check_refusal(
     machine: Machine,
     refusal: NotMaster,
-    heard: Mapping[str, Any] | None,
-    heard_us: int,
+    ha_answer: Mapping[str, Any] | None,
+    answered_us: int,
     *,
     since_us: int,
 ) -> None:
@@ -108,17 +109,17 @@ def check_refusal(
     now_us, name = machine.timeline.now_us, refusal.facts.get("master")
     if now_us - since_us <= WATCHED_US:
         return
-    known = (heard or {}).get("master")
-    if now_us - heard_us > WATCHED_US:
+    known = (ha_answer or {}).get("master")
+    if now_us - answered_us > WATCHED_US:
         known = None
         if name is None:
             return
-    elif now_us - heard_us < SLACK_US and known != name:
+    elif now_us - answered_us < SLACK_US and known != name:
         return  # The answer of ha is still being applied.
     if name != known:
         raise Violation(
             f"{machine.name} sends clients to {name}; its ha named {known} "
-            f"{now_us - heard_us} µs ago"
+            f"{now_us - answered_us} µs ago"
         )
     if name is not None and refusal.facts.get("api") != f"http://{name}:8080":
         raise Violation(f"{machine.name} sends clients of {name} to {refusal.facts.get('api')}")

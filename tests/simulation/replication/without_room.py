@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from services.ha.core.promises import RETRY_MS
 from services.ha.lease.value import Lease
-from tests.simulation.replication.machine import (
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.plan import SERVICES, TIMES
+from tests.simulation.replication.store_view import (
     CONFIRM,
     DAMAGE,
     IDENTITY,
@@ -23,9 +25,7 @@ from tests.simulation.replication.machine import (
     PROMISE,
     TABLE,
     TABLE_BACKUP,
-    Machine,
 )
-from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying
 from tests.simulation.replication.violation import Violation
 from tidemark.formats import epochs
@@ -94,7 +94,7 @@ class WithoutRoom(Trying):
                 winner.is_full = True
 
         group.on_lease.append(fill)
-        group.order("switchover", {"to": winner.name})
+        group.command("switchover", {"to": winner.name})
         self._until(lambda: winner.is_full, QUIET_MS)
         group.on_lease.remove(fill)
         if winner.is_full and self._may_lose_one:
@@ -195,17 +195,9 @@ class WithoutRoom(Trying):
     def _is_ill(self, machine: Machine) -> bool:
         return any(machine.slot(slot) for slot in (Slot.BROKER_TROUBLE, Slot.REPUT_TROUBLE))
 
-    def _is_member(self, machine: Machine) -> bool:
-        return machine.name in [member.node for member in self._history.published]
-
     def _must_refuse_as_target(self, machine: Machine, what: str) -> None:
         self._wait(SEEN_MS)
-        service = self._group.ha_of(self._master().name)
-        token = self._group.order("switchover", {"to": machine.name})
-        assert service is not None, "it has taken over"
-        assert token is not None, "it has taken over"
-        self._until(lambda: token in service.replies, AGAIN_MS)
-        reply = service.replies.get(token)
+        reply = self._reply_to("switchover", {"to": machine.name})
         if reply is None or reply.ok:
             raise Violation(f"{machine.name} is {what}, but is accepted as target: {reply}")
 

@@ -177,8 +177,9 @@ class World:
             if broker is not None:
                 broker.check_gate()
                 broker.check_leaving()
-                broker.check_answered()
-                broker.check_held()
+                broker.requests.check_answered()
+                broker.requests.check_terms()
+                broker.consumer.check_held()
             if service is not None:
                 service.check_answered()
                 service.check_probes()
@@ -272,9 +273,9 @@ class World:
             # counts.
             members = [m.node for m in group.members if m in self.history.published]
             named = {"in_sync": ",".join(members)} if random.random() < 0.5 else {}
-            group.order("recreate-lease", named, machine)
+            group.command("recreate-lease", named, machine)
         elif stored.lease.paused:
-            group.order("resume", {}, machine)
+            group.command("resume", {}, machine)
         self.timeline.after(700_000, lambda: self._operate(heals))
 
     def _heal(self) -> None:
