@@ -28,12 +28,7 @@ from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
 from shared.state.state import BrokerState
-from tests.simulation.replication.api_client import (
-    PORT,
-    ApiClient,
-    View,
-    make_api,
-)
+from tests.simulation.replication.api_client import PORT, ApiClient, View, make_api
 from tests.simulation.replication.consumer import Consumer
 from tests.simulation.replication.history import History
 from tests.simulation.replication.machine import Machine

@@ -6,10 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from services.ha.core.effects import LeaseCreate, LeaseGet, LeasePut
-from services.ha.core.events import (
-    Done,
-    LeaseAnswered,
-)
+from services.ha.core.events import Done, LeaseAnswered
 from services.ha.lease.interface import Outcome
 from services.ha.lease.value import Lease, Stored
 from services.ha.wire.frames import Frame

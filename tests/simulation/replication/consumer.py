@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Final
 from services.broker.api.http_api import _checked
 from services.broker.read.pull import PullRequest
 from shared.state.records import STATE_QUEUE, STATE_TOPIC
-from tests.simulation.replication.api_client import (
-    ANYWHERE_HEADERS,
-)
+from tests.simulation.replication.api_client import ANYWHERE_HEADERS
 from tests.simulation.replication.loop import CLIENT
 from tests.simulation.replication.pending import WOKEN_US, HeldPull
 from tests.simulation.replication.producer import TOPICS

@@ -255,7 +255,7 @@ class Copying(Trying):
         self._group.trace("world", f"a bit of byte {at} of {machine.name} flips, in {place}")
         machine.flip(at, self._random.randrange(8))
 
-    # -- growth and retention of the log ---------------------------------------------
+    # -- growth and retention of the log ---------------------------------------------------
 
     def _go_without(self, slave: Machine) -> None:
         """Kill services of the slave and wait until it has left the in-sync set."""

@@ -10,10 +10,7 @@ from services.ha.core.replica_context import DAMAGE
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES
 from tests.simulation.replication.store_view import FILE_SIZE, INTENT
-from tests.simulation.replication.trying import (
-    AGAIN_MS,
-    Trying,
-)
+from tests.simulation.replication.trying import AGAIN_MS, Trying
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot
 

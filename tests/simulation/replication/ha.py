@@ -15,10 +15,7 @@ from random import Random
 from typing import Final, cast
 
 from services.ha.core import effects as do
-from services.ha.core.events import (
-    Command,
-    Event,
-)
+from services.ha.core.events import Command, Event
 from services.ha.core.failover import State
 from services.ha.core.promises import RETRY_MS
 from services.ha.core.replica import Replica
@@ -110,7 +107,7 @@ class Ha(Service):
         self._disk: ReplicaDisk | None = None
         process.on_end.append(lambda: network.ended(self))
 
-    # -- for the world and other services -------------------------------------------------
+    # -- for the world and other services --------------------------------------------------
 
     @property
     def versions(self) -> Versions:
@@ -242,7 +239,7 @@ class Ha(Service):
         if self._runner is not None and self.process.alive:
             self.loop.call_soon_threadsafe(self._runner.post, event)
 
-    # -- the service ----------------------------------------------------------------------
+    # -- the service -----------------------------------------------------------------------
 
     async def main(self) -> None:
         """Run as ``services.ha.service`` does."""

@@ -164,7 +164,7 @@ class HandingOver(Trying):
         if link is not None:
             self._group.network.close(self._ha(slave), link, "reset")
 
-    # -- clean shutdown ---------------------------------------------------------------------
+    # -- clean shutdown --------------------------------------------------------------------
 
     def _leave_in_order(self) -> None:
         """ha of a node shuts down cleanly, also while its slaves reconnect. A master releases the

@@ -135,7 +135,7 @@ class Machine(StoreView):
         disk.make_directory(ROOT)
         return disk
 
-    # -- clocks (``tidemark.clock.Clock``) ------------------------------------------------------
+    # -- clocks (``tidemark.clock.Clock``) -------------------------------------------------
 
     def wall_ms(self) -> int:
         """Wall clock, equal on all nodes. No decision may depend on it."""
@@ -149,7 +149,7 @@ class Machine(StoreView):
         """CLOCK_BOOTTIME in milliseconds."""
         return self.clock.now_ms()
 
-    # -- what processes do ----------------------------------------------------------------------
+    # -- what processes do -----------------------------------------------------------------
 
     def publishes(self, process: Process, slot: Slot, value: int) -> None:
         """Have a store to the page checked before it becomes visible."""
@@ -244,7 +244,7 @@ class Machine(StoreView):
             return self.held_up.pop(path.name)
         return self.timeline.random.randint(self.disk_us // 4 + 1, self.disk_us + 1)
 
-    # -- faults and trials --------------------------------------------------------------------
+    # -- faults and trials -----------------------------------------------------------------
 
     def arm(self, slot: Slot, call: Callable[[], None]) -> None:
         """Call once, right after the next store to slot."""

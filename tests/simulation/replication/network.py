@@ -100,7 +100,7 @@ class Network:
         self.to_corrupt: set[tuple[str, str]] = set()
         """(sender, receiver) pairs whose next piece of log is corrupted once on its way."""
 
-    # -- for the world ------------------------------------------------------------------
+    # -- for the world ---------------------------------------------------------------------
 
     def cut(self, sender: str, receiver: str) -> None:
         """Drop everything from sender to receiver from now on."""
@@ -136,7 +136,7 @@ class Network:
             if listener.node not in self.off:
                 self._post(end.other, None)
 
-    # -- for ha -------------------------------------------------------------------------
+    # -- for ha ----------------------------------------------------------------------------
 
     def connect(self, owner: Listener, node: str) -> None:
         """Connect; the result is LinkUp at both ends, or LinkDown with link 0."""

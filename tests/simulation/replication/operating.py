@@ -140,7 +140,7 @@ class Operating(Trying):
         assert stored is not None, "the group is whole"
         return stored.lease
 
-    # -- commands ----------------------------------------------------------------------------
+    # -- commands --------------------------------------------------------------------------
 
     def _give_all(self) -> None:
         """Check each reply, and that the commands have no other effect."""

@@ -199,7 +199,7 @@ class Rotting(Trying):
         self._must_be_found(master)
         self._copy_anew(master)
 
-    # -- actions ----------------------------------------------------------------------
+    # -- actions ---------------------------------------------------------------------------
 
     def _die_when_it_is_known(self, slave: Machine) -> None:
         """Kill all nodes when the slave has noted its damage, while it is a member. It starts first
@@ -294,7 +294,7 @@ class Rotting(Trying):
             raise Violation(f"{machine.name} was copied anew, but ha/damage is still there")
         self._history.damaged.clear()
 
-    # -- choice of records ---------------------------------------------------------------------
+    # -- choice of records -----------------------------------------------------------------
 
     def _spots(self, end: int) -> list[_Spot]:
         """All messages below end that every log still has, in the order of the log."""
@@ -343,7 +343,7 @@ class Rotting(Trying):
         found = [spot for spot in self._spots(end) if spot.place.start >= max(marks)]
         return found[-1] if found else None
 
-    # -- checks -------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------
 
     def _knows(self, machine: Machine) -> bool:
         """Whether it reports damage of its log."""

@@ -220,7 +220,7 @@ class Serving(Trying):
         machine.processes["ha"].resume()
         self._bring_back()
 
-    # -- checks of answers ------------------------------------------------------------------
+    # -- checks of answers -----------------------------------------------------------------
 
     def _must_all_agree(self) -> None:
         """Check that every node names the master and its epoch, and that the probes have one
@@ -279,7 +279,7 @@ class Serving(Trying):
         if (errors and not has_changed) or not all(asked):
             raise Violation(f"{why}, but sends at {machine.name} failed: {errors}")
 
-    # -- requests ----------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------
 
     def _group_of(self, machine: Machine) -> dict[str, Any] | None:
         broker, answers = self._broker(machine), list[dict[str, Any] | None]()

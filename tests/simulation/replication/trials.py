@@ -22,13 +22,7 @@ from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.rotting import Rotting
 from tests.simulation.replication.serving import Serving
 from tests.simulation.replication.stalling import Stalling
-from tests.simulation.replication.trying import (
-    AGAIN_MS,
-    QUIET_MS,
-    SETTLE_MS,
-    UNHEARD_MS,
-    Trying,
-)
+from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, SETTLE_MS, UNHEARD_MS, Trying
 from tests.simulation.replication.violation import Violation
 from tests.simulation.replication.winning import Winning
 from tests.simulation.replication.without_room import WithoutRoom

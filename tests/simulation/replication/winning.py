@@ -10,16 +10,12 @@ from services.ha.lease.value import Lease
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES
 from tests.simulation.replication.store_view import TABLE
-from tests.simulation.replication.trying import (
-    AGAIN_MS,
-    Trying,
-)
+from tests.simulation.replication.trying import AGAIN_MS, Trying
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import BrokerState, Slot
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
-
 
 SWITCH_MS: Final = 2_000
 """Longest duration of a planned switch (design, replication)."""

@@ -175,7 +175,7 @@ class WithoutRoom(Trying):
             self._bring_back()
             self._must_be_whole_again(f"{path} of {slave.name} was repaired")
 
-    # -- actions ----------------------------------------------------------------------
+    # -- actions ---------------------------------------------------------------------------
 
     def _crowd(self, machine: Machine, what: str) -> None:
         self._group.trace("world", f"{machine.name} is {what}")
@@ -261,7 +261,7 @@ class WithoutRoom(Trying):
             return ()
         return (DAMAGED_FILE if how == "both" else CONTRADICTION,)
 
-    # -- checks -------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------
 
     def _must_halt(self, machine: Machine, path: Path, how: str, codes: tuple[str, ...]) -> None:
         def is_halted() -> bool:
