@@ -21,14 +21,20 @@ BOOT = (7, 9)
 RECORD = 10
 
 
+HEARTBEATS = (Slot.BROKER_HEARTBEAT_MS, Slot.REPUT_HEARTBEAT_MS)
+
+
 class Page:
     def __init__(self) -> None:
         self.slots: dict[Slot, int] = {}
+        self.rang = False
+        """Whether a doorbell has reported a change of the page."""
 
     def get(self, slot: Slot) -> int:
         return self.slots.get(slot, 0)
 
     def publish(self, slot: Slot, value: int) -> None:
+        self.rang = self.rang or (slot not in HEARTBEATS and self.get(slot) != value)
         self.slots[slot] = value
 
 

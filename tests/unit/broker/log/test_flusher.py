@@ -51,16 +51,20 @@ class Log:
         return end
 
 
-@asynccontextmanager
-async def flusher_of(log: Log, pace: Pace = CONTINUOUS) -> AsyncIterator[Flusher]:
-    stop = asyncio.Event()
-    flusher = Flusher(
+def flusher_on(log: Log, pace: Pace = CONTINUOUS) -> Flusher:
+    return Flusher(
         cast(CommitLogAppender, log),
         pace,
         SystemClock(),
         BrokerMetrics(Registry("broker")),
         on_flushed=lambda: None,
     )
+
+
+@asynccontextmanager
+async def flusher_of(log: Log, pace: Pace = CONTINUOUS) -> AsyncIterator[Flusher]:
+    stop = asyncio.Event()
+    flusher = flusher_on(log, pace)
     task = asyncio.create_task(flusher.run(stop))
     try:
         yield flusher
@@ -269,13 +273,7 @@ async def test_a_cancelled_sender_leaves_its_task_and_its_bytes_are_flushed() ->
 async def test_a_failed_flush_ends_the_part_and_fails_all_waiting_senders() -> None:
     log = Log()
     log.fails = True
-    flusher = Flusher(
-        cast(CommitLogAppender, log),
-        CONTINUOUS,
-        SystemClock(),
-        BrokerMetrics(Registry("broker")),
-        on_flushed=lambda: None,
-    )
+    flusher = flusher_on(log)
     task = asyncio.create_task(flusher.run(asyncio.Event()))
     waiter = flusher.durable(append(log, flusher, 10))
     with pytest.raises(NotServing, match="may not be on disk"):
@@ -293,13 +291,7 @@ async def test_an_error_of_our_own_in_the_flush_ends_the_part_too() -> None:
         raise KeyError("planted")
 
     log.flush = broken  # type: ignore[method-assign]
-    flusher = Flusher(
-        cast(CommitLogAppender, log),
-        CONTINUOUS,
-        SystemClock(),
-        BrokerMetrics(Registry("broker")),
-        on_flushed=lambda: None,
-    )
+    flusher = flusher_on(log)
     append(log, flusher, 10)
     with pytest.raises(KeyError):
         await flusher.run(asyncio.Event())
@@ -307,13 +299,7 @@ async def test_an_error_of_our_own_in_the_flush_ends_the_part_too() -> None:
 
 async def test_no_sender_is_released_when_the_part_is_cancelled_in_a_flush() -> None:
     log = Log()
-    flusher = Flusher(
-        cast(CommitLogAppender, log),
-        CONTINUOUS,
-        SystemClock(),
-        BrokerMetrics(Registry("broker")),
-        on_flushed=lambda: None,
-    )
+    flusher = flusher_on(log)
     task = asyncio.create_task(flusher.run(asyncio.Event()))
     log.may_go_on.clear()
     waiter = flusher.durable(append(log, flusher, 10))
@@ -330,13 +316,7 @@ async def test_no_sender_is_released_when_the_part_is_cancelled_in_a_flush() -> 
 async def test_stopping_flushes_what_is_left() -> None:
     log = Log()
     stop = asyncio.Event()
-    flusher = Flusher(
-        cast(CommitLogAppender, log),
-        Pace(interval_s=3600.0),
-        SystemClock(),
-        BrokerMetrics(Registry("broker")),
-        on_flushed=lambda: None,
-    )
+    flusher = flusher_on(log, Pace(interval_s=3600.0))
     task = asyncio.create_task(flusher.run(stop))
     append(log, flusher, 10)
     stop.set()
@@ -346,13 +326,7 @@ async def test_stopping_flushes_what_is_left() -> None:
 
 async def test_a_failed_write_ends_the_part_although_there_is_nothing_to_flush() -> None:
     log = Log()
-    flusher = Flusher(
-        cast(CommitLogAppender, log),
-        CONTINUOUS,
-        SystemClock(),
-        BrokerMetrics(Registry("broker")),
-        on_flushed=lambda: None,
-    )
+    flusher = flusher_on(log)
     task = asyncio.create_task(flusher.run(asyncio.Event()))
     await asyncio.sleep(0)
     flusher.fail(WriteFailed("planted"))
@@ -361,13 +335,7 @@ async def test_a_failed_write_ends_the_part_although_there_is_nothing_to_flush()
 
 
 async def test_a_write_that_failed_before_the_part_ran_ends_it_at_once() -> None:
-    flusher = Flusher(
-        cast(CommitLogAppender, Log()),
-        CONTINUOUS,
-        SystemClock(),
-        BrokerMetrics(Registry("broker")),
-        on_flushed=lambda: None,
-    )
+    flusher = flusher_on(Log())
     flusher.fail(WriteFailed("planted"))
     with pytest.raises(WriteFailed):
         await flusher.run(asyncio.Event())
