@@ -117,7 +117,7 @@ class LoneGround:
     def undispatched(self) -> int:
         return 0
 
-    def appended(self, held: LongPolls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
+    def appended(self, long_polls: LongPolls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
         self.flusher.appended()
 
     def clock_stepped(self, step_ms: int) -> None:

@@ -106,7 +106,7 @@ def build_with(
         queues_default=config.auto_create_queues,
     )
     puller = Puller(log_context, offsets, floor=views.floor)
-    append = Append(log_context, offsets, state_log, puller.held)
+    append = Append(log_context, offsets, state_log, puller.long_polls)
     state_log.connect(append, log_context.durability)
     index = IndexReader(store.directory, log_context.reader)
     queries = Queries(

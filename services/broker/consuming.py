@@ -22,11 +22,11 @@ from services.broker.groups.consumer_groups import ConsumerGroups
 from services.broker.groups.copies import Copies
 from services.broker.groups.dead_letters import BYTES_AT_ONCE, DeadLetters
 from services.broker.groups.lag_inputs import LagInputs
+from services.broker.groups.nacks import Nacks
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.queue_stats import QueueStats
 from services.broker.groups.redrive import Redrive
 from services.broker.groups.repeated_nacks import RepeatedNacks
-from services.broker.groups.send_back import SendBack
 from services.broker.groups.stored_messages import StoredMessages
 from services.broker.groups.topic_stats import TopicStats
 from services.broker.groups.trace import GroupProgress, Tracer
@@ -215,7 +215,7 @@ class Consuming:
             record_properties_size_max(record_crc=store.record_crc),
             on_stored=core.metrics.sent_back,
         )
-        send_back = SendBack(
+        nacks = Nacks(
             copies,
             messages,
             topics,
@@ -244,7 +244,7 @@ class Consuming:
             dispatched=dispatched,
         )
         return GroupComponents(
-            self._configs, coordinator, consumers.commits, views, send_back, redrive, tracer
+            self._configs, coordinator, consumers.commits, views, nacks, redrive, tracer
         )
 
     def _make_views(self, core: Core) -> GroupViews:

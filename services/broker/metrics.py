@@ -101,9 +101,9 @@ class BrokerMetrics(TrafficMetrics):
         self.lag_gauges.sampler.pause_while(is_awaited)
 
     def show_requests(
-        self, pools: RequestClasses, connections: Callable[[], Mapping[str, int]]
+        self, requests: RequestClasses, connections: Callable[[], Mapping[str, int]]
     ) -> None:
-        """Register the request metrics. pools: requests in progress. connections: by role."""
+        """Register the request metrics. requests: those in progress. connections: by role."""
         families = (
             of_requests.BROKER_REQUESTS_QUEUED,
             of_requests.BROKER_OLDEST_QUEUED_REQUEST_SECONDS,
@@ -112,7 +112,11 @@ class BrokerMetrics(TrafficMetrics):
         self.registry.read_pass(
             families,
             lambda: dict(
-                zip(families, (pools.queued(), pools.oldest_s(), connections()), strict=True)
+                zip(
+                    families,
+                    (requests.queued(), requests.oldest_s(), connections()),
+                    strict=True,
+                )
             ),
         )
 

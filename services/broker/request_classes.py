@@ -43,7 +43,7 @@ class Role(StrEnum):
 class Kind(NamedTuple):
     """Request class and client role of a call."""
 
-    pool: RequestClass
+    request_class: RequestClass
     role: Role
 
 
@@ -88,7 +88,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 UNKNOWN: Final = _QUERY
 """Kind of a call that does not exist."""
 CHANGES: Final = frozenset(
-    {"member-join", *(n for n, k in KINDS.items() if k.pool is RequestClass.ADMIN)}
+    {"member-join", *(n for n, k in KINDS.items() if k.request_class is RequestClass.ADMIN)}
 )
 """Calls that change a topic or a group: each takes about a millisecond of the event loop."""
 CHANGE_SLICES: Final = 4
@@ -146,7 +146,7 @@ class RequestClasses:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.of: Final = {pool: Requests() for pool in RequestClass}
+        self.of: Final = {each: Requests() for each in RequestClass}
         self._pace = Pace()
         self._long_sends = 0
         self._sent_at = float("-inf")
@@ -210,12 +210,12 @@ class RequestClasses:
 
     def queued(self) -> dict[str, int]:
         """Return the number of requests in progress, by class."""
-        return {pool.value: len(requests) for pool, requests in self.of.items()}
+        return {each.value: len(requests) for each, requests in self.of.items()}
 
     def oldest_s(self) -> dict[str, float]:
         """Return the age of the oldest request [s], by class; 0 where there is none."""
         now_s = self._clock.monotonic()
-        return {pool.value: requests.oldest_s(now_s) for pool, requests in self.of.items()}
+        return {each.value: requests.oldest_s(now_s) for each, requests in self.of.items()}
 
 
 @contextlib.contextmanager

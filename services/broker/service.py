@@ -173,12 +173,12 @@ class Broker:
     async def _listen(self, closing: AsyncExitStack, api: Api) -> ApiServer:
         """Open both ports, and log their addresses."""
         config = self._config
-        pauses = api.pools.behind_sends()
+        pauses = api.request_classes.behind_sends()
         server = ApiServer(api.app, self._metrics, self._bounds(), api.fast_path, pauses)
-        self._metrics.show_requests(api.pools, server.roles)
+        self._metrics.show_requests(api.request_classes, server.roles)
 
         def is_awaited() -> bool:
-            return api.pools.is_awaited() or server.has_recent_input
+            return api.request_classes.is_awaited() or server.has_recent_input
 
         self._metrics.pause_while(is_awaited)
         admin = AdminServer(

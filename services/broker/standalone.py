@@ -89,7 +89,7 @@ class Standalone:
                 self._health.enter("stopping")
                 await built.consuming.finish()
                 built.core.append.close()
-                built.components.read.puller.held.close()
+                built.components.read.puller.long_polls.close()
                 await server.close()
                 await built.config_files.write_all()
             finally:

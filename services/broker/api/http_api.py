@@ -122,9 +122,9 @@ class Api:
         self.traces = Traces(clock)
         self._metrics = metrics
         self._delay_levels_ms = rules.delay_levels_ms
-        self.pools: Final = RequestClasses(clock)
-        self._bodies = Bodies(bounds, self.pools)
-        self._answers = LargeAnswers(bounds.waiting_max, clock, self.pools)
+        self.request_classes: Final = RequestClasses(clock)
+        self._bodies = Bodies(bounds, self.request_classes)
+        self._answers = LargeAnswers(bounds.waiting_max, clock, self.request_classes)
         self._send_call = SendCall(
             gate,
             rules,
@@ -133,7 +133,7 @@ class Api:
             metrics,
             lambda: self._parts().sends,
             self.traces,
-            self.pools,
+            self.request_classes,
         )
         self._document = encodings.encode(
             api_document.document(version=version, rules=rules, request_size_max=bounds.size_max),
@@ -193,8 +193,8 @@ class Api:
         send, pull, monotonic = self._send_call.answer, self._answer_pull, self._clock.monotonic
         large = self._answers
         puts, pulling, refused = (
-            self.pools.of[RequestClass.PUT],
-            self.pools.pulling,
+            self.request_classes.of[RequestClass.PUT],
+            self.request_classes.pulling,
             self._answer_to,
         )
 
@@ -360,7 +360,7 @@ class Api:
             hits_max=asked.count_max,
             unique_id_only=asked.unique_id is not None,
             before=_place(asked.before),
-            pauses=self.pools.behind_sends(),
+            pauses=self.request_classes.behind_sends(),
         )
         encoding = encoding_of(request)
         messages = (self._as_map(each, encoding) for each in page.messages)
@@ -393,7 +393,7 @@ class Api:
         try:
             self._bodies.check_announced(request)
         except TidemarkError as error:
-            return self._refusal(request, error, error.status, _pool_of(request))
+            return self._refusal(request, error, error.status, _class_of(request))
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
         return None
@@ -478,7 +478,7 @@ class Api:
     def _timed(self, name: str, handler: Handler) -> Handler:
         series = self._metrics.request_duration.labels(name)
         kind, monotonic = KINDS[name], self._clock.monotonic
-        requests, is_change = self.pools.of[kind.pool], name in CHANGES
+        requests, is_change = self.request_classes.of[kind.request_class], name in CHANGES
 
         @functools.wraps(handler)
         async def timed(request: web.Request) -> web.StreamResponse:
@@ -487,7 +487,7 @@ class Api:
             number = requests.begin(started)
             try:
                 if is_change:
-                    await self.pools.turn(CHANGE_SLICES)
+                    await self.request_classes.turn(CHANGE_SLICES)
                 return await handler(request)
             finally:
                 requests.end(number)
@@ -498,12 +498,12 @@ class Api:
             note_role(request, kind.role)
             started = monotonic()
             try:
-                with self.pools.pulling():
+                with self.request_classes.pulling():
                     return await handler(request)
             finally:
                 series.observe(monotonic() - started)
 
-        return timed_pull if kind.pool is RequestClass.PULL else timed
+        return timed_pull if kind.request_class is RequestClass.PULL else timed
 
     def _error_boundary(self) -> Middleware:
         @web.middleware
@@ -513,17 +513,17 @@ class Api:
             except ConnectionError:
                 raise  # the client has disconnected: aiohttp closes the connection
             except Exception as error:  # noqa: BLE001 - the error boundary: answer, continue
-                return self._answer_to(request, error, _pool_of(request))
+                return self._answer_to(request, error, _class_of(request))
 
         return boundary
 
     def _answer_to(
-        self, request: web.Request, error: Exception, pool: RequestClass
+        self, request: web.Request, error: Exception, request_class: RequestClass
     ) -> web.Response:
         if isinstance(error, CorruptRecord | DamagedFile):
             error = self._gate.judge(error)
         if isinstance(error, TidemarkError):
-            return self._refusal(request, error, error.status, pool)
+            return self._refusal(request, error, error.status, request_class)
         if isinstance(error, web.HTTPMethodNotAllowed):
             allowed = sorted(error.allowed_methods)
             refused = UnknownMethod(
@@ -531,25 +531,25 @@ class Api:
                 "See /v1/openapi.json.",
                 allowed=allowed,
             )
-            refusal = self._refusal(request, refused, refused.status, pool)
+            refusal = self._refusal(request, refused, refused.status, request_class)
             refusal.headers[hdrs.ALLOW] = ", ".join(allowed)
             return refusal
         if isinstance(error, web.HTTPException):
             unknown = UnknownCall(
                 f"there is no call {request.method} {shown(request.path)}.", "See /v1/openapi.json."
             )
-            return self._refusal(request, unknown, max(error.status, 400), pool)
+            return self._refusal(request, unknown, max(error.status, 400), request_class)
         self._paced.defect(error, "a call failed because of an internal error", path=request.path)
         failed = TidemarkError(
             "an internal error: whether anything was stored is unknown.",
             "See the broker's log, and report it.",
         )
-        return self._refusal(request, failed, 500, pool)
+        return self._refusal(request, failed, 500, request_class)
 
     def _refusal(
-        self, request: web.Request, error: TidemarkError, status: int, pool: RequestClass
+        self, request: web.Request, error: TidemarkError, status: int, request_class: RequestClass
     ) -> web.Response:
-        self._metrics.rejected.labels(pool.value, error.code).inc()
+        self._metrics.rejected.labels(request_class.value, error.code).inc()
         refused = answer(request, error_fields(error), status)
         if error.retriable and status in (503, 507):
             refused.headers[hdrs.RETRY_AFTER] = "1"
@@ -574,10 +574,10 @@ def _fast_path_pull(path: str) -> tuple[str, int, dict[str, str]] | None:
     return topic, int(matched[2]), given
 
 
-def _pool_of(request: web.Request) -> RequestClass:
+def _class_of(request: web.Request) -> RequestClass:
     """Return the class of a request that the router has resolved."""
     name = request.match_info.route.name
-    return (UNKNOWN if name is None else KINDS[name]).pool
+    return (UNKNOWN if name is None else KINDS[name]).request_class
 
 
 def _place(text: str | None) -> IndexPlace | None:

@@ -81,14 +81,14 @@ class BodyBounds(NamedTuple):
 class Bodies:
     """Reads request bodies within the limits."""
 
-    def __init__(self, bounds: BodyBounds, pools: RequestClasses) -> None:
+    def __init__(self, bounds: BodyBounds, request_classes: RequestClasses) -> None:
         self._size_max, waiting_max, self._timeout_s = bounds
         self._silence_s = min(BODY_SILENCE_S, self._timeout_s)
         self._waiting = Budget("bytes of requests in memory", waiting_max, _ADVICE)
         self._peers: dict[str, Budget] = {}
         """Budgets of the peers that have bytes in memory."""
-        self._pools = pools
-        self.pauses = pools.behind_sends()
+        self._request_classes = request_classes
+        self.pauses = request_classes.behind_sends()
         """The pauses for long bodies, on the event loop and in the thread."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
@@ -155,7 +155,7 @@ class Bodies:
         The event loop gets the interpreter lock back within ``lifecycle.SWITCH_S``, and the work
         makes the pauses of ``self.pauses`` while others send. It must not share objects with the
         loop."""
-        with self._pools.long_send():
+        with self._request_classes.long_send():
             return await self._in_worker(work)
 
     async def _in_worker(self, work: Callable[[], T]) -> T:
@@ -198,7 +198,7 @@ class Bodies:
             return here
         length = request.content_length
         peer = peer_of(request) if length is None or length > SMALL else None
-        with self._pools.long_send():
+        with self._request_classes.long_send():
             parts = await self._parts(request, body, peer)
             if body.size <= LONG:
                 return b"".join(parts)

@@ -40,11 +40,11 @@ MESSAGE_SIZE: Final = 1 << 10
 class LargeAnswers:
     """Builds large answers, and counts their bytes. For one loop."""
 
-    def __init__(self, limit: int, clock: Clock, pools: RequestClasses) -> None:
-        """limit: total bytes; one peer may use half. pools: the requests in progress."""
+    def __init__(self, limit: int, clock: Clock, request_classes: RequestClasses) -> None:
+        """limit: total bytes; one peer may use half. request_classes: the requests in progress."""
         self._limit = limit
         self._clock = clock
-        self._pools = pools
+        self._request_classes = request_classes
         self._used = 0
         self._of_peer: dict[str, int] = {}
         self._slice = asyncio.Lock()
@@ -118,7 +118,7 @@ class LargeAnswers:
         iteration of the event loop would take as long as a whole answer.
         """
         async with self._slice:
-            slicer = TimeSlicer(self._clock, self._pools.behind_sends())
+            slicer = TimeSlicer(self._clock, self._request_classes.behind_sends())
             taken: list[T] = []
             for step in steps:
                 taken.append(step)

@@ -1,7 +1,7 @@
 """The calls for messages that a group could not handle: nack, dead letters, redrive, trace.
 
 They hold no rules.
-Step before: ``http_api`` routes. Step after: ``send_back``, ``dead_letters``, ``redrive``,
+Step before: ``http_api`` routes. Step after: ``nacks``, ``dead_letters``, ``redrive``,
 ``trace``.
 """
 
@@ -53,7 +53,7 @@ class RetryCalls:
         async with self._tools.bodies.read(request) as body:
             asked = parsed(body, Nack)
             message = _message(asked)
-            sent = await self._tools.parts().groups.send_back.nack(
+            sent = await self._tools.parts().groups.nacks.nack(
                 group,
                 message,
                 delay_level=asked.delay_level,

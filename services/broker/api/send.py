@@ -73,11 +73,11 @@ class SendCall:
         metrics: TrafficMetrics,
         sends: Callable[[], Deduplicator],
         traces: Traces,
-        pools: RequestClasses,
+        request_classes: RequestClasses,
     ) -> None:
         """sends: returns the deduplicator, which stores messages; called once the gate is open."""
         self._traces = traces
-        self._pools = pools
+        self._request_classes = request_classes
         self._gate = gate
         self._rules = rules
         self._properties_size_max = rules.properties_size_max
@@ -106,13 +106,13 @@ class SendCall:
                 appended = None if trace is None else trace.appended
                 sends, host = self._sends(), born_host(request)
                 if produce.retry:
-                    with self._pools.long_send():
-                        await self._pools.turn(REPEAT_SLICES)
-                        pauses = self._pools.behind_sends()
+                    with self._request_classes.long_send():
+                        await self._request_classes.turn(REPEAT_SLICES)
+                        pauses = self._request_classes.behind_sends()
                         sent = await sends.send(topic, produce, host, appended, since, pauses)
                 else:
                     sent = await sends.send(topic, produce, host, appended, since)
-                    self._pools.note_sent()
+                    self._request_classes.note_sent()
             finally:
                 self._bodies.end(body)
         except TidemarkError as error:

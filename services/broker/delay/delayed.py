@@ -80,8 +80,8 @@ class DelayedMessages:
     @property
     def pending(self) -> int | None:
         """Number of waiting messages of all topics; None while it is unknown."""
-        look = self.delivery.last_look
-        if look is None or look.timer_count is None:
+        scan = self.delivery.last_scan
+        if scan is None or scan.timer_count is None:
             return None
         progress = self.delivery.known()
         in_levels = sum(
@@ -89,29 +89,29 @@ class DelayedMessages:
             for level, queue_offset in progress.levels.items()
         )
         cancelled = sum(level != TIMER_LEVEL for level, _ in progress.cancelled)
-        unread = self._queues.next_of(delay.place_of(TIMER_LEVEL)) - look.read_to
-        return max(0, in_levels - cancelled) + look.timer_count + max(0, unread)
+        unread = self._queues.next_of(delay.place_of(TIMER_LEVEL)) - scan.read_to
+        return max(0, in_levels - cancelled) + scan.timer_count + max(0, unread)
 
     @property
     def overdue_s(self) -> float | None:
         """Delay of the most overdue message; 0 if none is overdue, None if it is unknown."""
-        look = self.delivery.last_look
-        if look is None:
+        scan = self.delivery.last_scan
+        if scan is None:
             return None
-        late_ms = 0 if look.next_due_ms is None else self._clock.wall_ms() - look.next_due_ms
+        late_ms = 0 if scan.next_due_ms is None else self._clock.wall_ms() - scan.next_due_ms
         if late_ms <= 0:
             # No known message is late. While the timer's queue is not read, one of it may be.
-            return 0.0 if look.timer_is_known else None
+            return 0.0 if scan.timer_is_known else None
         return late_ms / 1000
 
     def pending_below(self, physical_offset: int) -> bool:
         """Return whether a waiting message may have its record below physical_offset."""
-        look = self.delivery.last_look
-        if look is None or look.timer_count is None:
+        scan = self.delivery.last_scan
+        if scan is None or scan.timer_count is None:
             return any(
                 self._queues.next_of(delay.place_of(level)) > 0 for level in self._queues.levels()
             )
-        return look.oldest is not None and look.oldest < physical_offset
+        return scan.oldest is not None and scan.oldest < physical_offset
 
     # -- calls -----------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class DelayedMessages:
                     carried += sum(each.message_count for each in slices)
                     lost += sum(each.lost_count for each in slices)
                 elif slices is not None:
-                    self.delivery.look_again()  # the oldest message has moved
+                    self.delivery.scan_again()  # the oldest message has moved
                     return CarryResult(carried, lost)
             asked += slices is None
             await asyncio.sleep(AGAIN_S if slices is None else 0)

@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 from services.broker.delay.delay_queues import DelayQueues
 from services.broker.delay.progress import Progress
 from services.broker.delay.slices import Slice
-from services.broker.delay.waiting import Look, Waiting
+from services.broker.delay.waiting import Scan, Waiting
 from services.broker.log.append import Append
 from services.broker.log.log_context import LogContext
 from services.broker.state.state_log import StateLog
@@ -91,9 +91,9 @@ class Delivery:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="delay")
         self._stopped = False
         self._progress: Progress | None = None
-        self.last_look: Look | None = None
+        self.last_scan: Scan | None = None
         """Result of the last turn; None: nothing is known now."""
-        self._looked_to = PhysicalOffset(0)
+        self._scanned_to = PhysicalOffset(0)
         self._start_seen = self._positions.get(Slot.MIN)
         self._let_go_at: float | None = None
         self._appended = PhysicalOffset(0)
@@ -189,7 +189,7 @@ class Delivery:
             return RETRY_S
         # Levels are delivered without the timer's file, but its queue then stalls, which has to be
         # reported.
-        self._say_fault(None if self.last_look is None else self.last_look.stands_still)
+        self._say_fault(None if self.last_scan is None else self.last_scan.stands_still)
         return pause_s
 
     def _say_fault(self, fault: StoreError | None) -> None:
@@ -249,36 +249,36 @@ class Delivery:
 
     def _has_work(self) -> bool:
         """Return whether a turn may find something: cheap, because it is called all the time."""
-        look = self.last_look
-        if look is None or look.more or look.timer_count is None:
+        scan = self.last_scan
+        if scan is None or scan.more or scan.timer_count is None:
             return True
-        if look.next_due_ms is not None and look.next_due_ms <= self._clock.wall_ms():
+        if scan.next_due_ms is not None and scan.next_due_ms <= self._clock.wall_ms():
             return True
-        if self._queues.ends().kept == self._looked_to:
+        if self._queues.ends().kept == self._scanned_to:
             return False
         return any(
-            self._queues.next_of(delay.place_of(level)) > seen for level, seen in look.seen.items()
+            self._queues.next_of(delay.place_of(level)) > seen for level, seen in scan.seen.items()
         )
 
     def _pause_s(self) -> float:
-        look = self.last_look
-        if look is None:
+        scan = self.last_scan
+        if scan is None:
             return POLL_S
-        if look.next_due_ms is None:
+        if scan.next_due_ms is None:
             return IDLE_POLL_S
-        left_s = (look.next_due_ms - self._clock.wall_ms()) / 1000
+        left_s = (scan.next_due_ms - self._clock.wall_ms()) / 1000
         return min(POLL_S, max(0.001, left_s))
 
     async def _deliver(self) -> float:
         ends = self._queues.ends()
-        look = await self.in_thread(self._waiting.look, ends, self._clock.wall_ms())
-        self.last_look, self._looked_to = look, ends.kept
-        await self.append_all(look.slices, own=False, delivers=True)
-        if look.slices:
+        scan = await self.in_thread(self._waiting.scan, ends, self._clock.wall_ms())
+        self.last_scan, self._scanned_to = scan, ends.kept
+        await self.append_all(scan.slices, own=False, delivers=True)
+        if scan.slices:
             if self._unkept_since is None:
                 self._unkept_since = self._clock.monotonic()
             await self._keep_what_is_flushed()
-        return 0.0 if look.more else self._pause_s()
+        return 0.0 if scan.more else self._pause_s()
 
     async def append_all(self, slices: Sequence[Slice], *, own: bool, delivers: bool) -> None:
         """Append slices and move the progress; the caller commits them once they are on disk.
@@ -310,10 +310,10 @@ class Delivery:
     async def _wait_on(self, slices: Sequence[Slice], *, delivers: bool) -> None:
         """Put back slices that could not be appended; messages that were due count as late."""
         await self.in_thread(self._waiting.put_back, slices)
-        look = self.last_look
-        if look is not None:
-            next_due_ms = slices[0].due_ms if delivers else look.next_due_ms
-            self.last_look = look._replace(more=True, next_due_ms=next_due_ms, first=NOT_KNOWN)
+        scan = self.last_scan
+        if scan is not None:
+            next_due_ms = slices[0].due_ms if delivers else scan.next_due_ms
+            self.last_scan = scan._replace(more=True, next_due_ms=next_due_ms, first=NOT_KNOWN)
 
     async def _keep_what_is_flushed(self) -> None:
         """Commit deliveries that are on disk, normally without making a delivery wait for the disk.
@@ -349,16 +349,16 @@ class Delivery:
         self.known().cancel(record.cancelled)
         await self._durability.durable(self._appended)
 
-    def look_again(self) -> None:
+    def scan_again(self) -> None:
         """Make the next turn read everything."""
-        if self.last_look is not None:
-            self.last_look = self.last_look._replace(more=True)
+        if self.last_scan is not None:
+            self.last_scan = self.last_scan._replace(more=True)
 
     def wait_no_more(self, count: int) -> None:
         """Lower the number of messages that wait in the timer's queue by count."""
-        look = self.last_look
-        if look is not None and look.timer_count is not None:
-            self.last_look = look._replace(timer_count=look.timer_count - count)
+        scan = self.last_scan
+        if scan is not None and scan.timer_count is not None:
+            self.last_scan = scan._replace(timer_count=scan.timer_count - count)
 
     # -- checkpoints -----------------------------------------------------------------------------
 
@@ -370,7 +370,7 @@ class Delivery:
 
     def _checkpoint(self, *, at_once: bool = False) -> None:
         """Append a checkpoint if one is due and the progress can be expressed."""
-        progress, look = self.known(), self.last_look
+        progress, scan = self.known(), self.last_scan
         grown = self._log_end() - self._checkpoint_end
         now = self._clock.monotonic()
         if progress.has_moved:
@@ -378,9 +378,9 @@ class Delivery:
             is_time = at_once or waited or grown >= CHECKPOINT_BYTES
         else:
             is_time = grown >= CHECKPOINT_BYTES_MAX
-        if not is_time or look is None or not any(look.seen.values()):
+        if not is_time or scan is None or not any(scan.seen.values()):
             return  # without delayed messages no record is needed
-        record = progress.record(self._queues.ends().flushed, look.first, look.read_to)
+        record = progress.record(self._queues.ends().flushed, scan.first, scan.read_to)
         if record is None:
             return
         try:

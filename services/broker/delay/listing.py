@@ -23,7 +23,7 @@ from tidemark.formats import delay
 from tidemark.formats.delay import TIMER_LEVEL
 from tidemark.offsets import PhysicalOffset
 
-LOOKED_AT_MAX: Final = 8192
+EXAMINED_MAX: Final = 8192
 """Records read for one page."""
 ROWS_AT_ONCE: Final = 256
 _I64_MAX: Final = (1 << 63) - 1
@@ -90,11 +90,11 @@ def page(
     Raises CorruptRecord, DamagedFile.
     """
     messages: list[dict[str, Any]] = []
-    for looked_at, entry in enumerate(heapq.merge(*sources, key=time_of), 1):
+    for examined, entry in enumerate(heapq.merge(*sources, key=time_of), 1):
         shown = _shown(entry, log_reader, dispatched)
         if shown is not None and topic in (None, shown["topic"]):
             messages.append(shown)
-        if len(messages) == count_max or looked_at == LOOKED_AT_MAX:
+        if len(messages) == count_max or examined == EXAMINED_MAX:
             return Page(messages, time_of(entry))
     return Page(messages, None)
 

@@ -64,7 +64,7 @@ class Ends(NamedTuple):
         return min(self.dispatched, self.flushed)
 
 
-class Look(NamedTuple):
+class Scan(NamedTuple):
     """The result of reading all queues."""
 
     slices: Sequence[Slice]
@@ -217,7 +217,7 @@ class Waiting:
             extra={"event": "timer-wheel-written", "messages": count},
         )
 
-    def look(self, ends: Ends, now_ms: int) -> Look:
+    def scan(self, ends: Ends, now_ms: int) -> Scan:
         """Read new messages, and make slices of due ones, which no longer count as waiting."""
         progress = self._progress
         more = self._timer.take_in(progress, ends.kept)
@@ -258,7 +258,7 @@ class Waiting:
         if first is not None:
             next_dues.append(first[0])
         seen[TIMER_LEVEL] = self._timer.read_to
-        return Look(
+        return Scan(
             slices,
             more or len(chosen) < len(found) or len(chosen) == BATCH_COUNT_MAX,
             min(next_dues, default=None),

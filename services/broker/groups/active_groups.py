@@ -119,7 +119,7 @@ class ActiveGroups:
         """Note that joins are accepted from now on: the wait for former members begins."""
         self._since_ms = self.now_ms()
 
-    def look_back(self, config: GroupConfig) -> None:
+    def restore_claims(self, config: GroupConfig) -> None:
         """Note what former members may hold, before a member joins.
 
         Call it before anything is committed for that member: a queue that has an offset by then
@@ -133,7 +133,7 @@ class ActiveGroups:
 
     def moved(self, config: GroupConfig, queues: Iterable[Queue]) -> None:
         """Note that an operator has moved offsets of the group, which has no members."""
-        self.look_back(config)
+        self.restore_claims(config)
         if (inherited := self._inherited.get(config.name)) is not None:
             inherited.moved(queues)
 
@@ -264,7 +264,7 @@ class ActiveGroups:
         groups that read it, and to those that wait for room."""
         self._changed_topics.add(topic)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Handle expired deadlines and changed topics; it costs nothing while there are none."""
         now_ms = self.now_ms()
         if self._groups_before and now_ms >= self._since_ms + SESSION_MS_MAX:
@@ -284,7 +284,7 @@ class ActiveGroups:
                 # retry topic when its first member joins; 2. meanwhile every check compares the
                 # queues of all groups, and blocks the loop for that long.
                 if live.name in self._waiting or not changed.isdisjoint(live.membership.queues):
-                    self._look_at_topics(live, now_ms)
+                    self._apply_topics(live, now_ms)
 
     def _expire(self, live: Live, now_ms: int) -> None:
         before = set(live.membership.members)
@@ -305,7 +305,7 @@ class ActiveGroups:
             self._planned.pop(live.name, None)
             self.plan(live.name, deadline_ms)
 
-    def _look_at_topics(self, live: Live, now_ms: int) -> None:
+    def _apply_topics(self, live: Live, now_ms: int) -> None:
         config = self._configs.find(live.name)
         topics: dict[str, Sequence[int]] = {}
         for topic in live.membership.queues:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from services.broker.groups.commits import Commits
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.coordinator import Coordinator
+from services.broker.groups.nacks import Nacks
 from services.broker.groups.redrive import Redrive
-from services.broker.groups.send_back import SendBack
 from services.broker.groups.trace import Tracer
 from services.broker.groups.views import GroupViews
 
@@ -20,6 +20,6 @@ class GroupComponents(NamedTuple):
     coordinator: Coordinator
     commits: Commits
     views: GroupViews
-    send_back: SendBack
+    nacks: Nacks
     redrive: Redrive
     tracer: Tracer

@@ -336,7 +336,7 @@ class Coordinator:
         """Handle deaths of members and new queues, until stop; begins when joins are accepted."""
         self._live.opens()
         while not stop.is_set():
-            self._live.look()
+            self._live.check()
             try:
                 async with asyncio.timeout(POLL_S if self._live.member_count else IDLE_POLL_S):
                     await stop.wait()

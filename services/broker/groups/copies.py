@@ -1,6 +1,6 @@
 """Appends copies of stored messages: for another try, as dead letters, or redriven.
 
-``send_back`` and ``redrive`` make the copies before this step; after it the copies are in the log.
+``nacks`` and ``redrive`` make the copies before this step; after it the copies are in the log.
 """
 
 from __future__ import annotations

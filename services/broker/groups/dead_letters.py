@@ -41,7 +41,7 @@ UNDISPATCHED_MAX: Final = 100_000
 LETTERS_AT_ONCE: Final = 32
 """Letters read and looked up between two turns of the loop: some milliseconds."""
 BYTES_AT_ONCE: Final = 1 << 18
-LOOKED_AT_MAX: Final = 20_000
+EXAMINED_MAX: Final = 20_000
 """Letters that one call reads, whether the filter selects them or not."""
 NO_LETTERS: Final = Page([], QueueOffset(0), QueueOffset(0), QueueOffset(0))
 
@@ -51,7 +51,7 @@ class Redriven(Enum):
 
     NO = "no"
     YES = "yes"
-    UNKNOWN = "the index was not whole throughout the look"
+    UNKNOWN = "the index was not whole throughout the search"
 
 
 class LetterFilter(NamedTuple):
@@ -130,10 +130,10 @@ class DeadLetters:
     ) -> dict[str, Any]:
         """Return up to count_max selected letters, as the API shows them, and where to go on.
 
-        One call reads LOOKED_AT_MAX letters at most; the next one goes on from there.
+        One call reads EXAMINED_MAX letters at most; the next one goes on from there.
         """
         found: list[dict[str, Any]] = []
-        at, looked_at = from_offset, 0
+        at, examined = from_offset, 0
         while True:
             page = self.page(group, at, LETTERS_AT_ONCE, BYTES_AT_ONCE)
             at = max(at, page.next_offset)
@@ -143,8 +143,8 @@ class DeadLetters:
                     break
                 if wanted.matches(letter):
                     found.append(await self._view(group, letter))
-            looked_at += len(page.messages)
-            full = len(found) == count_max or looked_at >= LOOKED_AT_MAX
+            examined += len(page.messages)
+            full = len(found) == count_max or examined >= EXAMINED_MAX
             if full or not page.messages or at >= page.max_offset:
                 break
             await asyncio.sleep(0)  # other tasks run between two batches

@@ -30,7 +30,7 @@ from tidemark.formats.queue_unit import UNIT
 from tidemark.formats.record_layout import LONG
 from tidemark.offsets import UNIT_SIZE
 
-LOOKS_AT_ONCE: Final = 256
+READS_AT_ONCE: Final = 256
 """Places read between two turns of the loop: some milliseconds."""
 SLICE_COUNT_MIN: Final = 16
 SLICE_SIZE_MIN: Final = 64 << 10
@@ -137,7 +137,7 @@ class Fetches:
             if pieces:
                 break
             left_s = deadline - self._clock.monotonic()
-            if left_s <= 0 or is_gone() or self._puller.held.is_closed:
+            if left_s <= 0 or is_gone() or self._puller.long_polls.is_closed:
                 break
             if session.line:
                 await asyncio.sleep(0)  # a long run of filtered messages must not block the loop
@@ -159,16 +159,16 @@ class Fetches:
     async def _held(self, session: Session, timeout_s: float, is_gone: Callable[[], bool]) -> bool:
         """Wait until one of the places is ready; return whether to read again."""
         with self._puller.place():
-            held = self._puller.held.hold(None, appended_to=None, is_gone=is_gone)
-            session.held = held
+            held = self._puller.long_polls.hold(None, appended_to=None, is_gone=is_gone)
+            session.held_fetch = held
             timer = asyncio.get_running_loop().call_later(timeout_s, held.wake, Wake.TIME)
             try:
                 why = await held.woken
             finally:
                 timer.cancel()
-                self._puller.held.let_go(held)
-                if session.held is held:
-                    session.held = None
+                self._puller.long_polls.let_go(held)
+                if session.held_fetch is held:
+                    session.held_fetch = None
         self._puller.ended(why)
         return why in (Wake.MESSAGE, Wake.CHANGED)
 
@@ -187,14 +187,14 @@ class Fetches:
         session = reader.session
         pieces: list[Piece] = []
         count_left, bytes_left = request.count_max, request.bytes_max
-        for places_left in range(min(len(session.line), LOOKS_AT_ONCE), 0, -1):
+        for places_left in range(min(len(session.line), READS_AT_ONCE), 0, -1):
             place = next(iter(session.line))
             del session.line[place]
             if reader.order and place.handed_to > (reader.committed(place.queue) or 0):
                 continue  # blocked: the commit puts it in line again
             began, handed_to = place.next_offset, place.handed_to
             try:
-                result = self._look(
+                result = self._read(
                     place,
                     min(count_left, max(SLICE_COUNT_MIN, -(-count_left // places_left))),
                     min(bytes_left, max(SLICE_SIZE_MIN, -(-bytes_left // places_left))),
@@ -225,10 +225,10 @@ class Fetches:
                 moved[place] = piece
         return pieces
 
-    def _look(self, place: Place, count_max: int, bytes_max: int) -> PullResult:
+    def _read(self, place: Place, count_max: int, bytes_max: int) -> PullResult:
         """Read from the place on. Raises CorruptRecord, DamagedFile, OSError."""
         topic, number = place.queue
-        result = self._puller.look(
+        result = self._puller.read(
             PullRequest(
                 topic, number, place.next_offset, count_max, bytes_max, place.tags, 0, bulk=True
             )

@@ -133,7 +133,7 @@ class Joining:
         if not known:
             self._check_room(group, live)
         if live is None:
-            self._live.look_back(config)
+            self._live.restore_claims(config)
         if live is None or request.generation is None:
             begun = self._live.begin_with(config, topics)
         else:

@@ -130,9 +130,9 @@ class LagCollector:
         self.memory: Memory = {}
         self._known = _Known()
         self._number_of: Callable[[Queue], int | None] | None = None
-        """Of the present group (``WatchedMembers.holder_numbers``)."""
+        """Of the present group (``MemberInputs.holder_numbers``)."""
         self._is_busy: Callable[[Queue], bool] = lambda _: False
-        """Of the present group (``WatchedMembers.busy_holders``)."""
+        """Of the present group (``MemberInputs.busy_holders``)."""
         self._turns = slicer
         self._committed = committed
         self._moved = frozenset(moved)
@@ -157,7 +157,7 @@ class LagCollector:
         self._number_of = self._members.holder_numbers(name) if member_count else None
         # Also without members: a group in a crash loop has none for most of the time.
         self._is_busy = self._members.busy_holders(name, self._inputs.clock.monotonic())
-        seen = await self._look(config, has_members=member_count > 0)
+        seen = await self._sample_group(config, has_members=member_count > 0)
         if not member_count:
             topics = (RETRY_PREFIX + name, *(each.pair.topic for each in seen))
             lags = any(each.pair.messages for each in seen)
@@ -200,7 +200,7 @@ class LagCollector:
             found.append(each._replace(pair=older(each.pair, ages, age_s, objective_s)))
         return found
 
-    async def _look(self, config: GroupConfig, *, has_members: bool) -> list[PairSeen]:
+    async def _sample_group(self, config: GroupConfig, *, has_members: bool) -> list[PairSeen]:
         name, topic_stats = config.name, self._extents
         subscribed = frozenset(self._members.topics_read(name))
         retry = RETRY_PREFIX + name

@@ -116,7 +116,7 @@ Expiring = Callable[[str], Mapping[Queue, int]]
 """Group → unread messages of each queue that the next deletion of a log file would remove."""
 
 
-class WatchedConfigs(Protocol):
+class ConfigInputs(Protocol):
     """Configurations (``configs.GroupConfigs``)."""
 
     def all(self) -> Collection[GroupConfig]:
@@ -124,7 +124,7 @@ class WatchedConfigs(Protocol):
         ...
 
 
-class WatchedOffsets(Protocol):
+class OffsetInputs(Protocol):
     """Committed offsets (``offsets.Offsets``)."""
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
@@ -140,7 +140,7 @@ class WatchedOffsets(Protocol):
         ...
 
 
-class WatchedMembers(Protocol):
+class MemberInputs(Protocol):
     """The members of groups (``coordinator.Coordinator``)."""
 
     def member_count(self, group: str) -> int:
@@ -170,9 +170,9 @@ class WatchedMembers(Protocol):
 class LagInputs(NamedTuple):
     """What a sample of all groups reads."""
 
-    configs: WatchedConfigs
-    committed: WatchedOffsets
-    members: WatchedMembers
+    configs: ConfigInputs
+    committed: OffsetInputs
+    members: MemberInputs
     queue_stats: QueueStats
     topic_stats: TopicStats
     clock: Clock

@@ -45,7 +45,7 @@ class LagSampler:
         self._clock = clock
         self._queue_series_max = queue_series_max
         self._times: Callable[[], LogTimes | None] | None = None
-        self._watched: LagInputs | None = None
+        self._inputs: LagInputs | None = None
         self._role = 0
         """Changes whenever the source of samples changes."""
         self._memory: Memory = {}
@@ -59,15 +59,15 @@ class LagSampler:
         self.found: Found | None = None
         """The last finished sample; None: there is none from the present source."""
 
-    def connect(self, times: Callable[[], LogTimes | None], watched: LagInputs | None) -> None:
-        """Sample from here on. watched: None if another node is the master, because this node does
+    def connect(self, times: Callable[[], LogTimes | None], inputs: LagInputs | None) -> None:
+        """Sample from here on. inputs: None if another node is the master, because this node does
         not know the present state of groups and queues."""
         self.disconnect()
-        self._times, self._watched = times, watched
+        self._times, self._inputs = times, inputs
 
     def disconnect(self) -> None:
         """Stop sampling and drop what was found."""
-        self._times = self._watched = self.found = self._room = None
+        self._times = self._inputs = self.found = self._room = None
         self._role += 1
         self._memory, self._lagging = {}, Lagging()
         self._next_at_s = float("-inf")
@@ -104,13 +104,13 @@ class LagSampler:
 
     async def _sample(self) -> None:
         assert self._times is not None, "refresh has seen to that"
-        role, watched, clock = self._role, self._watched, self._clock
+        role, inputs, clock = self._role, self._inputs, self._clock
         began_ms, began_s = clock.wall_ms(), clock.monotonic()
         rows = LagSeries(self._times())
         room, busy_s = None, 0.0
-        if watched is not None:
-            slicer = TimeSlicer(clock, Pauses(self.is_awaited), watched.topic_stats.begin)
-            room = await self._sample_groups(watched, rows, slicer, role)
+        if inputs is not None:
+            slicer = TimeSlicer(clock, Pauses(self.is_awaited), inputs.topic_stats.begin)
+            room = await self._sample_groups(inputs, rows, slicer, role)
             busy_s = slicer.busy_s
         ended_s = clock.monotonic()
         if role != self._role:
@@ -120,18 +120,18 @@ class LagSampler:
         self._next_at_s = max(began_s + AGAIN_S, ended_s + REST * busy_s)
 
     async def _sample_groups(
-        self, watched: LagInputs, rows: LagSeries, slicer: TimeSlicer, role: int
+        self, inputs: LagInputs, rows: LagSeries, slicer: TimeSlicer, role: int
     ) -> SeriesBudget | None:
-        topic_stats = watched.topic_stats
+        topic_stats = inputs.topic_stats
         moved = await topic_stats.follow(slicer)
-        committed = watched.committed.take_moved()
-        pass_ = LagCollector(watched, self._memory, slicer, committed=committed, moved=moved)
+        committed = inputs.committed.take_moved()
+        pass_ = LagCollector(inputs, self._memory, slicer, committed=committed, moved=moved)
         room = SeriesBudget(self._queue_series_max, self._room) if self._queue_series_max else None
         now_s = self._clock.monotonic()
-        for config in watched.configs.all():
+        for config in inputs.configs.all():
             if slicer.over:
                 await slicer.pass_on()
-            count = watched.members.member_count(config.name)
+            count = inputs.members.member_count(config.name)
             seen = await pass_.group(config, count)
             rows.group(config, count, seen)
             for each in seen if room is not None else ():

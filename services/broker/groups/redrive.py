@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from services.broker.groups.copies import Copies
 from services.broker.groups.dead_letters import (
     BYTES_AT_ONCE,
+    EXAMINED_MAX,
     LETTERS_AT_ONCE,
-    LOOKED_AT_MAX,
     DeadLetters,
     LetterFilter,
     Redriven,
@@ -154,14 +154,14 @@ class Redrive:
         """Send dead letters of the group again; on disk on return.
 
         A call ends with the last letter, after matched_max selected ones, or after reading
-        LOOKED_AT_MAX; ``next_offset`` says where. Raises IndexDisabled, DispatchBehind, Overloaded,
+        EXAMINED_MAX; ``next_offset`` says where. Raises IndexDisabled, DispatchBehind, Overloaded,
         what an append raises, and AckTimeout. Letters sent until then are not sent again by the
         next call.
         """
         self.letters.check_can_tell()
         call = _Call()
-        at, end, looked_at = request.from_offset, 0, 0
-        while looked_at < LOOKED_AT_MAX and call.matched < request.matched_max:
+        at, end, examined = request.from_offset, 0, 0
+        while examined < EXAMINED_MAX and call.matched < request.matched_max:
             page = self.letters.page(group, at, LETTERS_AT_ONCE, self._bytes_at_once)
             # The end is read at the beginning: letters that die meanwhile are for the next call.
             end = end or page.max_offset
@@ -179,7 +179,7 @@ class Redrive:
                 if request.filter.matches(letter):
                     call.matched += 1
                     wanted.append(letter)
-            looked_at += len(letters)
+            examined += len(letters)
             await self._redrive_some(group, wanted, request, call)
             if at >= end:
                 break

@@ -5,7 +5,7 @@ unknown. The copy carries that id, so a crash leaves both or neither. Nacks of t
 remembered, also while the first attempt is overtaken by its repetition. Copies stored by an earlier
 process are found in the index by the message's unique id: the broker serves only after its log is
 dispatched. Without an index, and for a message without a unique id, they are not found.
-Step before: ``send_back`` has a nack with an id. Step after: ``send_back`` appends what is not
+Step before: ``nacks`` has a nack with an id. Step after: ``nacks`` appends what is not
 found.
 """
 
@@ -30,7 +30,7 @@ REMEMBERED_MAX: Final = 1 << 16
 """Nacks that this process remembers: some 40 MiB."""
 
 
-class SentBack(NamedTuple):
+class Nacked(NamedTuple):
     """The result of a nack."""
 
     status: str
@@ -52,7 +52,7 @@ class SentBack(NamedTuple):
 class StoredNack(NamedTuple):
     """What a nack has stored."""
 
-    sent: SentBack
+    sent: Nacked
     end: PhysicalOffset
     """Physical offset behind its record."""
 

@@ -143,7 +143,7 @@ class Session:
         """Places of queues that were taken from the member before it has learned of it."""
         self.paused: frozenset[Queue] = frozenset()
         """Queues that the member does not want to read now: their places are skipped."""
-        self.held: HeldPull | None = None
+        self.held_fetch: HeldPull | None = None
         """The member's waiting fetch."""
         self.fetches = 0
         """Number of the member's fetches so far: a later one ends an earlier one."""
@@ -241,5 +241,5 @@ class Session:
 
     def wake(self, why: Wake) -> None:
         """Wake the member's held fetch; no effect if there is none."""
-        if self.held is not None:
-            self.held.wake(why)
+        if self.held_fetch is not None:
+            self.held_fetch.wake(why)

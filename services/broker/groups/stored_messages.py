@@ -3,7 +3,7 @@
 It finds what ``Queries`` and ``Puller`` show and nothing else: no message that is not dispatched,
 has expired or belongs to a deleted topic. The records are checked; their bodies borrow from the
 log's mapping, which stays open as long as they exist.
-Step before: ``retry_calls`` names a message. Step after: ``send_back``, ``dead_letters``,
+Step before: ``retry_calls`` names a message. Step after: ``nacks``, ``dead_letters``,
 ``trace``.
 """
 
@@ -97,9 +97,9 @@ class StoredMessages:
         lies behind them. Raises CorruptRecord, DamagedFile.
         """
         request = PullRequest(topic, queue, offset, count_max, bytes_max, None, 0, bulk=True)
-        result = self._puller.look(request)
+        result = self._puller.read(request)
         if result.status is PullStatus.OFFSET_TOO_SMALL:
-            result = self._puller.look(request._replace(offset=result.next_offset))
+            result = self._puller.read(request._replace(offset=result.next_offset))
         return Page(
             list(self._checked(result)), result.next_offset, result.min_offset, result.max_offset
         )

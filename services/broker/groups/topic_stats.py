@@ -122,7 +122,7 @@ class TopicStats:
         self._known: dict[Queue, Extent] = {}
         self._sums: dict[str, TopicSums] = {}
         self._start = PhysicalOffset(-1)
-        self._looked_from = PhysicalOffset(-1)
+        self._compared_from = PhysicalOffset(-1)
         """Start of the log when all queues were last compared with it."""
         self._moved: set[str] = set()
         """Topics with a changed queue since the last return of ``follow``."""
@@ -166,7 +166,7 @@ class TopicStats:
                         grown = Bounds(bounds.min_offset, next_offset, next_offset)
                         self._put(key, sums, Extent(grown, known.first_at))
                         return grown
-        return self._look(key)
+        return self._read(key)
 
     def sums(self) -> list[TopicSums]:
         """Return all topics except the state topic, in the order in which they were first used."""
@@ -226,14 +226,14 @@ class TopicStats:
     async def _follow_start(self, slicer: TimeSlicer) -> None:
         """Update the queues whose first message was deleted with the log's oldest files."""
         start = self._start
-        if start == self._looked_from:
+        if start == self._compared_from:
             return
         for key, known in list(self._known.items()):
             if slicer.over:
                 await slicer.pass_on()
             if known.first_at < start:
                 self.bounds(*key)
-        self._looked_from = start
+        self._compared_from = start
 
     def _is_settled(self, sums: TopicSums) -> bool:
         """Return whether only appends and the deletion of log files change the topic's bounds."""
@@ -261,7 +261,7 @@ class TopicStats:
         sums = self._sums[topic] = TopicSums(config, numbers)
         return sums
 
-    def _look(self, key: Queue) -> Bounds | None:
+    def _read(self, key: Queue) -> Bounds | None:
         """Read a queue's bounds from its files; a queue that never had a message has no files."""
         topic, queue = key
         sums = self._entered(topic)

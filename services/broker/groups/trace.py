@@ -186,19 +186,19 @@ class Tracer:
         """Add every record of the message to found; return groups left out, and whether it is
         complete.
         """
-        complete = await self._look(home, home, unique_id, found)
+        complete = await self._search(home, home, unique_id, found)
         for topic in DELAY_TOPICS:
-            complete &= await self._look(topic, home, unique_id, found)
+            complete &= await self._search(topic, home, unique_id, found)
         groups = {group for each in found.values() if (group := group_of(each)) is not None}
         groups |= await self._groups_of(home)
         for group in sorted(groups)[:GROUPS_MAX]:
             for topic in (retry_topic(group), dead_topic(group)):
                 if self._topics.find(topic) is not None:
-                    complete &= await self._look(topic, home, unique_id, found)
+                    complete &= await self._search(topic, home, unique_id, found)
             await asyncio.sleep(0)
         return max(0, len(groups) - GROUPS_MAX), complete
 
-    async def _look(
+    async def _search(
         self, topic: str, home: str, unique_id: str, found: dict[PhysicalOffset, Record]
     ) -> bool:
         """Add the topic's records of the message; return False if there may be more."""

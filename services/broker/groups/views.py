@@ -86,7 +86,7 @@ class GroupViews:
         configs: Configs,
         committed: Committed,
         members: Members,
-        looks: QueueStats,
+        queue_stats: QueueStats,
         clock: Clock,
         *,
         expiring: Expiring,
@@ -94,7 +94,7 @@ class GroupViews:
         self._configs = configs
         self._committed = committed
         self._members = members
-        self._looks = looks
+        self._queue_stats = queue_stats
         self._clock = clock
         self._expiring = expiring
 
@@ -109,7 +109,7 @@ class GroupViews:
         everything: list[Lag] = []
         slicer = TimeSlicer(self._clock, Pauses())
         for topic, queues in sorted(
-            queues_read(config, subscribed, self._committed, self._looks).items()
+            queues_read(config, subscribed, self._committed, self._queue_stats).items()
         ):
             views = await self._queues(config, topic, queues, aside, slicer)
             lags = [view.lag for view in views]
@@ -151,20 +151,20 @@ class GroupViews:
         for queue in queues:
             if slicer.over:
                 await slicer.pass_on()
-            view = self._look(config, topic, queue)
+            view = self._view(config, topic, queue)
             views.append(view._replace(lag=aside.added_to(view.lag, (topic, queue))))
         return [await self._with_bytes(topic, view, aside.budget) for view in views]
 
-    def _look(self, config: GroupConfig, topic: str, queue: int) -> QueueView:
+    def _view(self, config: GroupConfig, topic: str, queue: int) -> QueueView:
         """Read one queue in one step; the committed offset first: see ``lag``."""
         committed = self._committed.get(config.name, topic, queue)
         owner = self._members.owner(config.name, topic, queue)
-        if not self._looks.is_known(topic):
+        if not self._queue_stats.is_known(topic):
             return QueueView(queue, owner, committed, None, nothing_known(Reason.UNKNOWN_TOPIC))
-        bounds = self._looks.bounds(topic, queue)
+        bounds = self._queue_stats.bounds(topic, queue)
         if config.broadcast:
             return QueueView(queue, None, None, bounds, nothing_known(Reason.BROADCASTING))
-        lag = self._looks.lag(topic, queue, committed, bounds, self._clock.wall_ms())
+        lag = self._queue_stats.lag(topic, queue, committed, bounds, self._clock.wall_ms())
         return QueueView(queue, owner, committed, bounds, lag)
 
     async def _with_bytes(self, topic: str, view: QueueView, budget: Budget) -> QueueView:
@@ -172,7 +172,7 @@ class GroupViews:
         if lag.messages is None or bounds is None:
             return view
         first, end = bounds.max_offset - lag.messages, bounds.max_offset
-        size, reason = await self._looks.unread_bytes(topic, view.queue, first, end, budget)
+        size, reason = await self._queue_stats.unread_bytes(topic, view.queue, first, end, budget)
         reasons = {**lag.reasons, **({} if reason is None else {"bytes": reason})}
         return view._replace(lag=lag._replace(bytes=size, reasons=reasons))
 

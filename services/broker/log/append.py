@@ -74,7 +74,7 @@ class Append:
         log_context: LogContext,
         queue_offsets: QueueOffsets,
         state_log: StateLog,
-        held: LongPolls,
+        long_polls: LongPolls,
     ) -> None:
         """state_log: supplies the snapshot at the start of each new file. held: the long polls."""
         config = log_context.config
@@ -86,7 +86,7 @@ class Append:
         )
         self._queue_offsets = queue_offsets
         self._state_log = state_log
-        self._held = held
+        self._long_polls = long_polls
         self._append_duration = log_context.metrics.append_duration
         self._file_size = config.store.commit_log_file_size
         self._reserve = config.reserve
@@ -153,7 +153,7 @@ class Append:
         self._append_duration.observe(self._clock.monotonic() - started)
         if end // self._file_size != self._files.made_in:
             self._files.log_moved_on()
-        self._log_context.appended(self._held, numbered.after, end)
+        self._log_context.appended(self._long_polls, numbered.after, end)
         return Appended(numbered.firsts[-len(runs) :], *placed, time_ms, end)
 
     def _write(

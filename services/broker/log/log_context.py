@@ -259,10 +259,10 @@ class LogContext:
         """Wake ha."""
         self.doorbell.ring(HA)
 
-    def appended(self, held: LongPolls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
+    def appended(self, long_polls: LongPolls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
         """Schedule flush and commit, and wake readers: these queues got messages up to end."""
         self.flusher.appended()
-        if held.appended(queues, end):
+        if long_polls.appended(queues, end):
             self.doorbell.wake()  # poll often until the messages are dispatched
         if self.committer is not None:
             self.committer.appended()

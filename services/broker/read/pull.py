@@ -32,7 +32,7 @@ from tidemark.offsets import PhysicalOffset, QueueOffset
 TAGS_MAX: Final = 128
 POLL_BUSY_S: Final = 0.001
 POLL_IDLE_S: Final = 0.1
-LOOK_AFTER_CLIENT_S: Final = 1.0
+CHECK_CLIENTS_S: Final = 1.0
 """Interval at which all held pulls are checked for disconnected clients."""
 
 SHORT_MAX: Final = 4096
@@ -109,12 +109,12 @@ class Puller:
         self._metrics = log_context.metrics
         self._dispatched = log_context.dispatched
         self._written = log_context.end
-        self.held = LongPolls()
+        self.long_polls = LongPolls()
         self._polls = Polls()
         self._dispatched_seen = PhysicalOffset(-1)
         self._shown = PhysicalOffset(0)
         """The largest dispatched offset that a pull has used."""
-        self._looked_at = self._clock.monotonic()
+        self._checked_at = self._clock.monotonic()
         held_max = log_context.config.held_pulls_max
         self._places = Budget("held pulls", held_max, "Pull with a shorter wait_ms, or again.")
 
@@ -122,7 +122,7 @@ class Puller:
         """Return the checks that the record at offset has to pass."""
         return self._log.checks_at(offset)
 
-    def look(self, request: PullRequest) -> PullResult:
+    def read(self, request: PullRequest) -> PullResult:
         """Answer with the messages that can be read now."""
         floor = self._floor(request.topic, request.queue)
         # Without a floor the store compares with its own min offset, also for negative offsets.
@@ -218,7 +218,7 @@ class Puller:
 
         is_gone: returns whether the client has closed its connection, which ends the wait.
         """
-        result = self._look_if_whole(request)
+        result = self._read_if_whole(request)
         if request.wait_ms == 0 or not _wants_more(result, request.offset):
             return result
         if not self.may_hold:
@@ -226,14 +226,14 @@ class Puller:
         with self.place():
             return await self._wait(request, result, is_gone)
 
-    def _look_if_whole(self, request: PullRequest) -> PullResult:
+    def _read_if_whole(self, request: PullRequest) -> PullResult:
         """Answer with the messages that can be read now.
 
         Raises NotServing if the queue ends before the offset and the dispatched offset is smaller
         than an earlier pull has seen. Reput is rebuilding the queues then, and an answer would send
         the consumer back to the end of a shorter queue.
         """
-        result = self.look(request)
+        result = self.read(request)
         if result.max_offset < request.offset and (dispatched := self._dispatched()) < self._shown:
             raise NotServing(
                 f"the queues are made again from the log: {dispatched} of {self._shown} bytes. "
@@ -268,11 +268,11 @@ class Puller:
     def watch(self, queue: Queue, offset: int, watcher: Watcher) -> None:
         """Wake the watcher when the queue has a message at or after queue offset ``offset``."""
         waits = self._queue_offsets.next_of(queue) > offset
-        self.held.watch(queue, watcher, appended_to=self._written() if waits else None)
+        self.long_polls.watch(queue, watcher, appended_to=self._written() if waits else None)
 
     def unwatch(self, queue: Queue, watcher: Watcher) -> None:
         """Remove the watcher of the queue; no effect if there is none."""
-        self.held.unwatch(queue, watcher)
+        self.long_polls.unwatch(queue, watcher)
 
     def ended(self, why: Wake) -> None:
         """Count a held call that ended."""
@@ -290,7 +290,7 @@ class Puller:
                 wake = Wake.TIME
             elif is_gone():
                 wake = Wake.GONE
-            elif self.held.is_closed:
+            elif self.long_polls.is_closed:
                 # Calls are no longer held: the loop would repeat without ever yielding.
                 wake = Wake.CLOSE
             elif result.status in _AGAIN:
@@ -301,7 +301,7 @@ class Puller:
                 self.ended(wake)
                 break
             request = request._replace(offset=result.next_offset)
-            result = self._look_if_whole(request)
+            result = self._read_if_whole(request)
             if not _wants_more(result, request.offset):
                 self.ended(wake)
                 return result
@@ -317,7 +317,7 @@ class Puller:
         """Wait for a message in the queue, at most timeout_s; return why the wait ended."""
         queue = (request.topic, request.queue)
         waits = self._queue_offsets.next_of(queue) > request.offset
-        held = self.held.hold(
+        held = self.long_polls.hold(
             queue, appended_to=self._written() if waits else None, is_gone=is_gone
         )
         timer = asyncio.get_running_loop().call_later(timeout_s, held.wake, Wake.TIME)
@@ -325,7 +325,7 @@ class Puller:
             return await held.woken
         finally:
             timer.cancel()
-            self.held.let_go(held)
+            self.long_polls.let_go(held)
 
     async def run(self, stop: asyncio.Event, doorbell: Doorbell) -> None:
         """Wake held pulls when ``dispatched`` advances, until stop; then release all of them."""
@@ -336,21 +336,21 @@ class Puller:
                 await doorbell.wait(POLL_BUSY_S if expects else POLL_IDLE_S)
         finally:
             stopper.cancel()
-            self.held.close()
+            self.long_polls.close()
 
     def wake_held(self) -> bool:
         """Wake the held pulls with new messages; return whether undispatched ones are expected."""
         dispatched = self._dispatched()
         if dispatched != self._dispatched_seen:
             self._dispatched_seen = dispatched
-            self.held.dispatched_to(dispatched)
+            self.long_polls.dispatched_to(dispatched)
         checks = self.unit_checks
         if checks is not None and (checks.settle() or checks.began_anew()):
-            self.held.dispatched_to(dispatched)  # wakes pulls that wait for hidden messages
-        if (now := self._clock.monotonic()) - self._looked_at >= LOOK_AFTER_CLIENT_S:
-            self._looked_at = now
-            self.held.wake_disconnected()
-        return self.held.expects
+            self.long_polls.dispatched_to(dispatched)  # wakes pulls that wait for hidden messages
+        if (now := self._clock.monotonic()) - self._checked_at >= CHECK_CLIENTS_S:
+            self._checked_at = now
+            self.long_polls.wake_disconnected()
+        return self.long_polls.expects
 
 
 def _wants_more(result: PullResult, offset: int) -> bool:

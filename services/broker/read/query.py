@@ -66,7 +66,7 @@ class Queries:
         """is_shown: whether a message's topic exists and has not been recreated since."""
         self._is_shown = is_shown
         self._clock = clock
-        self._looking = asyncio.Lock()
+        self._searching = asyncio.Lock()
         self._log = log
         self._queues = queues
         self._index = index
@@ -137,7 +137,7 @@ class Queries:
         between slices; None: only yield to the loop. Raises DamagedFile.
         """
         asked = Asked(topic, key, self._dispatched(), begin_ms, end_ms, unique_id_only)
-        async with self._looking:
+        async with self._searching:
             search = self._index.search(asked, hits_max=hits_max, budget=Budget(), at=before)
             slicer = TimeSlicer(self._clock, pauses or Pauses())
             for _ in search.steps():

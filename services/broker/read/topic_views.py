@@ -194,7 +194,7 @@ class TopicViews:
             return floor
         if self._visibility.is_due(name, queue):
             with self._queues.glance(name, queue) as reader:
-                self._visibility.look(
+                self._visibility.update(
                     reader,
                     retention_ms,
                     log_min=self._log.min_offset,

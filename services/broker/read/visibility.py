@@ -27,7 +27,7 @@ from shared.files.queue_math import Boundary
 from shared.state.records import TopicConfig
 from tidemark.clock import Clock
 
-LOOK_AGAIN_S: Final = 1.0
+UPDATE_INTERVAL_S: Final = 1.0
 QUEUES_KEPT_MAX: Final = 100_000
 """Bound of the queues that are cached, the least recently used ones go; each takes 200 bytes."""
 
@@ -58,7 +58,7 @@ class Visibility:
     def is_due(self, topic: str, queue: int) -> bool:
         """Return whether the queue must be checked before ``first`` is used."""
         known = self._known.get((topic, queue))
-        return known is None or self._clock.monotonic() - known.at_s >= LOOK_AGAIN_S
+        return known is None or self._clock.monotonic() - known.at_s >= UPDATE_INTERVAL_S
 
     def first(self, topic: str, queue: int) -> int:
         """Return the first visible queue offset as of the last check; 0 without one."""
@@ -69,7 +69,7 @@ class Visibility:
         """Begin a retention for the topic; until now the queue was visible from first on."""
         self._note((topic, queue), _Known(float("-inf"), first))
 
-    def look(
+    def update(
         self, reader: ConsumeQueueReader, retention_ms: int, *, log_min: int, dispatched: int
     ) -> None:
         """Find where the visible part of the queue begins now. log_min: start of the log."""

@@ -313,7 +313,7 @@ class Master:
         pull again."""
         built.core.append.close()
         log_context.durability.end_waits()
-        built.components.read.puller.held.close()
+        built.components.read.puller.long_polls.close()
 
     def _appending(self, parts: dict[str, Part]) -> dict[str, Part]:
         """Return the parts that must end before another process may write the log."""

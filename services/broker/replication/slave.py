@@ -71,7 +71,7 @@ class Slave:
                 epoch = self._granted()
                 if epoch is not None:
                     return epoch
-                await self._look()
+                await self._refresh()
                 if self._keeping is not None and self._keeping.done():
                     self._keeping.result()
                 await self._doorbell.wait(POLL_S)
@@ -86,7 +86,7 @@ class Slave:
     def _granted(self) -> int | None:
         return self._store.granted(self._served)
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         """Open or close reads, apply what was dispatched, wake callers that wait for it."""
         if not self._store.follows or not self._store.dispatch_is_known:
             self._gate.close_reads()
@@ -143,7 +143,7 @@ class Slave:
             self._log_context.unit_checks.settle() or dispatched != self._seen
         ):
             self._seen = dispatched
-            built.components.read.puller.held.wake_all_queues()
+            built.components.read.puller.long_polls.wake_all_queues()
 
     def _publish_trouble(self, *, is_full: bool) -> None:
         """Report, when it changes, whether this node would make a good master."""
@@ -156,7 +156,7 @@ class Slave:
     def _show(self, queue_ends: Mapping[Queue, QueueOffset]) -> BuiltComponents:
         """Serve with the state that was just read."""
         if self._built is not None:
-            self._built.components.read.puller.held.close()
+            self._built.components.read.puller.long_polls.close()
         built = self._built = build_with(
             self._log_context, self._context.metrics, self._followed.state, queue_ends
         )
@@ -191,7 +191,7 @@ class Slave:
         self._over.set()
         self._kept.set()
         if self._built is not None:
-            self._built.components.read.puller.held.close()
+            self._built.components.read.puller.long_polls.close()
         if self._keeping is not None:
             await asyncio.gather(self._keeping, return_exceptions=True)
         await asyncio.to_thread(self._log_context.abandon)

@@ -102,7 +102,7 @@ class Deletion:
         """
         if not await self._carry(file, why):
             return False
-        await self._expiry.look_ahead(log_min=int(self._reader.min_offset), end=file.end)
+        await self._expiry.plan(log_min=int(self._reader.min_offset), end=file.end)
         await self._expiry.warn(why=why.value, at_ms=None)
         groups = await self._expiry.candidates()
         if not may_go():

@@ -105,7 +105,7 @@ class Expiry:
         """Number of groups that had unread messages in the oldest file at the last check."""
         return len(self._warned)
 
-    async def look_ahead(self, *, log_min: int, end: int) -> None:
+    async def plan(self, *, log_min: int, end: int) -> None:
         """Find the min offsets of queues now and after a deletion up to end; all below is
         dispatched.
 
@@ -178,7 +178,7 @@ class Expiry:
         self._take_back(self._warned - threatened)
         self._warned = threatened
 
-    async def look_at_hiding_topics(self) -> None:
+    async def apply_topic_retention(self) -> None:
         """Find the groups that read topics with a retention of their own, and apply it to their
         queues: if no consumer asks for messages, nothing else does."""
         readers_of: dict[Queue, list[str]] = {}

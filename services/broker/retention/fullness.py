@@ -44,7 +44,7 @@ class Fullness:
         """Reason why sends are refused; None: sends are accepted."""
         self._files.limit_by(self)
 
-    async def look(self) -> None:
+    async def sample(self) -> None:
         """Measure the disk, and refuse or accept sends accordingly."""
         self.spaces = await asyncio.to_thread(self._ask)
         self.pressure = self.pressure_after(self.spaces, 0)

@@ -51,16 +51,16 @@ LET_GO_MAX_S: Final = 5.0
 """Maximum wait for reput, which may be down."""
 WARN_INTERVAL_S: Final = 10.0
 """Interval of checks of the groups while a deletion is near."""
-LOOK_INTERVAL_S: Final = 60.0
+CHECK_INTERVAL_S: Final = 60.0
 """Interval of checks of the groups otherwise."""
-FILES_LOOKED_AT: Final = FILES_PER_RUN_MAX + 1
+FILES_LISTED_MAX: Final = FILES_PER_RUN_MAX + 1
 
 
 class Files(NamedTuple):
     """The log's files in use."""
 
     oldest: Sequence[LogFile]
-    """All files, or the first ``FILES_LOOKED_AT``."""
+    """All files, or the first ``FILES_LISTED_MAX``."""
     in_use: int
 
 
@@ -129,7 +129,7 @@ class Retention:
     async def _watch(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             self._made.clear()
-            await self.fullness.look()
+            await self.fullness.sample()
             if self.fullness.pressure >= Pressure.FORCED:
                 self._wake.set()
             await _wait(self._made, INTERVAL_S)
@@ -150,8 +150,8 @@ class Retention:
         """Run once: count losses, delete files, warn groups."""
         self._expiry.settle()
         self._follow_reput()
-        await self.fullness.look()
-        self._files = await asyncio.to_thread(self._look_at_files)
+        await self.fullness.sample()
+        self._files = await asyncio.to_thread(self._list_files)
         try:
             await self._remove_leftovers()
             await self._delete(stop)
@@ -164,7 +164,7 @@ class Retention:
                     extra={"event": "log-file-stays", "detail": str(error)},
                 )
         await self._warn()
-        await self._look_at_hiding_topics()
+        await self._apply_topic_retention()
 
     def _follow_reput(self) -> None:
         """Refresh readers after reput has removed files: a mapped file keeps its disk blocks."""
@@ -177,7 +177,7 @@ class Retention:
 
     # -- files ------------------------------------------------------------------------------------
 
-    def _look_at_files(self) -> Files:
+    def _list_files(self) -> Files:
         """List the log's files. Blocks."""
         files, log_min = self._log_files, self._positions.get(Slot.MIN)
         if self._follows_files:
@@ -185,7 +185,7 @@ class Retention:
         # Files below the minimum no longer count, even if they are not removed yet.
         starts = [start for start in files.starts if start >= log_min]
         found = []
-        for start in starts[:FILES_LOOKED_AT]:
+        for start in starts[:FILES_LISTED_MAX]:
             facts = self._disk.stat(files.path(start))
             if facts is not None:
                 found.append(LogFile(start, start + files.file_size, facts.modified_ms))
@@ -243,26 +243,26 @@ class Retention:
         now_s = self._clock.monotonic()
         if now_s < self._warn_at:
             return
-        self._warn_at = now_s + LOOK_INTERVAL_S
+        self._warn_at = now_s + CHECK_INTERVAL_S
         at_ms, why, _ = self._next()
         if at_ms is None or why is None:
             self._expiry.withdraw_warnings()
             return
         first = self._files.oldest[0]
-        await self._expiry.look_ahead(log_min=first.start, end=first.end)
+        await self._expiry.plan(log_min=first.start, end=first.end)
         if at_ms - self._clock.wall_ms() > self._warn_ms:
             self._expiry.withdraw_warnings()
             return
         self._warn_at = now_s + WARN_INTERVAL_S
         await self._expiry.warn(why=why.value, at_ms=at_ms)
 
-    async def _look_at_hiding_topics(self) -> None:
+    async def _apply_topic_retention(self) -> None:
         now_s = self._clock.monotonic()
         if now_s >= self._hiding_at:
-            self._hiding_at = now_s + LOOK_INTERVAL_S
+            self._hiding_at = now_s + CHECK_INTERVAL_S
             if self._has_hiding_topics():
                 self._hiding_at = now_s + WARN_INTERVAL_S
-                await self._expiry.look_at_hiding_topics()
+                await self._expiry.apply_topic_retention()
 
     def _next(self) -> tuple[int | None, Why | None, Stay | None]:
         """Return when the oldest file will be deleted and why, or what keeps it."""

@@ -33,10 +33,10 @@ from tidemark.formats.record import Checks, Record
 from tidemark.formats.scan import Entry
 from tidemark.offsets import PhysicalOffset
 
-LOOK_BACK_S: Final = 600.0
+SEARCH_BACK_S: Final = 600.0
 NOTE_INTERVAL_S: Final = 10.0
-LOOK_BACK_SIZE: Final = 4 << 30
-"""Bytes of log that are searched while the end of the log LOOK_BACK_S ago is not known."""
+SEARCH_BACK_SIZE: Final = 4 << 30
+"""Bytes of log that are searched while the end of the log SEARCH_BACK_S ago is not known."""
 TAIL_MAX: Final = 64 << 20
 """Undispatched bytes of log that are searched at most; if there are more, the repeated send is
 refused until reput has caught up."""
@@ -171,7 +171,7 @@ class StoredIds:
         # Everything appended is searched: the first attempt may be only milliseconds old.
         self._written = log_context.readable_end
         self._index_is_whole = log_context.index_is_whole
-        self._looking = asyncio.Lock()
+        self._searching = asyncio.Lock()
         self._tail = _Tail(self._reader)
         self._notes: deque[tuple[float, int]] = deque()
         """(monotonic time, end of the log), oldest first, at least NOTE_INTERVAL_S apart."""
@@ -185,7 +185,7 @@ class StoredIds:
         pauses: the pauses between the slices. Raises DispatchBehind, Overloaded, CorruptRecord,
         DamagedFile.
         """
-        async with self._looking:
+        async with self._searching:
             slicer = TimeSlicer(self._clock, pauses)
             is_whole, up_to = self._index_is_whole(), self._dispatched()
             places: dict[str, Place] = {}
@@ -279,13 +279,13 @@ class StoredIds:
     def _floor(self) -> int:
         """Return the physical offset from which the index search starts."""
         now, notes = self._clock.monotonic(), self._notes
-        while len(notes) > 1 and now - notes[1][0] >= LOOK_BACK_S:
+        while len(notes) > 1 and now - notes[1][0] >= SEARCH_BACK_S:
             notes.popleft()
         end = int(self._written())
         if not notes or now - notes[-1][0] >= NOTE_INTERVAL_S:
             notes.append((now, end))
         then, floor = notes[0]
-        return floor if now - then >= LOOK_BACK_S else max(0, end - LOOK_BACK_SIZE)
+        return floor if now - then >= SEARCH_BACK_S else max(0, end - SEARCH_BACK_SIZE)
 
     def _read(self, offset: int, end: PhysicalOffset) -> Record:
         found = self._reader.record(PhysicalOffset(offset), end)

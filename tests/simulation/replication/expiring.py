@@ -110,7 +110,7 @@ class _NothingUnread:
     def withdraw_warnings(self) -> None:
         """Do nothing: no group is warned."""
 
-    async def look_ahead(self, *, log_min: int, end: int) -> None:
+    async def plan(self, *, log_min: int, end: int) -> None:
         """Do nothing: no queue has a reader."""
 
     async def warn(self, *, why: str, at_ms: int | None) -> None:

@@ -31,8 +31,8 @@ class Served:
     """Reads each request's body and answers its size, or the error's code."""
 
     def __init__(self, waiting_max: int, timeout_s: float) -> None:
-        self.pools = RequestClasses(SystemClock())
-        self.bodies = Bodies(BodyBounds(SIZE_MAX, waiting_max, timeout_s), self.pools)
+        self.classes = RequestClasses(SystemClock())
+        self.bodies = Bodies(BodyBounds(SIZE_MAX, waiting_max, timeout_s), self.classes)
         self.port = 0
         self.go = asyncio.Event()
         self.go.set()
@@ -211,7 +211,7 @@ async def test_a_long_body_is_read_with_rests_while_another_send_is_in_hand(
     monkeypatch.setattr(Pauses, "rest", rest)
     async with serving(waiting_max=4 * SIZE_MAX) as served:
         for in_hand in range(1, 3):  # the body's own, then another
-            served.pools.of[RequestClass.PUT].begin(0.0)
+            served.classes.of[RequestClass.PUT].begin(0.0)
             rests.clear()
             reader, writer = await begin(served, "Content-Length: 300000", bytes(200_000))
             await until(lambda: served.used == 200_000)
@@ -237,8 +237,8 @@ async def test_a_long_body_is_decoded_beside_the_loop(monkeypatch: pytest.Monkey
         return decode(data, encoding, rest)
 
     monkeypatch.setattr(encodings, "decode", slow)
-    pools = RequestClasses(SystemClock())
-    bodies = Bodies(BodyBounds(1 << 20, 1 << 20, 30), pools)
+    classes = RequestClasses(SystemClock())
+    bodies = Bodies(BodyBounds(1 << 20, 1 << 20, 30), classes)
 
     async def handle(request: web.Request) -> web.Response:
         async with bodies.read(request) as value:
@@ -283,13 +283,13 @@ class CountedRests(Pauses):
 
 async def test_a_send_without_its_body_makes_no_reader_rest() -> None:
     async with serving(waiting_max=4 * SIZE_MAX) as served:
-        served.pools.of[RequestClass.PUT].begin(0.0)
-        assert served.pools.others_send()
+        served.classes.of[RequestClass.PUT].begin(0.0)
+        assert served.classes.others_send()
         _, writer = await begin(served, f"Content-Length: {SIZE_MAX}", b"half")
         await until(lambda: served.used == len(b"half"))
-        assert not served.pools.others_send()
+        assert not served.classes.others_send()
         writer.close()
-        await until(served.pools.others_send)
+        await until(served.classes.others_send)
 
 
 # After a broken chunk there is no body: the request waited for more of it until its time-out.

@@ -83,7 +83,7 @@ def puller_of(
 
 def pulled(store: Store, *, floor: int, offset: int) -> tuple[str, int, int, int]:
     puller = puller_of(store, floor=floor)
-    found = puller.look(PullRequest("t", 0, offset, 32, None, None, 0, bulk=False))
+    found = puller.read(PullRequest("t", 0, offset, 32, None, None, 0, bulk=False))
     return found.status.value, found.next_offset, found.min_offset, found.max_offset
 
 
@@ -116,7 +116,7 @@ async def test_a_held_pull_ends_when_the_node_stops() -> None:
     held = asyncio.create_task(puller.pull(request, lambda: False))
     await asyncio.sleep(0)
     assert sample(registry, "tidemark_broker_long_polls") == 1
-    puller.held.close()
+    puller.long_polls.close()
     result = await held
     assert result.status.value == "OFFSET_OVERFLOW_ONE"
     ended = "tidemark_broker_long_poll_wakeups_total"
@@ -126,7 +126,7 @@ async def test_a_held_pull_ends_when_the_node_stops() -> None:
 async def ended(puller: Puller, request: PullRequest, *, gone: bool = False) -> str:
     held = asyncio.create_task(puller.pull(request, lambda: gone))
     await asyncio.sleep(0)
-    puller.held.wake_disconnected()
+    puller.long_polls.wake_disconnected()
     return (await held).status.value
 
 
@@ -183,7 +183,7 @@ async def test_a_held_pull_is_refused_when_its_queue_is_made_again() -> None:
     await asyncio.sleep(0)
     seen[0] = PhysicalOffset(300)
     puller._queues = cast(ConsumeQueues, Store(0, 5))
-    puller.held.wake_all_queues()
+    puller.long_polls.wake_all_queues()
     with pytest.raises(NotServing, match="300 of 1000 bytes"):
         await held
 
@@ -224,13 +224,13 @@ async def test_a_queue_that_ends_before_its_last_message_is_compared_with_the_lo
     puller = puller_of(Store(0, 5), dispatched=lambda: far[0], known={("t", 0): QueueOffset(9)})
     puller.unit_checks = checks = unit_checks(page)
     request = PullRequest("t", 0, 5, 32, None, None, 0, bulk=False)
-    puller.look(request)
+    puller.read(request)
     assert page.rings == [], "the messages behind are not dispatched yet"
     far[0] = PhysicalOffset(1000)
-    assert puller.look(request).status.value == "OFFSET_OVERFLOW_ONE"
+    assert puller.read(request).status.value == "OFFSET_OVERFLOW_ONE"
     assert (page[Slot.UNIT_CHECK_OFFSET], page[Slot.UNIT_CHECK_COUNT]) == (5, 1)
     with pytest.raises(NotServing, match="damaged unit"):
-        puller.look(request._replace(offset=8))  # it would be sent back to 5
+        puller.read(request._replace(offset=8))  # it would be sent back to 5
     puller.wake_held()
     watcher = HeldPull(None, lambda: False)
     puller.watch(("t", 0), 5, watcher)
@@ -290,7 +290,7 @@ def test_short_queues_that_are_not_asked_for_again_are_forgotten(
     queues = {("t", number): QueueOffset(9) for number in range(8)}
     puller = puller_of(Store(0, 5), dispatched=lambda: PhysicalOffset(900), known=queues)
     for number in range(8):
-        puller.look(PullRequest("t", number, 5, 32, None, None, 0, bulk=False))
+        puller.read(PullRequest("t", number, 5, 32, None, None, 0, bulk=False))
     assert list(puller._short) == [("t", 5), ("t", 6), ("t", 7)]
 
 
@@ -299,7 +299,7 @@ def test_a_queue_of_a_topic_that_was_deleted_and_made_again_is_not_compared() ->
     store = Store(0, 0, directory_is_empty=True)
     puller = puller_of(store, floor=9, known={("t", 0): QueueOffset(9)})
     puller.unit_checks = unit_checks(page)
-    puller.look(PullRequest("t", 0, 3, 32, None, None, 0, bulk=False))
+    puller.read(PullRequest("t", 0, 3, 32, None, None, 0, bulk=False))
     assert page.rings == []
 
 
@@ -369,9 +369,9 @@ def test_a_reader_that_knows_the_queues_of_before_reput_began_anew_looks_again()
     )
     request = PullRequest("t", 0, 2, 32, None, None, 0, bulk=False)
     with pytest.raises(DamagedFile):
-        puller.look(request)
+        puller.read(request)
     page[Slot.REPUT_PID] = page[Slot.RESUMED_BY] = 8
-    assert puller.look(request).max_offset == 5
+    assert puller.read(request).max_offset == 5
 
 
 async def test_a_pull_held_at_the_end_of_a_cut_queue_is_woken_once_it_is_whole() -> None:

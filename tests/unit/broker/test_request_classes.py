@@ -27,51 +27,51 @@ class Clock:
 
 def test_the_oldest_request_is_the_one_that_began_first_of_those_in_hand() -> None:
     clock = Clock()
-    pools = RequestClasses(clock)
-    puts = pools.of[RequestClass.PUT]
-    assert pools.queued() == dict.fromkeys(["put", "pull", "query", "admin", "heartbeat"], 0)
-    assert pools.oldest_s()["put"] == 0
+    classes = RequestClasses(clock)
+    puts = classes.of[RequestClass.PUT]
+    assert classes.queued() == dict.fromkeys(["put", "pull", "query", "admin", "heartbeat"], 0)
+    assert classes.oldest_s()["put"] == 0
     first = puts.begin(clock.now_s)
     clock.now_s += 1.0
     second = puts.begin(clock.now_s)
     clock.now_s += 2.0
-    assert (pools.queued()["put"], pools.oldest_s()["put"]) == (2, 3.0)
+    assert (classes.queued()["put"], classes.oldest_s()["put"]) == (2, 3.0)
     puts.end(first)
-    assert (pools.queued()["put"], pools.oldest_s()["put"]) == (1, 2.0)
+    assert (classes.queued()["put"], classes.oldest_s()["put"]) == (1, 2.0)
     puts.end(second)
-    assert (pools.queued()["put"], pools.oldest_s()["put"]) == (0, 0)
-    assert pools.oldest_s()["pull"] == 0
+    assert (classes.queued()["put"], classes.oldest_s()["put"]) == (0, 0)
+    assert classes.oldest_s()["pull"] == 0
 
 
 async def test_a_pull_that_is_held_is_not_in_hand_and_begins_anew() -> None:
     clock = Clock()
-    pools = RequestClasses(clock)
+    classes = RequestClasses(clock)
     message, answered = asyncio.Event(), asyncio.Event()
 
     async def pull() -> None:
-        with pools.pulling():
+        with classes.pulling():
             with held(clock):
                 await message.wait()
             await answered.wait()
 
     pulls = [asyncio.create_task(pull()) for _ in range(2)]
     await asyncio.sleep(0)
-    assert pools.queued()["pull"] == 0
+    assert classes.queued()["pull"] == 0
     clock.now_s += 30.0
     message.set()
     await asyncio.sleep(0)
     clock.now_s += 0.5
-    assert (pools.queued()["pull"], pools.oldest_s()["pull"]) == (2, 0.5)
+    assert (classes.queued()["pull"], classes.oldest_s()["pull"]) == (2, 0.5)
     answered.set()
     await asyncio.gather(*pulls)
-    assert pools.queued()["pull"] == 0
+    assert classes.queued()["pull"] == 0
 
 
 async def test_a_pull_that_ends_while_it_is_held_leaves_nothing_behind() -> None:
-    pools = RequestClasses(Clock())
+    classes = RequestClasses(Clock())
 
     async def pull() -> None:
-        with pools.pulling(), held(Clock()):
+        with classes.pulling(), held(Clock()):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(pull())
@@ -79,7 +79,7 @@ async def test_a_pull_that_ends_while_it_is_held_leaves_nothing_behind() -> None
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert pools.queued()["pull"] == 0
+    assert classes.queued()["pull"] == 0
 
 
 def test_work_without_a_request_may_be_held_too() -> None:
@@ -92,9 +92,9 @@ async def test_work_for_a_reader_rests_while_a_send_is_in_hand(
 ) -> None:
     """Consecutive look-ups took a slice in each turn of the loop that a send needs."""
     clock = Clock()
-    pools = RequestClasses(clock)
-    rests, puts = pools.behind_sends(), pools.of[RequestClass.PUT]
-    pools.of[RequestClass.PULL].begin(clock.monotonic())
+    classes = RequestClasses(clock)
+    rests, puts = classes.behind_sends(), classes.of[RequestClass.PUT]
+    classes.of[RequestClass.PULL].begin(clock.monotonic())
     await rests.rest()
     assert slept == [0, 0]  # others that read have their turn, and no more
     number = puts.begin(clock.monotonic())
@@ -110,23 +110,23 @@ async def test_changes_have_their_turns_beside_sends_and_wait_for_none_without(
 ) -> None:
     """Sixteen clients that created topics kept the loop busy beside another client's sends."""
     clock = Clock()
-    pools = RequestClasses(clock)
-    puts = pools.of[RequestClass.PUT]
-    await pools.turn(4)
+    classes = RequestClasses(clock)
+    puts = classes.of[RequestClass.PUT]
+    await classes.turn(4)
     assert slept == []
     number = puts.begin(clock.monotonic())
     for _ in range(3):
-        await pools.turn(4)
+        await classes.turn(4)
     assert slept == pytest.approx([n * 4 * pauses.REST_S for n in (1, 2, 3)], rel=0.2)
     slept.clear()
-    with pools.long_send():  # the one in hand takes long by itself
-        await pools.turn(4)
+    with classes.long_send():  # the one in hand takes long by itself
+        await classes.turn(4)
     puts.end(number)
-    await pools.turn(4)
+    await classes.turn(4)
     assert slept == []
-    pools.note_sent()
-    await pools.turn(4)
+    classes.note_sent()
+    await classes.turn(4)
     assert len(slept) == 1
     clock.now_s += 2 * SENT_LATELY_S
-    await pools.turn(4)
+    await classes.turn(4)
     assert len(slept) == 1

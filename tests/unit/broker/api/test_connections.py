@@ -45,7 +45,7 @@ class Served:
         self.server = ApiServer(
             api.app, metrics, Bounds(connections_max, 5.0, 5.0, 5.0), api.fast_path
         )
-        metrics.show_requests(api.pools, self.server.roles)
+        metrics.show_requests(api.request_classes, self.server.roles)
 
     def shown(self, name: str) -> dict[str, float]:
         """Samples of a family by the text of their labels."""

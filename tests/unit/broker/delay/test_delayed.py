@@ -95,7 +95,7 @@ async def test_pages_of_any_size_show_each_message_once(
 async def test_a_list_of_one_topic_ends_a_page_after_so_many_records(
     store: DelayedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "LOOKED_AT_MAX", 4)
+    monkeypatch.setattr(listing, "EXAMINED_MAX", 4)
     for number in range(9):
         store.wait_until(b"%d" % number, FIRST_MS + 100 + number)
     store.wait_until(b"wanted", FIRST_MS + 5000, topic="rare")

@@ -545,13 +545,13 @@ async def test_progress_is_recorded_in_the_log_and_a_start_goes_on_from_there(
 async def test_an_idle_store_is_not_read(store: DelayedStore) -> None:
     store.wait_level(b"a", 1)
     await store.turn()
-    looked = store.delayed.delivery.last_look
+    looked = store.delayed.delivery.last_scan
     for _ in range(5):
         await store.turn()
-    assert store.delayed.delivery.last_look is looked
+    assert store.delayed.delivery.last_scan is looked
     store.send("orders", b"at once")
     await store.turn()
-    assert store.delayed.delivery.last_look is looked, "nothing came that waits"
+    assert store.delayed.delivery.last_scan is looked, "nothing came that waits"
 
 
 @for_each("seed", SEEDS)

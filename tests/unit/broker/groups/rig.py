@@ -181,13 +181,13 @@ class Rig:
             following = self.next_offsets.next_of((topic, queue)) + 1
             self.next_offsets.raise_to((topic, queue), QueueOffset(following))
         self.small.flush()
-        self.puller.held.appended([(topic, queue)], self.small.end)
+        self.puller.long_polls.appended([(topic, queue)], self.small.end)
 
     def dispatch(self) -> None:
         """Let consumers see what was appended."""
         self.small.dispatch()
         self.dispatched = self.small.end
-        self.puller.held.dispatched_to(self.dispatched)
+        self.puller.long_polls.dispatched_to(self.dispatched)
 
     def put(
         self, count: int, queue: int = 0, *, tags: str | None = None, topic: str = "orders"
@@ -198,7 +198,7 @@ class Rig:
 
     def look(self) -> None:
         """What the background part does ten times a second."""
-        self.coordinator._live.look()
+        self.coordinator._live.check()
 
     # -- calls ---------------------------------------------------------------------------------
 

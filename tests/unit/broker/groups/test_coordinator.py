@@ -629,7 +629,7 @@ async def test_members_that_come_and_go_leave_nothing_behind(rig: Rig) -> None:
     assert len(live._due) == 1
     assert not live._live
     assert live.member_count == 0
-    assert not rig.puller.held._watchers
+    assert not rig.puller.long_polls._watchers
 
 
 async def test_the_background_part_notices_a_death(rig: Rig) -> None:

@@ -122,7 +122,7 @@ async def test_a_large_pull_counts_from_before_it_is_made_until_its_end(
     rig.put(100)
     api = api_of(rig)
     answers = api._answers
-    result = rig.puller.look(PullRequest("orders", 0, 0, 100, None, None, 0, bulk=True))
+    result = rig.puller.read(PullRequest("orders", 0, 0, 100, None, None, 0, bulk=True))
     request = make_mocked_request("GET", "/")
     if end == "damaged":
         damaged = Mock(side_effect=CorruptRecord(PhysicalOffset(0), "planted"))

@@ -75,7 +75,7 @@ async def test_a_held_fetch_is_woken_by_a_message_of_any_queue_once_it_is_dispat
     rig.append(1, 2)
     await asyncio.sleep(0)
     assert not waits.done()
-    assert rig.puller.held.expects
+    assert rig.puller.long_polls.expects
     rig.dispatch()
     assert got(await waits) == {2: [0]}
     assert sample(rig.registry, "tidemark_broker_long_polls") == 0
@@ -105,7 +105,7 @@ async def test_a_held_fetch_ends_when_its_client_is_gone_or_the_node_stops(rig: 
     assert (await rig.fetch(wait_ms=1000, is_gone=True)).pieces == []
     assert got(await rig.fetch()) == {0: [0]}, "its place did not move for one who is gone"
     waits = await held(rig)
-    rig.puller.held.close()
+    rig.puller.long_polls.close()
     assert (await waits).pieces == []
 
 
@@ -345,14 +345,14 @@ async def test_a_filtered_tail_of_a_batch_is_done_with_its_last_message(rig: Rig
 
 def fail(rig: Rig, monkeypatch: pytest.MonkeyPatch, queue: int, error: Exception) -> None:
     """Make every read of one queue fail."""
-    look = rig.puller.look
+    look = rig.puller.read
 
     def failing(request: PullRequest) -> PullResult:
         if request.queue == queue and request.topic == "orders":
             raise error
         return look(request)
 
-    monkeypatch.setattr(rig.puller, "look", failing)
+    monkeypatch.setattr(rig.puller, "read", failing)
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=repr)

@@ -13,8 +13,8 @@ from services.broker.groups import trace as trace_module
 from services.broker.groups.commit_times import CommitTimes
 from services.broker.groups.copies import Copies
 from services.broker.groups.deliveries import Deliveries, Delivery
+from services.broker.groups.nacks import Nacks
 from services.broker.groups.repeated_nacks import RepeatedNacks
-from services.broker.groups.send_back import SendBack
 from services.broker.groups.trace import GroupProgress, Tracer
 from services.broker.groups.trace_events import Role, group_of, home_of, role_of
 from services.broker.schema.groups import GroupConfig as GroupChanges
@@ -23,7 +23,7 @@ from shared.runtime.clock import SystemClock
 from shared.state import records
 from shared.state.records import DelayRecord, OffsetsRecord
 from tests.support.small_broker import FIRST_MS, HOST, LEVELS_MS, SmallBroker
-from tests.unit.broker.groups.test_send_back import Members
+from tests.unit.broker.groups.test_nacks import Members
 from tidemark.errors import BadRequest, UnknownMessage, UnknownTopic
 from tidemark.formats import batch, delay, nack, properties
 from tidemark.formats.batch import WireMessage
@@ -51,7 +51,7 @@ class Kit:
     def __init__(self, root: Path) -> None:
         self.broker = broker = SmallBroker(root)
         self.remembered = Remembered()
-        self.send_back = SendBack(
+        self.nacks = Nacks(
             Copies(broker.append_part, broker.flusher_part, HOST, 32_747, pick=lambda count: 0),
             broker.messages,
             broker.topics,
@@ -117,7 +117,7 @@ class Kit:
 
     async def nack(self, stored: Record, level: int = 0) -> int:
         at_ms = self.later()
-        await self.send_back.nack("billing", stored.message_id, delay_level=level)
+        await self.nacks.nack("billing", stored.message_id, delay_level=level)
         self.broker.dispatch()
         return at_ms
 

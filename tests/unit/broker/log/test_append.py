@@ -128,7 +128,7 @@ class Components:
     def dispatched(self) -> PhysicalOffset:
         return PhysicalOffset(self.appender.appended - self.behind)
 
-    def appended(self, held: LongPolls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
+    def appended(self, long_polls: LongPolls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
         self.notified.append((list(queues), end))
 
     def clock_stepped(self, step_ms: int) -> None:

@@ -105,7 +105,7 @@ def a_slave(
 ) -> Slave:
     def build_with(log_context: object, metrics: object, state: str, queue_ends: object) -> Any:
         held = SimpleNamespace(close=lambda: None, wake_all_queues=lambda: None)
-        components = SimpleNamespace(read=SimpleNamespace(puller=SimpleNamespace(held=held)))
+        components = SimpleNamespace(read=SimpleNamespace(puller=SimpleNamespace(long_polls=held)))
         consuming = SimpleNamespace(retention=Retention(state, running))
         return SimpleNamespace(
             components=components, consuming=consuming, config_files=Files(state, running)

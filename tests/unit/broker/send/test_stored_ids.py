@@ -17,7 +17,7 @@ from services.broker.send import stored_ids
 from services.broker.send.placing import Wait
 from services.broker.send.repeats import NOTED_MAX, Part, Repeats
 from services.broker.send.stored_ids import (
-    LOOK_BACK_S,
+    SEARCH_BACK_S,
     Place,
     StoredIds,
     unique_ids_of,
@@ -155,7 +155,7 @@ def test_it_looks_back_to_where_the_log_ended_ten_minutes_ago(broker: SmallBroke
     assert find(before, ["t"], ["A"])
     append(broker, "t", "B")
     broker.dispatch()
-    clock.now_s += LOOK_BACK_S - 1
+    clock.now_s += SEARCH_BACK_S - 1
     assert find(before, ["t"], ["A", "B"]).keys() == {"A", "B"}
     clock.now_s += 1
     assert find(before, ["t"], ["A", "B"]).keys() == {"B"}

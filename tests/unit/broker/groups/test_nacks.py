@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from services.broker.groups.copies import Copies
+from services.broker.groups.nacks import Nacks
 from services.broker.groups.repeated_nacks import RepeatedNacks
-from services.broker.groups.send_back import SendBack
 from services.broker.groups.stored_messages import Place
 from services.broker.log.queue_offsets import Queue
 from services.broker.schema.groups import GroupConfig as GroupChanges
@@ -67,7 +67,7 @@ class Kit:
         self.broker = SmallBroker(root)
         self.members = Members()
         self.index_is_whole = True
-        self.send_back = SendBack(
+        self.nacks = Nacks(
             Copies(
                 self.broker.append_part,
                 self.broker.flusher_part,
@@ -96,7 +96,7 @@ class Kit:
     def start_anew(self) -> None:
         """All that was stored is dispatched, and this process remembers nothing of it."""
         self.broker.dispatch()
-        self.send_back._repeated = self.repeated()
+        self.nacks._repeated = self.repeated()
 
     async def message(self, **more: object) -> Record:
         await self.broker.topics.create("orders", 1)
@@ -113,7 +113,7 @@ def kit(tmp_path: Path) -> Iterator[Kit]:
 async def test_a_message_that_comes_back_waits_under_the_schedule_topic(kit: Kit) -> None:
     message = await kit.message(body=b"work", flag=9)
     kit.broker.now_ms += 500
-    sent = await kit.send_back.nack("billing", message.message_id)
+    sent = await kit.nacks.nack("billing", message.message_id)
     kit.broker.dispatch()
     (waiting,) = kit.broker.all("SCHEDULE_TOPIC_XXXX", 2)
     assert sent.as_dict() == {
@@ -147,14 +147,14 @@ async def test_a_message_walks_through_all_its_retries_to_the_dead_letters(kit: 
     first = await kit.message(pairs={"KEYS": "order-1", "TAGS": "new"})
     current, levels = first, []
     for times in range(1, 6):
-        sent = await kit.send_back.nack("billing", current.message_id)
+        sent = await kit.nacks.nack("billing", current.message_id)
         assert (sent.status, sent.reconsume_times) == ("RETRY", times)
         levels.append(sent.delay_level)
         kit.broker.dispatch()
         (current,) = kit.broker.release()
         assert (current.topic, current.reconsume_times) == (RETRY, times)
     assert levels == [3, 4, 4, 4, 4], "four levels: the last one serves for all above"
-    sent = await kit.send_back.nack("billing", current.message_id)
+    sent = await kit.nacks.nack("billing", current.message_id)
     assert (sent.status, sent.topic, sent.delay_level) == ("DEAD", DEAD, 0)
     assert (sent.reconsume_times, sent.deliver_at_ms) == (6, None)
     kit.broker.dispatch()
@@ -172,22 +172,22 @@ async def test_a_message_walks_through_all_its_retries_to_the_dead_letters(kit: 
 
 async def test_a_message_can_be_dead_at_once_or_wait_at_a_level_of_choice(kit: Kit) -> None:
     message = await kit.message()
-    sent = await kit.send_back.nack("billing", Place("orders", 0, 0), delay_level=1)
+    sent = await kit.nacks.nack("billing", Place("orders", 0, 0), delay_level=1)
     assert (sent.status, sent.delay_level) == ("RETRY", 1)
-    sent = await kit.send_back.nack("billing", message.message_id.lower(), delay_level=-1)
+    sent = await kit.nacks.nack("billing", message.message_id.lower(), delay_level=-1)
     assert (sent.status, sent.topic) == ("DEAD", DEAD)
 
 
 async def test_without_retries_the_first_failure_is_the_last(kit: Kit) -> None:
     await kit.broker.configs.put("billing", parsed({"retry_max": 0}, GroupChanges))
     message = await kit.message()
-    assert (await kit.send_back.nack("billing", message.message_id)).status == "DEAD"
+    assert (await kit.nacks.nack("billing", message.message_id)).status == "DEAD"
 
 
 async def test_retries_are_spread_over_the_groups_retry_queues(kit: Kit) -> None:
     await kit.broker.configs.put("billing", parsed({"retry_queues": 3}, GroupChanges))
     message = await kit.message()
-    await kit.send_back.nack("billing", message.message_id)
+    await kit.nacks.nack("billing", message.message_id)
     kit.broker.dispatch()
     (waiting,) = kit.broker.all("SCHEDULE_TOPIC_XXXX", 2)
     assert waiting.property_map["REAL_QID"] == "2"
@@ -198,7 +198,7 @@ async def test_a_nack_in_a_rocketmq_group_without_retry_queues_is_refused(kit: K
     message = await kit.message()
     kit.broker.state.groups["billing"] = GroupConfig("billing", retry_queues=0)
     end = kit.broker.appender.appended
-    sent = await kit.send_back.nack("billing", message.message_id)
+    sent = await kit.nacks.nack("billing", message.message_id)
     assert (sent.status, sent.topic, sent.message_id) == ("IGNORED", None, None)
     assert kit.broker.appender.appended == end
 
@@ -207,19 +207,19 @@ async def test_a_nack_in_a_rocketmq_group_without_retry_queues_is_refused(kit: K
 async def test_a_level_that_there_is_not_is_refused(kit: Kit, level: int) -> None:
     message = await kit.message()
     with pytest.raises(DelayOutOfRange, match="levels 1 to 4"):
-        await kit.send_back.nack("billing", message.message_id, delay_level=level)
+        await kit.nacks.nack("billing", message.message_id, delay_level=level)
 
 
 async def test_broadcast_groups_send_nothing_back(kit: Kit) -> None:
     await kit.broker.configs.put("billing", parsed({"broadcast": True}, GroupChanges))
     message = await kit.message()
     with pytest.raises(BroadcastGroup):
-        await kit.send_back.nack("billing", message.message_id)
+        await kit.nacks.nack("billing", message.message_id)
 
 
 async def test_an_invisible_message_is_unknown(kit: Kit) -> None:
     message = await kit.message()
-    nack = kit.send_back.nack
+    nack = kit.nacks.nack
     with pytest.raises(UnknownMessage, match="no queue points there"):
         await nack("billing", f"{message.message_id[:16]}{message.physical_offset + 1:016X}")
     with pytest.raises(UnknownMessage, match="stored by another host"):
@@ -239,14 +239,14 @@ async def test_internal_messages_of_the_broker_cannot_be_nacked(kit: Kit) -> Non
     await kit.broker.topics.ensure_system("rmq_sys_wheel_timer", 1)
     kit.broker.send("rmq_sys_wheel_timer")
     with pytest.raises(NotPermitted, match="internal to the broker"):
-        await kit.send_back.nack("billing", Place("rmq_sys_wheel_timer", 0, 0))
+        await kit.nacks.nack("billing", Place("rmq_sys_wheel_timer", 0, 0))
 
 
 async def test_a_dead_letter_that_is_consumed_can_come_back_again(kit: Kit) -> None:
     message = await kit.message()
-    await kit.send_back.nack("billing", message.message_id, delay_level=-1)
+    await kit.nacks.nack("billing", message.message_id, delay_level=-1)
     kit.broker.dispatch()
-    sent = await kit.send_back.nack("undertaker", Place(DEAD, 0, 0))
+    sent = await kit.nacks.nack("undertaker", Place(DEAD, 0, 0))
     assert (sent.status, sent.topic) == ("RETRY", "%RETRY%undertaker")
 
 
@@ -258,21 +258,21 @@ async def test_a_former_member_cannot_nack(kit: Kit, refusal: TidemarkError) -> 
     message = await kit.message()
     kit.members.refusal = refusal
     with pytest.raises(type(refusal)):
-        await kit.send_back.nack("billing", message.message_id, member="m", generation=4)
+        await kit.nacks.nack("billing", message.message_id, member="m", generation=4)
     assert kit.members.asked == [("billing", "m", 4)]
 
 
 async def test_a_tool_nacks_a_message_that_no_member_has_in_hand(kit: Kit) -> None:
     message = await kit.message()
     kit.members.refusal = MemberRequired("say who")
-    sent = await kit.send_back.nack("billing", message.message_id, without_member=True)
+    sent = await kit.nacks.nack("billing", message.message_id, without_member=True)
     assert sent.status == "RETRY"
     assert kit.members.asked == []
 
 
 async def test_only_the_holder_of_a_queue_nacks_its_messages(kit: Kit) -> None:
     message = await kit.message()
-    nack = kit.send_back.nack
+    nack = kit.nacks.nack
     assert (await nack("billing", message.message_id, member="m")).status == "RETRY"
     kit.members.held.clear()
     with pytest.raises(NotAssigned, match="queue 0 of topic 'orders'"):
@@ -287,7 +287,7 @@ async def test_a_group_that_may_not_be_made_is_unknown(tmp_path: Path) -> None:
     kit.broker.configs._auto_create = False
     message = await kit.message()
     with pytest.raises(UnknownGroup):
-        await kit.send_back.nack("billing", message.message_id)
+        await kit.nacks.nack("billing", message.message_id)
     kit.broker.close()
 
 
@@ -295,7 +295,7 @@ async def test_a_group_that_may_not_be_made_is_unknown(tmp_path: Path) -> None:
 # member that received it ended, one after another, for ever.
 async def test_any_message_that_may_be_sent_can_be_retried(kit: Kit) -> None:
     message = await kit.message(pairs={"long": "x" * (32_747 - PROPERTIES_ROOM - 20)})
-    sent = await kit.send_back.nack("billing", message.message_id)
+    sent = await kit.nacks.nack("billing", message.message_id)
     assert sent.status == "RETRY"
 
 
@@ -304,7 +304,7 @@ async def test_a_message_without_room_for_a_retry_becomes_a_dead_letter_with_the
 ) -> None:
     pairs = {"KEYS": "order-1", "long": "x" * 32_690, "short": "y"}
     message = await kit.message(pairs=pairs, body=b"work")
-    sent = await kit.send_back.nack("billing", message.message_id)
+    sent = await kit.nacks.nack("billing", message.message_id)
     assert (sent.status, sent.topic, sent.reconsume_times) == ("DEAD", DEAD, 1)
     kit.broker.dispatch()
     (letter,) = kit.broker.all(DEAD)
@@ -322,7 +322,7 @@ async def test_a_message_without_room_for_a_retry_becomes_a_dead_letter_with_the
 async def test_a_message_that_fills_its_file_becomes_a_dead_letter(kit: Kit) -> None:
     body = bytes(kit.broker.records_size_max - 31_000)
     message = await kit.message(body=body, pairs={"long": "x" * 30_800})
-    sent = await kit.send_back.nack("billing", message.message_id)
+    sent = await kit.nacks.nack("billing", message.message_id)
     assert sent.status == "DEAD"
     kit.broker.dispatch()
     (letter,) = kit.broker.all(DEAD)
@@ -332,27 +332,27 @@ async def test_a_message_that_fills_its_file_becomes_a_dead_letter(kit: Kit) -> 
 async def test_a_shortened_letter_has_room_to_be_redriven_and_sent_back(tmp_path: Path) -> None:
     kit = Kit(tmp_path, properties_size_max=2000)
     message = await kit.message(pairs={"long": "x" * 1800, "KEYS": "k " * 50})
-    assert (await kit.send_back.nack("billing", message.message_id)).status == "DEAD"
+    assert (await kit.nacks.nack("billing", message.message_id)).status == "DEAD"
     kit.broker.dispatch()
     (letter,) = kit.broker.all(DEAD)
     copy = redriven(letter, "billing", to_group=True)
     assert len(copy) <= 2000 - PROPERTIES_ROOM // 2
-    assert (await kit.send_back.nack("undertaker", letter.message_id)).status == "RETRY"
+    assert (await kit.nacks.nack("undertaker", letter.message_id)).status == "RETRY"
     kit.broker.close()
 
 
 async def test_a_node_that_stops_first_says_that_the_outcome_is_unknown(kit: Kit) -> None:
     message = await kit.message()
-    await kit.send_back.nack("billing", message.message_id)
+    await kit.nacks.nack("billing", message.message_id)
     kit.broker.is_stopping = True
     with pytest.raises(AckTimeout, match="outcome is unknown") as refused:
-        await kit.send_back.nack("billing", message.message_id)
+        await kit.nacks.nack("billing", message.message_id)
     assert refused.value.reconsume_times == 1
 
 
 async def test_a_count_at_its_end_stays_there(kit: Kit) -> None:
     message = await kit.message(reconsume_times=(1 << 31) - 1)
-    sent = await kit.send_back.nack("billing", message.message_id)
+    sent = await kit.nacks.nack("billing", message.message_id)
     assert (sent.status, sent.reconsume_times) == ("DEAD", (1 << 31) - 1)
 
 
@@ -365,33 +365,31 @@ async def test_a_repeated_nack_stores_one_copy_and_is_answered_as_the_first(
     message = await kit.message()
     # A nack of another group, and an earlier one of this group, have the same unique id.
     for group, nack_id in ("other", "x"), ("billing", "earlier"):
-        await kit.send_back.nack(group, message.message_id, delay_level=level, nack_id=nack_id)
-    first = await kit.send_back.nack(
-        "billing", message.message_id, delay_level=level, nack_id="once"
-    )
+        await kit.nacks.nack(group, message.message_id, delay_level=level, nack_id=nack_id)
+    first = await kit.nacks.nack("billing", message.message_id, delay_level=level, nack_id="once")
     end = kit.broker.appender.appended
     if starts_anew:
         kit.start_anew()
     for _ in range(2):
-        again = await kit.send_back.nack(
+        again = await kit.nacks.nack(
             "billing", message.message_id, delay_level=level, nack_id="once", is_repeat=True
         )
         assert again == first
     assert kit.broker.appender.appended == end
     # Its first try may come behind its repetition.
     if not starts_anew:
-        assert first == await kit.send_back.nack(
+        assert first == await kit.nacks.nack(
             "billing", message.message_id, delay_level=level, nack_id="once"
         )
 
 
 async def test_a_repeated_nack_that_was_not_carried_out_stores_a_copy(kit: Kit) -> None:
     message = await kit.message()
-    await kit.send_back.nack("billing", message.message_id, nack_id="delivery-1")
+    await kit.nacks.nack("billing", message.message_id, nack_id="delivery-1")
     kit.start_anew()
     # As after a reset of the group: the message came again, and failed again.
     for nack_id in "delivery-2", "delivery-3":
-        await kit.send_back.nack("billing", message.message_id, nack_id=nack_id, is_repeat=True)
+        await kit.nacks.nack("billing", message.message_id, nack_id=nack_id, is_repeat=True)
     kit.broker.dispatch()
     waiting = kit.broker.all("SCHEDULE_TOPIC_XXXX", 2)
     assert [each.property_map["TIDEMARK_NACK_ID"] for each in waiting] == [
@@ -404,8 +402,8 @@ async def test_a_repeated_nack_that_was_not_carried_out_stores_a_copy(kit: Kit) 
 async def test_a_nack_and_its_repetition_at_once_store_one_copy(kit: Kit) -> None:
     message = await kit.message()
     first, again = await asyncio.gather(
-        kit.send_back.nack("billing", message.message_id, nack_id="once"),
-        kit.send_back.nack("billing", message.message_id, nack_id="once", is_repeat=True),
+        kit.nacks.nack("billing", message.message_id, nack_id="once"),
+        kit.nacks.nack("billing", message.message_id, nack_id="once", is_repeat=True),
     )
     assert first == again
     kit.broker.dispatch()
@@ -416,9 +414,9 @@ async def test_a_nack_that_stored_nothing_may_be_repeated(kit: Kit) -> None:
     message = await kit.message()
     kit.broker.is_stopping = True
     with pytest.raises(TidemarkError):
-        await kit.send_back.nack("billing", message.message_id, nack_id="once")
+        await kit.nacks.nack("billing", message.message_id, nack_id="once")
     kit.broker.is_stopping = False
-    await kit.send_back.nack("billing", message.message_id, nack_id="once", is_repeat=True)
+    await kit.nacks.nack("billing", message.message_id, nack_id="once", is_repeat=True)
     kit.broker.dispatch()
     assert len(kit.broker.all("SCHEDULE_TOPIC_XXXX", 2)) == 1
 
@@ -429,17 +427,17 @@ async def test_while_the_index_is_rebuilt_a_repeated_nack_is_refused(
     message = await kit.message()
     kit.index_is_whole = False
     with pytest.raises(DispatchBehind, match="sent back before"):
-        await kit.send_back.nack("billing", message.message_id, nack_id="once", is_repeat=True)
-    await kit.send_back.nack("billing", message.message_id, nack_id="other")
+        await kit.nacks.nack("billing", message.message_id, nack_id="once", is_repeat=True)
+    await kit.nacks.nack("billing", message.message_id, nack_id="other")
 
 
 async def test_a_redriven_copy_has_no_nack_id_and_a_retry_that_of_the_last_nack(kit: Kit) -> None:
     message = await kit.message()
-    await kit.send_back.nack("billing", message.message_id, nack_id="one")
+    await kit.nacks.nack("billing", message.message_id, nack_id="one")
     kit.broker.dispatch()
     (current,) = kit.broker.release()
     assert current.property_map["TIDEMARK_NACK_ID"] == "one"
-    await kit.send_back.nack("billing", current.message_id, delay_level=-1, nack_id="two")
+    await kit.nacks.nack("billing", current.message_id, delay_level=-1, nack_id="two")
     kit.broker.dispatch()
     (letter,) = kit.broker.all(DEAD, 0)
     assert letter.properties.count(b"TIDEMARK_NACK_ID") == 1

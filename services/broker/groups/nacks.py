@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from services.broker.groups.coordinator import not_assigned
 from services.broker.groups.copies import Copies
 from services.broker.groups.counters import GroupCounters
-from services.broker.groups.repeated_nacks import RepeatedNacks, SentBack, StoredNack
+from services.broker.groups.repeated_nacks import Nacked, RepeatedNacks, StoredNack
 from services.broker.groups.stored_messages import Place, StoredMessages
 from services.broker.state.topics import Topics, check_consumed
 from shared.state.values import GroupConfig
@@ -70,7 +70,7 @@ class Members(Protocol):
         ...
 
 
-class SendBack:
+class Nacks:
     """Carries out nacks."""
 
     def __init__(
@@ -107,7 +107,7 @@ class SendBack:
         without_member: bool = False,
         nack_id: str | None = None,
         is_repeat: bool = False,
-    ) -> SentBack:
+    ) -> Nacked:
         """Nack one message; its copy is on disk on return.
 
         message: its message id, or its topic, queue and offset. delay_level: 0 for the rule (third
@@ -144,7 +144,7 @@ class SendBack:
             # The present owner of the queue receives the message too, so no retry is needed.
             raise not_assigned(group, member, queue)
         if config.retry_queues <= 0:
-            return SentBack(IGNORED, None, stored.reconsume_times, 0, None, None, stored.unique_id)
+            return Nacked(IGNORED, None, stored.reconsume_times, 0, None, None, stored.unique_id)
         verdict = nack.judge(
             stored.reconsume_times,
             delay_level,
@@ -209,7 +209,7 @@ class SendBack:
         self._copies.on_stored(topic, 1, appended.end - appended.start)
         if verdict.dead:
             self._counters.dead(group, nack.original_topic(stored))
-        sent = SentBack(
+        sent = Nacked(
             DEAD if verdict.dead else RETRY,
             topic,
             times,
@@ -224,7 +224,7 @@ class SendBack:
         """Return what an earlier attempt of a nack has stored, with the same result as then."""
         dead = found.topic == nack.dead_topic(group)
         level = 0 if dead else found.queue_id + 1
-        sent = SentBack(
+        sent = Nacked(
             DEAD if dead else RETRY,
             found.topic if dead else nack.retry_topic(group),
             found.reconsume_times,
