@@ -63,7 +63,7 @@ class Motion(NamedTuple):
     lost_sum: Floats
     """Messages that it took, since the group is LOST."""
     forgotten: Bools
-    """Nobody reports the series any more: as if it had never been seen."""
+    """No source reports the series any more: as if it had never been seen."""
     alarming: Bools
     """An unrequested event that this row is the first to show."""
     stall: Learned

@@ -27,7 +27,7 @@ DETAIL_MAX: Final = 300
 """Length of the detail of a gap, in characters."""
 UP: Final = "up"
 """Prometheus' own metric: 0 where a scrape failed."""
-TOLD_BY: Final = pa.array(["broker", "ha", "reput"])
+SERVICES: Final = pa.array(["broker", "ha", "reput"])
 """Services whose samples are in the tables. A failed scrape of another one is no gap here."""
 
 
@@ -98,7 +98,7 @@ def _down(samples: pa.Table) -> list[dict[str, Any]]:
     )
     if not pc.any(pc.and_(is_up, pc.equal(samples.column("value"), 0))).as_py():
         return []
-    is_up = pc.and_(is_up, pc.is_in(samples.column("service"), value_set=TOLD_BY))
+    is_up = pc.and_(is_up, pc.is_in(samples.column("service"), value_set=SERVICES))
     rows = samples.filter(is_up).select(["target", "service", "ts", "value"])
     rows = rows.sort_by([("target", "ascending"), ("ts", "ascending")]).to_pylist()
     return [

@@ -10,7 +10,7 @@ from drills.stage import Needs, Stage, drill
 
 WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
 WITH_API_ALONE: Final = Needs(nodes=3, cuts=True, lease="kubernetes", fresh=True)
-NOBODY_S: Final = 8.0
+WITHOUT_MASTER_S: Final = 8.0
 ORDER_S: Final = 15.0
 STRANGER: Final = f"n9/{'9' * 32}/{'9' * 16}"
 NOTE_ANNOTATION: Final = "example.org/note"
@@ -49,7 +49,7 @@ async def lease_deleted(stage: Stage) -> None:
     stage.group.pause(silent)
     await server.delete()
     deleted = time.monotonic()
-    await stage.pass_time(NOBODY_S)
+    await stage.pass_time(WITHOUT_MASTER_S)
     stage.check(await server.read() is None, "a node created the lease without all promises")
     late = [ack for ack in stage.ledger.acks() if ack.sent_at > deleted + stage.fenced_s + 0.5]
     stage.check(not late, f"{len(late)} sends were acknowledged without a lease")
@@ -73,7 +73,7 @@ async def lease_deleted_no_master(stage: Stage) -> None:
     await server.delete()
     stage.group.start()
     began = time.monotonic()
-    await stage.pass_time(NOBODY_S)
+    await stage.pass_time(WITHOUT_MASTER_S)
     stage.check(await server.read() is None, "a node created the lease by itself")
     stage.check(stage.ledger.first_ack(began) is None, "a node serves without a lease")
     # No node was up to remember the in-sync set; the operator knows that all nodes were in it.
@@ -130,11 +130,11 @@ async def lease_restored(stage: Stage) -> None:
     await server.delete()
     await server.create(backup)
     went_back = time.monotonic()
-    await stage.pass_time(NOBODY_S)
+    await stage.pass_time(WITHOUT_MASTER_S)
     late = [ack for ack in stage.ledger.acks() if ack.sent_at > went_back + stage.fenced_s + 0.5]
     stage.check(not late, f"{len(late)} sends were acknowledged under a lease that went back")
     reasons = "; ".join(stage.finder.described())
-    stage.note(f"epoch {epoch} restored over {newest}; after {NOBODY_S:.0f} s: {reasons}")
+    stage.note(f"epoch {epoch} restored over {newest}; after {WITHOUT_MASTER_S:.0f} s: {reasons}")
     await _recreate(stage)
 
 

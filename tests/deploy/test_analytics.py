@@ -91,7 +91,7 @@ def test_one_driver_at_a_time_works_on_a_checkpoint() -> None:
         assert each["spec"]["concurrencyPolicy"] == "Forbid"
 
 
-def test_a_stream_is_asked_to_end_before_it_is_told_to() -> None:
+def test_a_stream_may_end_by_itself_before_sigterm() -> None:
     streams = [each for each in drivers(overlays()["analytics"]) if each.schedule is None]
     assert len(streams) == 2
     for driver in streams:
@@ -151,7 +151,7 @@ def test_pods_reach_what_they_need_and_nothing_else() -> None:
     assert is_allowed(policies, worker, prometheus, 9090)
     assert is_allowed(policies, driver, server, 443)
     assert is_allowed(policies, prometheus, export, 9190)
-    assert not is_allowed(policies, worker, server, 443), "executors ask nobody for pods"
+    assert not is_allowed(policies, worker, server, 443), "executors do not ask for pods"
     assert not is_allowed(policies, prometheus, driver, 7078)
     assert not is_allowed(policies, driver, export, 9190)
     stranger = End("10.0.9.9", "default", {}, {"kubernetes.io/metadata.name": "default"})

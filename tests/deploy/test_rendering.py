@@ -119,8 +119,10 @@ def test_two_nodes_become_three_as_the_page_says() -> None:
             assert rights["rules"][2]["resourceNames"][-1] == "tidemark-g0-2"
 
 
-def test_broker_and_ha_of_a_node_are_told_the_same_of_their_group(objects: list[Object]) -> None:
-    told: dict[str, set[tuple[tuple[str, str], ...]]] = {}
+def test_broker_and_ha_of_a_node_have_the_same_group_settings(
+    objects: list[Object],
+) -> None:
+    settings_of: dict[str, set[tuple[tuple[str, str], ...]]] = {}
     for container in containers(objects):
         prefix = SETTINGS[container.name][1] + "CLUSTER_"
         settings = {
@@ -129,8 +131,8 @@ def test_broker_and_ha_of_a_node_are_told_the_same_of_their_group(objects: list[
             if name.startswith(prefix)
         }
         if container.name != "reput":
-            told.setdefault(container.pod, set()).add(tuple(sorted(settings.items())))
-    assert all(len(different) == 1 for different in told.values()), told
+            settings_of.setdefault(container.pod, set()).add(tuple(sorted(settings.items())))
+    assert all(len(different) == 1 for different in settings_of.values()), settings_of
 
 
 def test_names_of_nodes_are_those_of_the_headless_service(objects: list[Object]) -> None:

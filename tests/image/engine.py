@@ -2,8 +2,8 @@
 
 The engine is process 1 of a PID namespace: when it ends, however, so does everything that it
 started, and its mounts go with its mount namespace. Its files lie in one directory, its groups of
-processes below one name. It never touches this machine's packet filter: it is told not to where it
-builds (with this machine's network), and has a network namespace of its own where it runs.
+processes below one name. It never touches this machine's packet filter: for a build, which uses
+this machine's network, an option disables that; for a run it has a network namespace of its own.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Engine:
         """directory: of images, containers and the log; kept, so that the next one has them.
 
         network: ``machine`` for a build, which reaches what this machine reaches; ``own`` for a
-        run, with bridges, ports and filter rules that nobody else sees.
+        run, with bridges, ports and filter rules that are visible to it only.
         """
         self._directory = directory.resolve()
         self._network = network

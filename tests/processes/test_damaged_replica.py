@@ -23,7 +23,7 @@ from tests.support.node import GROUP_ROLES, wait_until
 from tidemark.formats.checkpoint import Slot
 
 
-def told_of(cluster: Cluster, name: str, by: str) -> dict[str, Any]:
+def status_of(cluster: Cluster, name: str, by: str) -> dict[str, Any]:
     """What a node's ha reports of a node; {} while it does not answer."""
     nodes = cluster.status(by).get("nodes", [])
     return next((node for node in nodes if node["node"] == name), {})
@@ -34,7 +34,7 @@ def wait_halted(cluster: Cluster, name: str, code: str) -> str:
     found: list[str] = []
 
     def is_halted() -> bool:
-        status = told_of(cluster, name, name)
+        status = status_of(cluster, name, name)
         found[:] = [str(status.get("reason"))]
         return status.get("state") == "halted" and code in found[0]
 
@@ -55,7 +55,7 @@ def wait_together(cluster: Cluster, slave: str) -> None:
     def are_in() -> bool:
         keep_alive(cluster, slave)
         master = cluster.serving()
-        return master is not None and bool(told_of(cluster, slave, master).get("in_sync"))
+        return master is not None and bool(status_of(cluster, slave, master).get("in_sync"))
 
     wait_until(are_in, f"{slave} to be in sync again")
     cluster.wait_in_sync()
@@ -118,7 +118,7 @@ def test_a_slave_is_copied_anew_on_an_operators_command(
     pair: tuple[Cluster, list[str]],
 ) -> None:
     cluster, sent = pair
-    old = told_of(cluster, "n1", "n1")["incarnation"]
+    old = status_of(cluster, "n1", "n1")["incarnation"]
     status, body = cluster.command("n1", "resync", {"group": "other"})
     assert (status, body["code"]) == (409, "cluster-refused")
     resync(cluster, "n1")
@@ -126,7 +126,7 @@ def test_a_slave_is_copied_anew_on_an_operators_command(
     for role in ("broker", "reput"):
         assert cluster.nodes["n1"].wait_exit(role) != 0
     wait_together(cluster, "n1")
-    assert told_of(cluster, "n1", "n1")["incarnation"] != old
+    assert status_of(cluster, "n1", "n1")["incarnation"] != old
     check_whole(cluster, sent)
 
 
@@ -135,7 +135,7 @@ def test_a_bit_that_the_disk_lost_halts_the_slave_by_name_until_it_is_copied_ane
 ) -> None:
     cluster, sent = pair
     cluster.kill("n1")
-    wait_until(lambda: not told_of(cluster, "n1", "n0")["in_sync"], "the set to be without n1")
+    wait_until(lambda: not status_of(cluster, "n1", "n0")["in_sync"], "the set to be without n1")
     path = min((cluster.nodes["n1"].store_dir / "commitlog").glob("[0-9]*"))
     data = bytearray(path.read_bytes())
     at = data.index(b"before 7 ") + 100
@@ -144,7 +144,7 @@ def test_a_bit_that_the_disk_lost_halts_the_slave_by_name_until_it_is_copied_ane
     cluster.start("n1")
     reason = wait_halted(cluster, "n1", "corrupt-record")
     assert "at physical offset" in reason
-    assert not told_of(cluster, "n1", "n0")["in_sync"]
+    assert not status_of(cluster, "n1", "n0")["in_sync"]
     resync(cluster, "n1")
     wait_together(cluster, "n1")
     check_whole(cluster, sent)
@@ -154,12 +154,12 @@ def test_a_replaced_volume_is_another_member_and_is_copied_from_the_beginning(
     pair: tuple[Cluster, list[str]],
 ) -> None:
     cluster, sent = pair
-    old = told_of(cluster, "n1", "n1")["incarnation"]
+    old = status_of(cluster, "n1", "n1")["incarnation"]
     cluster.kill("n1")
     shutil.rmtree(cluster.nodes["n1"].store_dir)
     cluster.start("n1")
     wait_together(cluster, "n1")
-    assert told_of(cluster, "n1", "n1")["incarnation"] != old
+    assert status_of(cluster, "n1", "n1")["incarnation"] != old
     check_whole(cluster, sent)
 
 
@@ -194,7 +194,7 @@ def wait_joined(cluster: Cluster, name: str, master: str) -> None:
 
     def is_in() -> bool:
         keep_alive(cluster, name)
-        return bool(told_of(cluster, name, master).get("in_sync"))
+        return bool(status_of(cluster, name, master).get("in_sync"))
 
     wait_until(is_in, f"{name} to be in sync")
 

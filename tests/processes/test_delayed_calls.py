@@ -97,7 +97,7 @@ def test_a_delay_that_cannot_be_kept_is_refused_and_nothing_is_stored(
 
 
 def test_a_message_that_does_not_wait_is_not_cancelled(node: Node) -> None:
-    status, answer = node.request_json("DELETE", "/v1/delayed/nobody")
+    status, answer = node.request_json("DELETE", "/v1/delayed/missing")
     assert (status, answer["code"]) == (404, "unknown-delayed")
     assert send(node, unique_id="there", delay_level=3)[0] == 200
     status, answer = node.request_json("DELETE", "/v1/delayed/there?topic=elsewhere")

@@ -133,5 +133,5 @@ def test_a_group_that_is_not_there_is_named(tmp_path: Path) -> None:
     with Node(tmp_path) as node:
         node.start()
         node.wait_ready()
-        status, answer = node.request_json("GET", "/v1/groups/nobody")
+        status, answer = node.request_json("GET", "/v1/groups/missing")
         assert (status, answer["code"]) == (404, "unknown-group")

@@ -14,9 +14,9 @@ from tests.unit.test_log_events import PAGE
 TOPIC: Final = "followed"
 GROUP: Final = "billing"
 TRACE: Final = "order-4711"
-BODY: Final = "a-body-that-is-nobodys-business"
-PROPERTY: Final = "a-property-that-is-nobodys-business"
-KEY: Final = "a-key-that-is-nobodys-business"
+BODY: Final = "a-body-that-is-private"
+PROPERTY: Final = "a-property-that-is-private"
+KEY: Final = "a-key-that-is-private"
 CODES: Final = {"disk-full", "read-only-disk", "halted-replica", "bad-stream", "file-not-ready"}
 
 

@@ -113,7 +113,7 @@ CASES: list[tuple[str, list[tuple[str, Mapping[str, str]]], set[str]]] = [
 
 
 @pytest.mark.parametrize(("case", "firing", "notified"), CASES, ids=[case for case, _, _ in CASES])
-def test_who_is_told(
+def test_receivers_of_an_alert(
     alertmanager: Alertmanager,
     case: str,
     firing: list[tuple[str, Mapping[str, str]]],

@@ -101,7 +101,7 @@ def excused(observed: Observed) -> set[Key]:
     return observed.excused
 
 
-def test_each_fault_is_told_by_its_alert_and_by_no_other(observed: Observed) -> None:
+def test_each_fault_fires_its_alert_and_no_other(observed: Observed) -> None:
     wanted = {fault.notified for fault in observed.planted}
     notified = {key for key in observed.notified_s if key[0] not in MACHINE}
     assert notified - (excused(observed) - wanted) == wanted

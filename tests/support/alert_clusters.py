@@ -146,7 +146,7 @@ class Clusters:
         member.call("DELETE", member.path)
         for place in ("first", "last"):
             member.call("POST", f"/v1/groups/{group}/reset", {"topic": TOPIC, "to": place})
-        assert node.request_json("GET", "/v1/groups/nobody")[0] == 404
+        assert node.request_json("GET", "/v1/groups/missing")[0] == 404
 
     def switch_over(self) -> None:
         """The healthy group's master hands over to its slave, as before an update."""

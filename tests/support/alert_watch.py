@@ -24,8 +24,8 @@ MARGIN_S: Final = 60.0
 LOOK_EVERY_S: Final = 0.5
 LATE_S: Final = 3 * LOOK_EVERY_S + 1
 """A delay of an observation after which the machine counts as stalled."""
-STALL_TELLS_S: Final = 30.0
-STALL_TELLS: Final = frozenset(
+STALL_ALERTS_S: Final = 30.0
+STALL_ALERTS: Final = frozenset(
     {
         "TidemarkTargetDown",
         "TidemarkLookOld",
@@ -74,8 +74,8 @@ class Observed:
         return {
             key
             for key, at_s in {**self.notified_s, **self.firing_s}.items()
-            if key[0] in STALL_TELLS
-            and any(0 <= at_s - ended_s <= STALL_TELLS_S for ended_s, _ in self.stalls)
+            if key[0] in STALL_ALERTS
+            and any(0 <= at_s - ended_s <= STALL_ALERTS_S for ended_s, _ in self.stalls)
         }
 
 
@@ -142,7 +142,7 @@ class Watcher:
         )
         return are_notified()
 
-    def until_told(self, fault: Fault, timeout_s: float) -> None:
+    def until_alerted(self, fault: Fault, timeout_s: float) -> None:
         """Wait until a fault has been notified."""
         self.until(
             lambda: fault.notified in self.observed.notified_s,
@@ -201,7 +201,7 @@ def drill(stage: Stage, found: Clusters) -> Observed:
     observed.planted += faults
     for fault in sorted(faults, key=lambda fault: promised_s(stage, fault)):
         left_s = planted_s[fault.notified] + promised_s(stage, fault) - watcher.now_s
-        watcher.until_told(fault, left_s)
+        watcher.until_alerted(fault, left_s)
     watcher.until(lambda: watcher.now_s >= stage.seconds("5m"), "rates to have a whole range", 3600)
     _take_metrics(found, observed)
     _ask_dashboards(stage, observed)
@@ -281,7 +281,7 @@ def _plant_second_master(stage: Stage, watcher: Watcher) -> None:
         fault.plant()
         print(f"{watcher.now_s:6.1f} s  planted {fault.name}")
         watcher.observed.planted.append(fault)
-        watcher.until_told(fault, promised_s(stage, fault))
+        watcher.until_alerted(fault, promised_s(stage, fault))
         _clear(stage, watcher, [fault])
     finally:
         second.close()

@@ -119,7 +119,7 @@ class Judge:
             path = f"/v1/topics/{topic}/queues/{queue}/messages?offset={at}&max=32"
             status, answer = self.node.request_json("GET", path, timeout_s=60.0)
             if status != 200:
-                return found, {_told(answer)} if answer else {"unreachable"}
+                return found, {_described(answer)} if answer else {"unreachable"}
             for message in answer["messages"]:
                 found[message["queue_offset"]] = message["body_text"]
             following = answer["next_offset"]
@@ -134,7 +134,7 @@ class Judge:
                 f"{self.node.api_url}/v1/topics/{one.place[0]}/messages?key={one.key}"
             )
             if status != 200:
-                return {_told(answer)} if answer else {"unreachable"}
+                return {_described(answer)} if answer else {"unreachable"}
             if one.body not in [message["body_text"] for message in answer["messages"]]:
                 return {f"catching-up: key {one.key} is not found"}
         return set()
@@ -197,7 +197,7 @@ def _lasting(named: str) -> bool:
     return bool(codes - PASSING)
 
 
-def _told(answer: Mapping[str, Any]) -> str:
+def _described(answer: Mapping[str, Any]) -> str:
     return f"[{answer.get('code')}] {answer.get('detail')}"
 
 

@@ -172,7 +172,7 @@ def _table(panel: Mapping[str, Any], lines: Sequence[Line]) -> str:
     organised = panel["transformations"][-1]["options"]
     sources = sorted(organised["indexByName"], key=organised["indexByName"].__getitem__)
     titles = organised["renameByName"]
-    looks = {
+    formats = {
         override["matcher"]["options"]: {
             each["id"]: each["value"] for each in override["properties"]
         }
@@ -189,7 +189,7 @@ def _table(panel: Mapping[str, Any], lines: Sequence[Line]) -> str:
         rows.items(), key=lambda row: row[1].get(by, -math.inf), reverse=True
     ):
         labels = dict(key)
-        texts = [_cell(each, labels, values, looks.get(titles[each], {})) for each in sources]
+        texts = [_cell(each, labels, values, formats.get(titles[each], {})) for each in sources]
         cells.append("".join(f"<td>{text}</td>" for text in texts))
     head = "".join(f"<th>{html.escape(titles[source])}</th>" for source in sources)
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"

@@ -44,14 +44,14 @@ class _Clock(SystemClock):
 
     def __init__(self, broker: SmallBroker) -> None:
         self._broker = broker
-        self._looks = 0
+        self._reads = 0
 
     def wall_ms(self) -> int:
         return self._broker.now_ms
 
     def monotonic(self) -> float:
-        self._looks += 1
-        return float(self._looks)
+        self._reads += 1
+        return float(self._reads)
 
 
 class DelayedStore(SmallBroker):

@@ -181,7 +181,7 @@ def _commands(container: Container) -> Iterator[str]:
     _, prefix = SETTINGS[container.name]
     run_dir = tomllib.loads(container.files[config_file(container)])["run_dir"]
     if str(context.params["run_dir"]) != run_dir:
-        yield f"preStop looks for sockets in {context.params['run_dir']}, {prefix}… in {run_dir}"
+        yield f"preStop expects sockets in {context.params['run_dir']}, {prefix}… in {run_dir}"
 
 
 def _ports_of_services(objects: list[Object]) -> Iterator[str]:

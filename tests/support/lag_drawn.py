@@ -58,7 +58,7 @@ KINDS: Final[Mapping[str, Callable[[Random], Drawn]]] = {
     "catches up at 3 ×, clock off": drawn.catches_up_by_another_clock,
     "alive and loses messages": drawn.loses_messages,
     "abandoned, retention passes it": drawn.abandoned,
-    "new queues that nobody reads": drawn.new_queues,
+    "new queues without a reader": drawn.new_queues,
     "paused by an operator": drawn.paused,
     "commits every five minutes": drawn.rare_commits,
     "hot queue, several members": drawn.hot_queue,

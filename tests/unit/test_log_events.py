@@ -73,7 +73,7 @@ def test_an_event_has_the_level_and_the_facts_that_the_page_says(key: tuple[str,
     written = frozenset().union(*(line.facts for line in lines))
     assert written - row.facts - {MORE} == set(), "facts that the page does not name"
     if MORE not in written:
-        assert row.facts - written == set(), "facts that nobody writes"
+        assert row.facts - written == set(), "facts that no code writes"
     assert row.when
     assert row.to_do
 

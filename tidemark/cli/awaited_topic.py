@@ -1,4 +1,4 @@
-"""Looks up the topic that a reader asked for, and optionally waits until it is created."""
+"""Finds the topic that a reader asked for, and optionally waits until it is created."""
 
 from __future__ import annotations
 

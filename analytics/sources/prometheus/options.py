@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from analytics.kernel.shape import METRICS, QUEUE_METRICS, TIMED
-from analytics.sources.gaps import TOLD_BY
+from analytics.sources.gaps import SERVICES
 from analytics.sources.option_values import (
     BadOption,
     flag,
@@ -37,7 +37,7 @@ HEADER: Final = "header."
 
 COLLECTED: Final = any_of("__name__", sorted(METRICS | TIMED | {"up"}))
 """Families that shaping reads, and the counters that are kept by default."""
-SCRAPES: Final = ",".join((any_of("__name__", ["up"]), any_of("service", TOLD_BY.to_pylist())))
+SCRAPES: Final = ",".join((any_of("__name__", ["up"]), any_of("service", SERVICES.to_pylist())))
 """Family with a sample for each scrape of one of our services."""
 CONTEXT: Final = any_of("__name__", sorted(METRICS - QUEUE_METRICS))
 """Families that shaping reads besides those by queue."""

@@ -16,7 +16,7 @@ AGE: Final = "tidemark:group_lag_seconds:max"
 OBJECTIVE: Final = "tidemark:group_lag_objective_seconds:max"
 LATE: Final = f"{AGE} > {ON_GROUP} group_left () {OBJECTIVE}"
 READ: Final = f"{ON_PAIR} tidemark:group_subscribed:max == 1"
-NOBODY: Final = f"{ON_GROUP} tidemark:group_members:sum == 0"
+NO_MEMBERS: Final = f"{ON_GROUP} tidemark:group_members:sum == 0"
 READ_LATELY: Final = f"{ON_PAIR} tidemark:group_last_read:timestamp_seconds"
 
 CONSUMERS: Final = Group(
@@ -24,7 +24,7 @@ CONSUMERS: Final = Group(
     (
         Alert(
             "TidemarkGroupStopped",
-            f"{LATE} and {NOBODY} and {READ_LATELY}",
+            f"{LATE} and {NO_MEMBERS} and {READ_LATELY}",
             Severity.PAGE,
             PAIR,
             "{{ $labels.group }} has no consumer and is {{ $value | humanizeDuration }} behind on "
@@ -35,7 +35,7 @@ CONSUMERS: Final = Group(
         ),
         Alert(
             "TidemarkGroupAbandoned",
-            f"{LATE} and {NOBODY} unless {READ_LATELY}",
+            f"{LATE} and {NO_MEMBERS} unless {READ_LATELY}",
             Severity.INFO,
             PAIR,
             "{{ $labels.group }} has left {{ $labels.topic }} unread for "

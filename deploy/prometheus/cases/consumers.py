@@ -23,7 +23,7 @@ def of_group(metric: str, node: str = "n0") -> str:
 
 
 LAG: Final = of_pair("lag_seconds", kind="main")
-NOBODY: Final = {
+NO_MEMBERS: Final = {
     of_group("members"): f"2x{START - 1} 0x{STEPS}",
     of_pair("subscribed"): f"1x{START - 1} 0x{STEPS}",
 }
@@ -46,7 +46,7 @@ CONSUMER_CASES: Final = (
     Case("A healthy cluster is silent", {}, (("3m", ()), ("30m", ()), ("70m", ()))),
     Case(
         "A group whose consumers died has stopped, and is not reported as slow too",
-        {LAG: f"1x{START} 1+30x{STEPS}", **NOBODY},
+        {LAG: f"1x{START} 1+30x{STEPS}", **NO_MEMBERS},
         (("12m", ()), ("14m", ("TidemarkGroupStopped",)), ("30m", ("TidemarkGroupStopped",))),
     ),
     Case(

@@ -1,5 +1,5 @@
-"""A Prometheus that is away, slow, or answers half: gaps in the tables, no number that was not
-told, and a job that lives; what the server still has is filled in later."""
+"""A Prometheus that is away, slow, or answers half: the tables have gaps and no invented number,
+the job goes on, and what the server still has is filled in later."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_given_ids_are_all_different_over_requests_and_connections(messages: int
     assert {len(each) for each in seen} == {32}
 
 
-def test_the_broker_is_told_when_it_is_to_make_no_ids() -> None:
+def test_the_request_says_when_the_broker_makes_no_ids() -> None:
     _, none = parts(Template(Shape(2, 1, ids="none"), "h", [("t", None)]).next(0))
     assert none["make_unique_ids"] is False
     _, made = parts(Template(Shape(2, 1, ids="made"), "h", [("t", None)]).next(0))

@@ -356,7 +356,7 @@ class Outdated(Store):
         return memoryview(b"")
 
 
-def test_a_reader_that_knows_the_queues_of_before_reput_began_anew_looks_again() -> None:
+def test_a_reader_that_knows_the_queues_of_before_reput_began_anew_reads_them_again() -> None:
     page = Slots()
     page[Slot.REPUT_PID] = page[Slot.RESUMED_BY] = 7
     store = Outdated(0, 5)

@@ -227,11 +227,11 @@ def test_a_follower_that_waited_for_a_topic_gets_its_first_message(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It said that it waited for the first message, and then began behind it: at the end.
-    def somebody_sends(_text: str) -> None:
+    def another_client_sends(_text: str) -> None:
         broker.queues["new"] = [[]]
         broker.add("new", 0, {"body": b"first"})
 
-    monkeypatch.setattr("tidemark.cli.awaited_topic.say", somebody_sends)
+    monkeypatch.setattr("tidemark.cli.awaited_topic.say", another_client_sends)
     done = run(broker, "consume", "new", "--follow", "--max", "1")
     assert done.stdout_bytes == b"first\n"
 

@@ -128,10 +128,10 @@ def test_a_missing_topic_is_named(tidemark_store: LocalStore) -> None:
 def test_a_follower_waits_for_a_topic_and_gets_its_first_message(
     tidemark_store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def somebody_sends(_text: str) -> None:
+    def another_client_sends(_text: str) -> None:
         with tidemark.connect_sync(tidemark_store.url) as mq:
             mq.send("new", b"first")
 
-    monkeypatch.setattr("tidemark.cli.awaited_topic.say", somebody_sends)
+    monkeypatch.setattr("tidemark.cli.awaited_topic.say", another_client_sends)
     done = run(tidemark_store, "new", "--group", "readers", "--follow", "--max", "1")
     assert done.stdout == "first\n"

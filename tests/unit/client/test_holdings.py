@@ -22,7 +22,7 @@ class Broker(RuleBasedStateMachine):
         super().__init__()
         self.holdings = Holdings()
         self.assigned: set[Queue] = set()
-        self.being_told: list[HeldQueue] = []
+        self.being_notified: list[HeldQueue] = []
         self.notified: set[Queue] = set()
         """Queues that the program believes to have."""
         self.gone: list[HeldQueue] = []
@@ -45,12 +45,12 @@ class Broker(RuleBasedStateMachine):
             if not held.is_notified:
                 held.is_notified = True
                 self.notified.add(held.queue)
-                self.being_told.append(held)
+                self.being_notified.append(held)
 
     @rule()
-    def told_of(self) -> None:
-        self.holdings.own(self.being_told)
-        self.being_told.clear()
+    def notified(self) -> None:
+        self.holdings.own(self.being_notified)
+        self.being_notified.clear()
 
     @rule(data=st.data())
     def hand_out(self, data: st.DataObject) -> None:

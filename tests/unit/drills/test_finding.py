@@ -58,7 +58,7 @@ def test_two_masters_of_one_epoch_are_a_contradiction() -> None:
     assert len(known.contradictions) == 1
 
 
-def test_a_stranger_whom_somebody_wrote_into_the_lease_is_no_master() -> None:
+def test_a_stranger_named_in_the_lease_is_no_master() -> None:
     known = Known()
     known.take(status(1.0, "n0", 4, "n0", "master"))
     known.take(status(1.1, "n0", 4, "n9"))

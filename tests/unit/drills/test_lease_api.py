@@ -96,7 +96,7 @@ async def ask(
         return 0, {}
 
 
-async def test_faults_are_told_and_taken_back_while_it_runs(api: LeaseApi) -> None:
+async def test_faults_are_set_and_removed_while_it_runs(api: LeaseApi) -> None:
     status, said = await ask(
         api, "PUT", "/faults", {"drop_requests": True, "only_methods": ["GET"]}
     )

@@ -368,11 +368,11 @@ class TestGoneRecords:
             read, window, next_file = log.read, log.window, log.next_file
 
             def __init__(self) -> None:
-                self._looks = iter([PhysicalOffset(0)])
+                self._ends = iter([PhysicalOffset(0)])
 
             @property
             def min_offset(self) -> PhysicalOffset:
-                return next(self._looks, PhysicalOffset(4096))
+                return next(self._ends, PhysicalOffset(4096))
 
         if is_expired:
             result = get_message(queue, Shortened(), offset=number, dispatched=expired.end)

@@ -39,7 +39,7 @@ def test_any_bytes_are_a_head_or_too_few(page: bytes) -> None:
     ("physic", "logics", "expected"),
     [(10_000, 12_000, 7_000), (12_000, 10_000, 7_000), (0, 10_000, 0), (2_000, 9_000, 0)],
 )
-def test_recovery_looks_three_seconds_before_the_older_flush(
+def test_recovery_starts_three_seconds_before_the_older_flush(
     physic: int, logics: int, expected: int
 ) -> None:
     assert checkpoint.min_timestamp(Head(physic, logics)) == expected
@@ -95,7 +95,7 @@ def test_the_resume_check_is_a_crc_over_the_three_values() -> None:
 
 
 @given(pid=st.integers(1, (1 << 22) - 1), salt=st.integers(0, (1 << 40) - 1))
-def test_a_start_tells_its_process_and_fits_a_slot(pid: int, salt: int) -> None:
+def test_a_start_number_names_its_process_and_fits_a_slot(pid: int, salt: int) -> None:
     start = start_id(pid, salt)
     assert 0 < start < 1 << 63
     assert pid_of(start) == pid

@@ -92,7 +92,7 @@ def test_a_flipped_bit_ends_the_walk_or_fails_verification_or_lies_in_no_crc(
 
 
 @each_outline
-def test_a_record_belongs_to_whom_its_first_byte_belongs(outline_records: Outline) -> None:
+def test_a_record_belongs_to_the_owner_of_its_first_byte(outline_records: Outline) -> None:
     sizes = [len(encoded(BASE, body=bytes(size))) for size in (0, 50, 9)]
     log = bytearray()
     for size in (0, 50, 9):

@@ -39,7 +39,7 @@ def test_what_a_member_died_over_is_counted_twice_and_no_violation() -> None:
     assert (verdict.wrong, verdict.handled, verdict.duplicates) == ([], 7, 2)
 
 
-def test_a_message_that_nobody_handled_is_missing() -> None:
+def test_a_message_without_a_handler_call_is_missing() -> None:
     entries = [assigned(0, 1), handled(0, 0, 2), handled(0, 3, 2)]
     verdict = judge(entries, {0: 5, 1: 0}, ordered=False)
     assert (verdict.missing, verdict.violations) == (1, {Violation.MISSING: 1})

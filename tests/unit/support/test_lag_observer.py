@@ -32,7 +32,7 @@ def test_an_answer_from_within_a_look_bounds_nothing() -> None:
     assert seen.age("billing", "orders", look) == Range(0.0, 0.5)
 
 
-def test_an_age_that_was_not_told_bounds_nothing() -> None:
+def test_an_unknown_age_bounds_nothing() -> None:
     seen = Observer({("billing", "orders"): str}, 1.0)
     for asked_s in (10.0, 20.0):
         seen.take("billing", "orders", answer(5, 9, None), asked_s, asked_s + 0.01)

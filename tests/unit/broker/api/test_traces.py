@@ -117,9 +117,7 @@ def test_deliveries_are_traced_by_ids_and_places_only(
     small: SmallStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(40):
-        small.put(
-            "orders", body=b"nobody's business", keys="secret-key", unique_id=f"{number:032X}"
-        )
+        small.put("orders", body=b"private text", keys="secret-key", unique_id=f"{number:032X}")
     small.flush()
     log = CommitLogReader(small.store, small.positions)
     result = PullResult(
@@ -146,7 +144,7 @@ def test_deliveries_are_traced_by_ids_and_places_only(
     assert "secret-key" not in text
 
 
-def test_every_call_that_looks_for_the_header_is_described_with_it() -> None:
+def test_every_call_that_reads_the_header_is_described_with_it() -> None:
     document = api_document.document(version="0", rules=Rules(1 << 20, True), request_size_max=1)
     described = {
         call["operationId"]

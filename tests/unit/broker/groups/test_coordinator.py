@@ -251,7 +251,7 @@ async def test_a_queue_gets_a_new_owner_when_the_old_one_has_released_it(rig: Ri
     third = await rig.join("m2", generation=second.generation)
     assert set(third.assignment) == moving
     assert {rig.coordinator.holder(GROUP, *queue) for queue in moving} == {"m2"}
-    assert rig.coordinator.holder("nobody", "orders", 0) is None
+    assert rig.coordinator.holder("missing", "orders", 0) is None
     assert rig.coordinator.state(GROUP) == "stable"
 
 
@@ -556,7 +556,7 @@ async def test_a_group_that_waits_for_room_finds_it_although_another_has_begun_m
     await rig.coordinator.join("another", "m1", another)
     assert ("orders", 4) not in rig.coordinator.members(GROUP)[0].assignment
     rig.offsets._pairs_max += 1
-    await rig.topics.create("nobody-reads-it", 1)
+    await rig.topics.create("unread", 1)
     rig.look()
     assert ("orders", 4) in rig.coordinator.members(GROUP)[0].assignment
 
@@ -594,7 +594,7 @@ async def test_a_changed_topic_costs_nothing_for_groups_that_do_not_read_it(
     rig.look()
     monkeypatch.setattr(rig.topics, "queue_numbers", counted)
     await rig.topics.create("topic-7", 3)
-    await rig.topics.create("nobody-reads-it", 3)
+    await rig.topics.create("unread", 3)
     rig.look()
     assert sorted(asked) == ["%RETRY%group-7", "topic-7"]
     assert len(rig.coordinator.members("group-7")[0].assignment) == 1 + 3

@@ -90,7 +90,7 @@ class Made:
             broker.send("orders", queue=queue)
         self.members, self.clock = Members(), Clock()
         self.confirmed: int | None = None
-        queue_looks = QueueStats(
+        queue_stats = QueueStats(
             broker.topics,
             broker.queues,
             broker.reader,
@@ -102,11 +102,11 @@ class Made:
             broker.configs,
             broker.offsets,
             self.members,
-            queue_looks,
+            queue_stats,
             TopicStats(
                 broker.topics,
                 broker.queue_offsets,
-                queue_looks,
+                queue_stats,
                 log_start=lambda: broker.reader.min_offset,
                 dispatched=broker.dispatched,
             ),

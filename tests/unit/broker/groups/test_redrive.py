@@ -364,7 +364,7 @@ async def test_filters(kit: Kit) -> None:
     first_id = letters[5].property_map["ORIGIN_MESSAGE_ID"]
     assert await matched(LetterFilter(message_id=first_id)) == [5]
     assert await matched(LetterFilter(message_id="ID-6")) == [6]
-    assert await matched(LetterFilter(message_id="nobody")) == []
+    assert await matched(LetterFilter(message_id="missing")) == []
     assert kit.copies("orders") + kit.copies("bills") == []
     assert counts(await kit.redrive(LetterFilter(topic="bills"))) == (4, 4, 0)
     assert kit.copies("bills") == [b"0", b"3", b"6", b"9"]

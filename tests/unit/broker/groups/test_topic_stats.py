@@ -150,7 +150,7 @@ class Machine(RuleBasedStateMachine):
         assert {sums.config.name for sums in self.extents.sums()} == self.model.topics.keys()
 
     @invariant()
-    def what_is_told_is_what_the_files_say(self) -> None:
+    def bounds_are_those_of_the_files(self) -> None:
         self.extents.begin()
         for name in NAMES:
             numbers = self.extents.numbers(name)

@@ -205,7 +205,7 @@ def test_a_group_is_shown_with_its_members_topics_and_totals(made: Made) -> None
 
 def test_an_unknown_group_has_its_own_error(made: Made) -> None:
     with pytest.raises(UnknownGroup):
-        asyncio.run(made.views.one("nobody"))
+        asyncio.run(made.views.one("missing"))
 
 
 def test_without_members_there_is_no_generation_and_nothing_in_flight(made: Made) -> None:

@@ -34,7 +34,7 @@ class Log:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.fails = False
-        self.looks_late = False
+        self.reads_late = False
         """Whether a flush that is held takes in what is appended meanwhile."""
         self.began = threading.Event()
 
@@ -42,7 +42,7 @@ class Log:
         self.began.set()
         end = self.appended
         self.may_go_on.wait()
-        if self.looks_late:
+        if self.reads_late:
             end = self.appended
         if self.fails:
             raise FlushFailed("planted")
@@ -172,7 +172,7 @@ async def test_senders_that_keep_coming_do_not_hold_a_flush_back() -> None:
         await coming
 
 
-async def test_the_next_flush_starts_without_a_new_append_if_somebody_waits() -> None:
+async def test_the_next_flush_starts_without_a_new_append_if_a_sender_waits() -> None:
     log = Log()
     async with flusher_of(log, Pace(interval_s=3600.0)) as flusher:
         log.may_go_on.clear()
@@ -219,7 +219,7 @@ async def test_bytes_that_a_running_flush_took_along_do_not_hide_later_ones() ->
     # They counted as not flushed yet, with nothing left to flush: no timer was set, and none for
     # the bytes after them either. Consumers saw nothing until a send asked for ack=disk.
     log = Log()
-    log.looks_late = True
+    log.reads_late = True
     async with flusher_of(log) as flusher:
         log.may_go_on.clear()
         append(log, flusher, 10)
@@ -345,7 +345,7 @@ async def test_a_write_that_failed_before_the_part_ran_ends_it_at_once() -> None
 async def test_all_bytes_are_flushed_and_no_sender_waits_for_ever(seed: int) -> None:
     random = Random(seed)
     log = Log()
-    log.looks_late = random.random() < 0.5
+    log.reads_late = random.random() < 0.5
     waiting: list[asyncio.Future[bool]] = []
     async with flusher_of(log, Pace(interval_s=0.001)) as flusher:
         for _ in range(200):

@@ -147,7 +147,7 @@ def test_a_clock_that_was_set_ahead_hides_nothing(broker: SmallBroker) -> None:
     assert find(before, ["t"], ["A"])
 
 
-def test_it_looks_back_to_where_the_log_ended_ten_minutes_ago(broker: SmallBroker) -> None:
+def test_it_searches_back_to_where_the_log_ended_ten_minutes_ago(broker: SmallBroker) -> None:
     clock = Clock(broker)
     before = ids_of(broker, clock=clock)
     append(broker, "t", "A")

@@ -87,7 +87,7 @@ def test_whatever_is_another_way_is_named(
     assert wrong == (set() if is_free else {planted.group})
 
 
-def test_an_alarm_that_nobody_planted_is_found_too(tmp_path: Path) -> None:
+def test_an_alarm_that_was_not_planted_is_found_too(tmp_path: Path) -> None:
     retry = plan.POISON._replace(topic="%RETRY%poison", status=Status.STOPPED)
     calm = plan.SLOW._replace(topic="%RETRY%slow", status=Status.OK)
     where = tables(tmp_path, [row(each, AT) for each in (*PLANTED, retry, calm)])

@@ -47,7 +47,7 @@ async def test_a_token_gives_what_the_roles_of_its_account_give(api: Api) -> Non
     assert 'cannot delete resource "leases"' in api.refusals[0]
 
 
-async def test_who_has_no_token_is_nobody_and_so_is_a_pod_that_is_gone(api: Api) -> None:
+async def test_a_caller_without_a_token_and_a_removed_pod_are_anonymous(api: Api) -> None:
     token = api.new_token(Account("shop", "mark"))
     api.forget(token)
     for unknown in ("", "guessed", token):

@@ -111,7 +111,7 @@ def test_a_key_that_is_not_there_is_an_error() -> None:
         made(with_env(reference("S", secretKeyRef={"name": "key", "key": "nothing"})))
 
 
-def test_services_are_told_by_links_unless_they_are_switched_off() -> None:
+def test_services_are_given_as_links_unless_they_are_switched_off() -> None:
     api = ServiceAddress("kubernetes", "10.1.0.1", (("https", 443),))
     own = ServiceAddress("mark-g0-master", "10.1.0.2", (("api", 8080),))
     found = manifests.stateful_set()
