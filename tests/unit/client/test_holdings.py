@@ -48,7 +48,7 @@ class Broker(RuleBasedStateMachine):
                 self.being_notified.append(held)
 
     @rule()
-    def notified(self) -> None:
+    def callback_ended(self) -> None:
         self.holdings.own(self.being_notified)
         self.being_notified.clear()
 
