@@ -87,7 +87,8 @@ class Found(NamedTuple):
         return [
             each
             for each in self.node.body
-            if isinstance(each, ast.AnnAssign) and name_of(each.annotation) != "ClassVar"
+            if isinstance(each, ast.AnnAssign)
+            and name_of(each.annotation) not in ("ClassVar", "KW_ONLY")
         ]
 
     @property

@@ -160,15 +160,14 @@ class Fetches:
         """Wait until one of the places is ready; return whether to read again."""
         with self._puller.place():
             held = self._puller.long_polls.hold(None, appended_to=None, is_gone=is_gone)
-            session.held_fetch = held
+            session.hold(held)
             timer = asyncio.get_running_loop().call_later(timeout_s, held.wake, Wake.TIME)
             try:
                 why = await held.woken
             finally:
                 timer.cancel()
                 self._puller.long_polls.let_go(held)
-                if session.held_fetch is held:
-                    session.held_fetch = None
+                session.let_go(held)
         self._puller.ended(why)
         return why in (Wake.MESSAGE, Wake.CHANGED)
 

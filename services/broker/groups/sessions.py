@@ -239,6 +239,15 @@ class Session:
         self.line.pop(place, None)
         self._watching.watch(place.queue, place.next_offset, place)
 
+    def hold(self, fetch: HeldPull) -> None:
+        """Note that a fetch of the member is held until ``wake`` or ``let_go``."""
+        self.held_fetch = fetch
+
+    def let_go(self, fetch: HeldPull) -> None:
+        """Note that a fetch is no longer held; a newer one stays."""
+        if self.held_fetch is fetch:
+            self.held_fetch = None
+
     def wake(self, why: Wake) -> None:
         """Wake the member's held fetch; no effect if there is none."""
         if self.held_fetch is not None:

@@ -135,7 +135,7 @@ class Consumer:
         resumed = store.positions.resumed_dispatch()
         before = store.dispatched
         try:
-            result = puller.look(
+            result = puller.read(
                 PullRequest(topic, queue, offset, PULLED_MAX, None, None, 0, False)
             )
             for _, unit, data in result.messages():
