@@ -32,8 +32,8 @@ ANALYTICS: Final = Group(
             Severity.TICKET,
             TARGET_LABELS,
             "lag of {{ $labels.cluster }} was last evaluated {{ $value | humanizeDuration }} ago",
-            "The job `evaluate` does not run, or fails. What it would say meanwhile is filled in "
-            "when it runs again.",
+            "The job `evaluate` does not run, or fails. When it runs again, it evaluates the "
+            "missed time too.",
             waits="5m",
         ),
         Alert(
@@ -57,7 +57,7 @@ ANALYTICS: Final = Group(
             (*TARGET_LABELS, "source"),
             "samples of {{ $labels.source }} in {{ $labels.cluster }} are missing about "
             "{{ $value | humanize }} times",
-            "Of these times nothing is known of the groups, and nothing is made up. The table "
+            "The state of the groups in these times is unknown and is not estimated. The table "
             "`gaps` and the report name each with its cause.",
             keeps="1h",
         ),

@@ -26,8 +26,8 @@ NODES: Final = Group(
             (*TARGET_LABELS, "job", "instance"),
             "{{ $labels.service }} of {{ $labels.replica }} in {{ $labels.broker }} "
             "({{ $labels.instance }}) does not answer",
-            "The process is gone, hangs, or cannot be reached. Everything else about this node is "
-            "silent meanwhile.",
+            "The process is gone, hangs, or cannot be reached. Its metrics are missing meanwhile, "
+            "so other alerts about it cannot fire.",
             waits="1m",
             keeps="3m",
         ),
@@ -38,8 +38,8 @@ NODES: Final = Group(
             Severity.PAGE,
             (*SET, "service"),
             "no {{ $labels.service }} of {{ $labels.broker }} is left among the targets",
-            "Discovery knows none of them any more, so nothing else can tell how they are. Ends "
-            "by itself after six hours, for a set that was taken away on purpose.",
+            "Service discovery lists none of these processes any more, so no other alert covers "
+            "them. Ends by itself after six hours, for a set that was removed on purpose.",
             waits="5m",
             keeps="4m",
         ),
@@ -51,7 +51,7 @@ NODES: Final = Group(
             Severity.PAGE,
             TARGET_LABELS,
             "{{ $labels.service }} of {{ $labels.replica }} in {{ $labels.broker }} is not ready",
-            "It runs and refuses work, and no recovery advances. Its `/ready` names every reason.",
+            "It runs and refuses requests, and no recovery advances. `/ready` names every reason.",
             waits="5m",
         ),
         Alert(
@@ -62,7 +62,7 @@ NODES: Final = Group(
             TARGET_LABELS,
             "{{ $labels.service }} of {{ $labels.replica }} in {{ $labels.broker }} started "
             "{{ $value }} times within half an hour",
-            "It ends again and again: the last log line before each start says why.",
+            "The process ends repeatedly: the last log line before each start has the reason.",
         ),
         Alert(
             "TidemarkVersionsDiffer",
@@ -81,8 +81,8 @@ NODES: Final = Group(
             (*TARGET_LABELS, "job", "instance"),
             "{{ $labels.service }} of {{ $labels.replica }} in {{ $labels.broker }} exports "
             "{{ $value }} samples",
-            "At the scrape's `sample_limit` the whole answer is thrown away, and the process "
-            "counts as one that does not answer.",
+            "At the scrape's `sample_limit` Prometheus discards the whole answer, and the process "
+            "counts as down.",
             waits="10m",
         ),
         Alert(

@@ -74,7 +74,7 @@ RECORDING: Final = Group(
             "tidemark:targets:count",
             'count by (cluster) (up{job=~"tidemark-.*"})',
             ("cluster",),
-            "Processes that are asked: where there are none, no alert is no news",
+            "Processes that Prometheus scrapes; without any, no alert can fire",
         ),
     ),
 )
@@ -87,9 +87,9 @@ MEMORY: Final = Group(
             f"max by ({', '.join(PAIR)}) (timestamp(tidemark_group_subscribed == 1))"
             " or max_over_time(tidemark:group_last_read:timestamp_seconds[6h]) > time() - 86400",
             PAIR,
-            "When a member was last seen to read the topic; forgotten after a day. Its own last "
-            "value is where it remembers, over a pause of Prometheus of six hours at most: a group "
-            "without members subscribes to nothing",
+            "When a member last read the topic; absent after a day. The rule keeps the time in its "
+            "own last value, because a group without members subscribes to nothing; it survives a "
+            "pause of Prometheus of at most six hours",
         ),
     ),
     every="1m",

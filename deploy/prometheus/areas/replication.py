@@ -81,7 +81,7 @@ REPLICATION: Final = Group(
             Severity.PAGE,
             NODE,
             "{{ $labels.replica }} of {{ $labels.broker }} has halted",
-            "What it holds contradicts what the group confirmed, or is damaged. It serves nothing "
+            "Its log contradicts what the group confirmed, or is damaged. It serves nothing "
             "and is never elected until an operator runs `tidemark cluster resync`.",
             waits="30s",
         ),
@@ -92,7 +92,7 @@ REPLICATION: Final = Group(
             SET,
             "the lease of {{ $labels.broker }} was last renewed "
             "{{ $value | humanizeDuration }} ago",
-            "The place of the lease does not answer, or no node may take it. A master without "
+            "The store of the lease does not answer, or no node may take it. A master without "
             "a lease stops.",
             waits="1m",
         ),
@@ -134,7 +134,7 @@ REPLICATION: Final = Group(
             (*SET, "peer"),
             "the clock of {{ $labels.peer }} in {{ $labels.broker }} is "
             "{{ $value | humanizeDuration }} off",
-            "Nothing is lost by it; ages and look-ups by time are wrong across a failover.",
+            "No messages are lost; ages and searches by time are wrong across a failover.",
             waits="5m",
         ),
         Alert(

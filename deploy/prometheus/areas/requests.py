@@ -26,8 +26,8 @@ REQUESTS: Final = Group(
             Severity.PAGE,
             NODE,
             "{{ $value | humanizePercentage }} of the sends to {{ $labels.broker }} fail",
-            "They are refused, or stored with an unknown outcome. Clients repeat what may be "
-            "repeated; what they hold grows.",
+            "They are refused, or stored with an unknown outcome. Clients retry if that is safe; "
+            "their unsent messages pile up.",
             waits="5m",
         ),
         Alert(
@@ -100,8 +100,8 @@ REQUESTS: Final = Group(
             (*NODE, "service", "job", "instance"),
             "dispatch of the slave {{ $labels.replica }} in {{ $labels.broker }} stands still with "
             "{{ $value | humanize1024 }}B waiting",
-            "Its copy of the log is whole, and consumers read from the master. Who reads from this "
-            "slave sees nothing new, and as a master it would have to catch up first.",
+            "Its copy of the log is complete, and consumers read from the master. Clients that "
+            "read from this slave get nothing new; as a master it would have to catch up first.",
             waits="1m",
             keeps="2m",
         ),
@@ -112,8 +112,8 @@ REQUESTS: Final = Group(
             NODE,
             "messages of {{ $labels.broker }} become visible {{ $value | humanizeDuration }} late "
             "on {{ $labels.replica }}",
-            "Dispatch goes on and does not keep pace. A group's lag does not show it: it has read "
-            "all that can be seen.",
+            "Dispatch advances and does not keep pace. A group's lag does not show it: it covers "
+            "dispatched messages only.",
             waits="3m",
             keeps="1m",
         ),
@@ -131,7 +131,7 @@ REQUESTS: Final = Group(
             events('tidemark_broker_connections_refused_total{reason="limit"}', "10m", NODE),
             Severity.TICKET,
             NODE,
-            "{{ $labels.replica }} of {{ $labels.broker }} turned away about "
+            "{{ $labels.replica }} of {{ $labels.broker }} refused about "
             "{{ $value | humanize }} connections",
             "`connections_max` is reached: clients that are connected go on, further ones wait.",
             keeps="10m",

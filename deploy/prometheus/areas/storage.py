@@ -31,8 +31,8 @@ STORAGE: Final = Group(
             Severity.TICKET,
             NODE,
             "a volume of {{ $labels.replica }} in {{ $labels.broker }} is full within a day",
-            "At the pace of the last six hours. Above 85 % used the oldest log files go before "
-            "their time, above 90 % sends are refused.",
+            "At the pace of the last six hours. Above 85 % used the oldest log files are deleted "
+            "early, above 90 % sends are refused.",
             waits="1h",
         ),
         Alert(
