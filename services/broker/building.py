@@ -1,7 +1,7 @@
 """Builds all serving components on an open log, once the state can be read.
 
-``serving`` waits until the recovered log is dispatched before this step, and runs the components
-after it.
+Step before: ``replication`` waits until the recovered log is dispatched. Step after: it runs the
+components.
 """
 
 from __future__ import annotations

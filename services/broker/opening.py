@@ -8,8 +8,7 @@
    earlier start is never valid.
 
 If the disk does not accept writes, the steps are retried until it does. Meanwhile sends and groups
-are refused, and reads are served. ``serving`` replays the state before this step; after it the gate
-opens.
+are refused, and reads are served. Step before: the state was replayed. Step after: the gate opens.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""The broker process: opens the store, builds and runs the components, closes them in reverse.
+"""The broker process: opens the store and the ports, runs the node, closes them in reverse.
 
-The API port listens from the start and reports the progress of the start. The steps are: take the
-locks, run recovery in a thread, open the log for appending, wait until reput has dispatched the
-recovered log, replay the state, serve. With a damaged store the node keeps running but is not
-ready. With a full or read-only disk it keeps serving reads. A failed flush, or a component that
-ends, ends the process. In a group only the ports are opened here; ``replication`` does the rest,
-because the ha process creates the store and assigns the role.
+The API port listens from the start and reports the progress of the start. A node alone takes its
+locks here; in a group the ports open first, because the ha process creates the store and assigns
+the role. A failed flush, or a component that ends, ends the process. Step after: ``replication``
+runs the node (``standalone``, ``node``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 
 from services.broker.api.cluster_calls import starting
@@ -30,9 +28,9 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.replication.cluster_view import ClusterView
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
+from services.broker.replication.standalone import StandaloneNode
 from services.broker.roles import RoleContext
 from services.broker.send.unique_ids import UniqueIds
-from services.broker.standalone import Standalone, StateNotRead
 from services.broker.watch import Watch
 from shared.files.os_disk import OsDisk
 from shared.metrics.process_facts import add_process_facts
@@ -50,8 +48,6 @@ from shared.runtime.lifecycle import (
 )
 from tidemark import __version__
 from tidemark.clock import Clock
-from tidemark.errors import CorruptRecord, DamagedFile, StoreError, StrayFile, WrongFileSize
-from tidemark.formats.checkpoint import BrokerState, Slot
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +81,7 @@ class Broker:
         self._clock = clock if clock is not None else SystemClock()
         self._health = Health(self._clock)
         self._gate = Gate(self._health)
-        self._node: GroupNode | None = None
+        self._node: StandaloneNode | GroupNode | None = None
         self.registry = Registry(SERVICE, config.series_limits)
         """A program that runs the service inside itself may register metrics of its own here."""
         add_process_facts(self.registry, is_ready=lambda: self._health.ready)
@@ -117,14 +113,8 @@ class Broker:
         self._show_delayed(api)
         server = await self._listen(closing, api)
         watch = Watch(store, self._health, self._stop, config.dispatch_lag_max)
-        context = self._role_context(doorbell, api, server, watch)
-        await run_parts(
-            self._stop,
-            {
-                "serve": lambda: self._serve(context, store, server),
-                "watch": watch.run,
-            },
-        )
+        node = StandaloneNode(self._role_context(doorbell, api, server, watch), store)
+        await self._run_node(node, store, server, doorbell, {"watch": watch.run})
 
     async def _run_in_group(self, closing: AsyncExitStack) -> None:
         """Run as a node of a group.
@@ -148,19 +138,26 @@ class Broker:
         view = ClusterView(config.cluster, config.sockets_dir, store.positions, self._clock)
         api.show_cluster(view)
         watch = Watch(store, self._health, self._stop, config.dispatch_lag_max)
-        context = self._role_context(doorbell, api, server, watch)
-        node = self._node = GroupNode(context, store, view)
-        await run_parts(
-            self._stop,
-            {
-                "node": lambda: node.run(self._stop),
-                "cluster-view": lambda: view.run(self._stop),
-                "watch": watch.run,
-            },
-        )
-        await server.close()
-        doorbell.close()
-        await asyncio.to_thread(store.stopped_clean)
+        node = GroupNode(self._role_context(doorbell, api, server, watch), store, view)
+        parts = {"cluster-view": lambda: view.run(self._stop), "watch": watch.run}
+        await self._run_node(node, store, server, doorbell, parts)
+
+    async def _run_node(
+        self,
+        node: StandaloneNode | GroupNode,
+        store: OpenStore,
+        server: ApiServer,
+        doorbell: Doorbell,
+        parts: Mapping[str, Callable[[], Awaitable[None]]],
+    ) -> None:
+        """Run the node and the other parts until stop; then answer the requests in progress, and
+        mark the store as cleanly stopped."""
+        self._node = node
+        await run_parts(self._stop, {"node": lambda: node.run(self._stop), **parts})
+        if node.closed_in_order:
+            await server.close()
+            doorbell.close()
+            await asyncio.to_thread(store.stopped_clean)
 
     def _role_context(
         self, doorbell: Doorbell, api: Api, server: ApiServer, watch: Watch
@@ -229,8 +226,7 @@ class Broker:
     @property
     def _is_primary(self) -> bool:
         """Whether this node accepts sends, as a master or as a standalone node."""
-        node = self._node
-        return self._gate.sends_open if node is None else node.is_master
+        return self._node is not None and self._node.is_master
 
     @property
     def _is_replica(self) -> bool:
@@ -257,63 +253,7 @@ class Broker:
             version=__version__,
         )
 
-    # -- start ----------------------------------------------------------------------------------
-
-    async def _serve(self, context: RoleContext, store: OpenStore, server: ApiServer) -> None:
-        """Recover, build, run until stop; with a damaged store, wait for stop without serving."""
-        self._health.enter("recovering")
-        store.positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
-        try:
-            await store.recover(self._health.recovery.progress, self._stop)
-        except (CorruptRecord, DamagedFile, StrayFile, WrongFileSize) as error:
-            await self._stay_unready(store, error)
-            return
-        if self._stop.is_set():
-            return
-        self._log_recovered(store)
-        context.broker.doorbell.ring("reput")
-        standalone = Standalone(context, store)
-        await asyncio.to_thread(standalone.start_appender)
-        try:
-            await standalone.run(self._stop, server)
-        except StateNotRead as error:
-            await self._stay_unready(store, error.fault)
-
-    async def _stay_unready(self, store: OpenStore, error: StoreError) -> None:
-        log.error(
-            "the store is damaged; nothing was cut, nothing is served",
-            extra={"event": "corrupt", "code": error.code, "detail": error.detail, **error.facts},
-        )
-        self._gate.fail(error)
-        self._health.add_reason(error.code, f"{error.detail} {error.advice}")
-        self._health.enter("unready")
-        store.positions.publish(Slot.BROKER_STATE, BrokerState.UNREADY)
-        await self._stop.wait()
-
-    def _log_recovered(self, store: OpenStore) -> None:
-        recovered = store.recovered
-        log.info(
-            "recovered",
-            extra={
-                "event": "recovered",
-                "end_offset": recovered.end,
-                "min_offset": recovered.min_offset,
-                "walked_bytes": recovered.walked_bytes,
-                "generation": recovered.generation,
-                "queues": len(recovered.next_queue_offsets),
-            },
-        )
-        if recovered.cut is not None:
-            log.warning(
-                "a torn tail was cut and kept aside",
-                extra={
-                    "event": "tail-cut",
-                    "start_offset": recovered.cut.start,
-                    "end_offset": recovered.cut.end,
-                    "path": str(recovered.cut.path),
-                    "reason": recovered.cut.reason,
-                },
-            )
+    # -- metrics --------------------------------------------------------------------------------
 
     def _show_store(self, store: OpenStore) -> None:
         self._metrics.show_store(

@@ -23,7 +23,7 @@ OFFSETS_END: Final = 1 << 62
 
 
 class RolePolicy(Protocol):
-    """The node's current role in its group (implemented by ``replication.standing``)."""
+    """The node's current role in its group (implemented by ``replication.role_policy``)."""
 
     def check_reads(self, *, anywhere: bool) -> None:
         """Raise the reader's error if another node has to be asked, or if it should retry later.

@@ -1,4 +1,4 @@
-"""Composition of the parts that handle delayed messages; ``serving`` calls it after replay."""
+"""Composition of the parts that handle delayed messages; ``consuming`` calls it after replay."""
 
 from __future__ import annotations
 

@@ -249,16 +249,6 @@ class LogContext:
         """Wake reput."""
         self.doorbell.ring(REPUT)
 
-    def epoch_recorded(self, end: PhysicalOffset) -> None:
-        """Publish the end of the record that opens the epoch, and flush: ha waits for it."""
-        self.positions.publish(Slot.EPOCH_RECORD_END, end)
-        self.flusher.hurry()
-        self.ring_ha()
-
-    def ring_ha(self) -> None:
-        """Wake ha."""
-        self.doorbell.ring(HA)
-
     def appended(self, long_polls: LongPolls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
         """Schedule flush and commit, and wake readers: these queues got messages up to end."""
         self.flusher.appended()
@@ -276,11 +266,6 @@ class LogContext:
             "the wall clock stepped back; store times follow it, look-ups by time may be inexact",
             extra={"event": "clock-step", "step_ms": step_ms, "pid": os.getpid()},
         )
-
-    def close_clean(self) -> None:
-        """Close and mark the stop as clean; call it when everything is flushed. Blocks."""
-        self.appender.close(clean=True)
-        self.store.stopped_clean()
 
     def abandon(self) -> None:
         """Close without marking the stop as clean, so that the next start recovers. Blocks."""

@@ -142,7 +142,7 @@ class EndlessTerm:
 
     def reached(self, promised: Promise) -> Reached | None:
         """Return the promised level: no other node can have taken over meanwhile."""
-        return Reached(promised.level, 1)
+        return _REACHED_MEMORY if promised is _IN_MEMORY else _REACHED_DISK
 
     def interrupted(
         self, level: AckLevel, results: Sequence[dict[str, Any]], *, is_on_disk: bool
@@ -161,6 +161,8 @@ Term = GrantedTerm | EndlessTerm
 
 _IN_MEMORY: Final = Promise(AckLevel.MEMORY, 1, asked=True)
 _ON_DISK: Final = Promise(AckLevel.DISK, 1, asked=True)
+_REACHED_MEMORY: Final = Reached(AckLevel.MEMORY, 1)
+_REACHED_DISK: Final = Reached(AckLevel.DISK, 1)
 
 
 def fenced(safe: str) -> Fenced:

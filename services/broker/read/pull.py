@@ -22,7 +22,6 @@ from services.broker.read.long_polls import LongPolls, Polls, Wake, Watcher
 from services.broker.request_classes import held
 from shared.files.pull import PullResult, PullStatus, get_message
 from shared.runtime.budget import Budget
-from shared.runtime.doorbell import Doorbell
 from tidemark.errors import BadTags, DamagedFile, NotServing
 from tidemark.formats import hashing
 from tidemark.formats.record import Checks
@@ -30,8 +29,6 @@ from tidemark.formats.select import Wanted
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 TAGS_MAX: Final = 128
-POLL_BUSY_S: Final = 0.001
-POLL_IDLE_S: Final = 0.1
 CHECK_CLIENTS_S: Final = 1.0
 """Interval at which all held pulls are checked for disconnected clients."""
 
@@ -327,17 +324,6 @@ class Puller:
             timer.cancel()
             self.long_polls.let_go(held)
 
-    async def run(self, stop: asyncio.Event, doorbell: Doorbell) -> None:
-        """Wake held pulls when ``dispatched`` advances, until stop; then release all of them."""
-        stopper = asyncio.create_task(_wake_on(stop, doorbell))
-        try:
-            while not stop.is_set():
-                expects = self.wake_held()
-                await doorbell.wait(POLL_BUSY_S if expects else POLL_IDLE_S)
-        finally:
-            stopper.cancel()
-            self.long_polls.close()
-
     def wake_held(self) -> bool:
         """Wake the held pulls with new messages; return whether undispatched ones are expected."""
         dispatched = self._dispatched()
@@ -356,8 +342,3 @@ class Puller:
 def _wants_more(result: PullResult, offset: int) -> bool:
     """Return whether a pull may wait: it is at the queue's end, or after filtered messages."""
     return result.status in _AGAIN or (result.status in _END and result.next_offset == offset)
-
-
-async def _wake_on(stop: asyncio.Event, doorbell: Doorbell) -> None:
-    await stop.wait()
-    doorbell.wake()

@@ -1,1 +1,1 @@
-"""The broker of a node of a group: a slave until ha grants it an epoch, then the master for it."""
+"""The roles of a broker: master, in a group or alone, and slave until ha grants an epoch."""

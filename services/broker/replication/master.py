@@ -1,14 +1,11 @@
-"""One epoch of this node as the master, from ha's grant to the release of the append lock.
+"""One term of this node as the master: of its group, or of itself if it is alone.
 
-1. The append lock is taken, and the grant checked again: ha may have ended it meanwhile. 2. The log
-is recovered, the state read to its end. 3. SERVING_EPOCH is published: later records are of this
-epoch; the record that opens the epoch is appended, and EPOCH_RECORD_END is its end. 4. When ha
-reports that the group has confirmed it, and reput has dispatched it, sends and reads open. 5. When
-the grant ends, nothing more is appended or answered, waiting callers get an error, the running
-flush ends, and only then is the lock released: ha cuts and copies from there. After a kill between
-any two steps, ha finds out the state by the lock byte and the nonce.
-
-Step before: ``slave`` saw the grant. Step after: ``slave`` again.
+1. The log is recovered, the state read, the components are built (``Leadership``). 2. The first
+records of the term are appended. 3. When they are confirmed, sends open. 4. When the term ends,
+nothing more is appended or answered, waiting callers get an error, the running flush ends, and only
+then is the log released: in a group ha cuts and copies from there. A node alone is the master of a
+group of one: its term ends with the process. Step before: ``node`` or ``standalone``. Step after:
+in a group ``slave``.
 """
 
 from __future__ import annotations
@@ -17,186 +14,123 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Final
+from typing import Final, Protocol
 
-from services.broker.building import BuiltComponents, build_with
+from services.broker.building import BuiltComponents
 from services.broker.log.log_context import LogContext
-from services.broker.log.term import GrantedTerm
-from services.broker.replication.followed_state import FollowedState
-from services.broker.replication.grouped_store import GroupedStore
-from services.broker.replication.role_policy import MasterPolicy, PromotingPolicy, SlavePolicy
+from services.broker.log.term import Term
 from services.broker.roles import RoleContext
 from shared.runtime.lifecycle import run_parts
-from shared.state.records import STATE_QUEUE, STATE_TOPIC
-from tidemark.errors import (
-    CorruptRecord,
-    DamagedFile,
-    DiskFull,
-    NotServing,
-    ReadOnlyDisk,
-    StoreError,
-    SwitchingOver,
-)
-from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
+from tidemark.errors import NotServing, SwitchingOver
+from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
 
-LOCK_POLL_S: Final = 0.002
 BUSY_POLL_S: Final = 0.001
-IDLE_POLL_S: Final = 0.05
-"""Poll interval for the end of a grant, in case a doorbell was lost."""
+SWITCH_POLL_S: Final = 0.05
 DRAIN_S: Final = 1.0
 """Maximum wait for running sends when the node stops."""
 Part = Callable[[], Coroutine[None, None, None]]
 
 
-class Master:
-    """This node's broker for one epoch."""
-
-    def __init__(
-        self,
-        context: RoleContext,
-        term: GrantedTerm,
-        make_log_context: Callable[[GrantedTerm], LogContext],
-        store: GroupedStore,
-        followed: FollowedState,
-        *,
-        afterwards: SlavePolicy,
-    ) -> None:
-        """afterwards: state of the gate when the term is over."""
-        self._term = term
-        self._make_log_context = make_log_context
-        self._store = store
-        self._positions = store.positions
-        self._followed = followed
-        self._context = context
-        self._doorbell = context.broker.doorbell
-        self._health = context.broker.health
-        self._gate = context.gate
-        self._afterwards = afterwards
-        self._over = asyncio.Event()
-        self._confirmed = asyncio.Event()
-        self._flush_stop = asyncio.Event()
-        self._trouble: Trouble | None = None
-        self._appending_ended: dict[str, asyncio.Event] = {}
-
-    async def run(self, stop: asyncio.Event, leaving: asyncio.Event) -> None:
-        """Serve until the grant ends or stop is set; the append lock is free again on return.
-
-        leaving: set before stop, if the process is to end; the grant may end in between. Raises the
-        error that ends a part, for example a failed flush.
-        """
-        stopper = asyncio.create_task(self._end_on(stop))
-        self._gate.take_role(PromotingPolicy())
-        self._health.enter("promoting")
-        # Before SERVING_EPOCH: ha counts what it reads behind that as of this epoch.
-        self._positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
-        try:
-            if await self._take_append_lock():
-                await self._open_and_serve(stop, leaving)
-        finally:
-            stopper.cancel()
-            self._shut()
-            self._store.give_append_lock_back()
-            self._doorbell.ring("ha")
-
-    # -- start ----------------------------------------------------------------------------------
-
-    async def _take_append_lock(self) -> bool:
-        """Take the append lock; return whether it is held and the grant still stands."""
-        while self._goes_on:
-            if await asyncio.to_thread(self._store.take_append_lock):
-                return self._term.is_valid
-            await self._doorbell.wait(LOCK_POLL_S)
-        return False
-
-    async def _open_and_serve(self, stop: asyncio.Event, leaving: asyncio.Event) -> None:
-        try:
-            log_context, built = await self._recover_and_build()
-        except (CorruptRecord, DamagedFile) as error:
-            self._gate.stay_shut(error, self._positions)
-            await self._wait_for_another(error, Trouble.DAMAGED)
-            return
-        except (DiskFull, ReadOnlyDisk) as error:
-            await self._wait_for_another(error, Trouble.DISK_FULL)
-            return
-        try:
-            await self._serve(log_context, built, stop, leaving)
-        finally:
-            # After a failure only: otherwise it is closed in order by then.
-            await asyncio.to_thread(log_context.abandon)
-
-    async def _recover_and_build(self) -> tuple[LogContext, BuiltComponents]:
-        """Recover, read the state to the log's end, build. Raises CorruptRecord, DamagedFile."""
-        store, progress = self._store, self._health.recovery.progress
-        recovered = await asyncio.to_thread(store.recover_for_term, progress)
-        while not store.dispatch_is_known and self._goes_on:
-            self._health.add_reason("catching-up", "reput has not begun: does it run?")
-            await self._doorbell.wait(LOCK_POLL_S)
-        dispatched = store.dispatched
-        self._health.add_reason(
-            "catching-up", f"the state is read to the log's end; {_left(dispatched, recovered.end)}"
-        )
-        log_context = self._make_log_context(self._term)
-        await asyncio.to_thread(log_context.start_appender)
-        known = recovered.next_queue_offsets
-        next_offset = int(known.get((STATE_TOPIC, STATE_QUEUE), 0))
-        state = await log_context.unit_checks.healed(
-            lambda: asyncio.to_thread(
-                self._followed.to_end, dispatched, recovered.end, next_offset
-            ),
-            lambda: self._goes_on,
-        )
-        built = build_with(log_context, self._context.metrics, state, known)
-        log.info(
-            "the log is recovered for an epoch",
-            extra={
-                "event": "term-recovered",
-                "epoch": self._term.epoch,
-                "end_offset": recovered.end,
-                "dispatched_offset": dispatched,
-                "walked_bytes": recovered.walked_bytes,
-                "generation": recovered.generation,
-            },
-        )
-        return log_context, built
+class Leadership(Protocol):
+    """How a node becomes the master and stops being it: in a group, or alone."""
 
     @property
-    def _goes_on(self) -> bool:
+    def term(self) -> Term:
+        """The term that it is about."""
+        ...
+
+    @property
+    def poll_s(self) -> float:
+        """Poll interval for what other processes publish, in case a doorbell was lost."""
+        ...
+
+    async def recover_and_build(self, over: asyncio.Event) -> BuiltComponents | None:
+        """Get the log and the state, and build the components on it.
+
+        over: set when the process stops. Returns None when the term is over, also if the node could
+        not serve until then because of damage.
+        """
+        ...
+
+    def begin(self) -> None:
+        """Report that the components serve; the first records are appended after this call."""
+        ...
+
+    def recorded(self, log_context: LogContext, end: PhysicalOffset) -> None:
+        """Have the first records confirmed; they end there."""
+        ...
+
+    def is_confirmed(self, log_context: LogContext, end: PhysicalOffset | None) -> bool:
+        """Return whether the first records are confirmed. end: of them; None: not appended yet."""
+        ...
+
+    def open(self) -> None:
+        """Open reads and sends, and report it."""
+        ...
+
+    def watch(self, log_context: LogContext) -> None:
+        """Report what would make another node the better master; called often."""
+        ...
+
+    def shut(self) -> None:
+        """Refuse reads and sends from now on; may be called again."""
+        ...
+
+    def release(self) -> None:
+        """Let others write the log: everything of this term is in its file."""
+        ...
+
+
+class Master:
+    """This node's broker for one term."""
+
+    def __init__(self, context: RoleContext, lead: Leadership) -> None:
+        self._lead = lead
+        self._term = lead.term
+        self._context = context
+        self._doorbell = context.broker.doorbell
+        self._clock = context.broker.clock
+        self._over = asyncio.Event()
+        self._confirmed = asyncio.Event()
+        self._recorded: PhysicalOffset | None = None
+        """End of the first records of this term; None: they are not appended yet."""
+        self._flush_stop = asyncio.Event()
+        self._appending_ended: dict[str, asyncio.Event] = {}
+
+    async def run(self, stop: asyncio.Event, leaving: asyncio.Event) -> bool:
+        """Serve until the term ends or stop is set; return whether the node served at all.
+
+        leaving: set before stop, if the process is to end; the term may end in between. The log is
+        released on return. Raises the error that ends a part, for example a failed flush.
+        """
+        stopper = asyncio.create_task(self._end_on(stop))
+        try:
+            built = await self._lead.recover_and_build(self._over)
+            if built is None:
+                return False
+            try:
+                await self._serve(built, stop, leaving)
+            finally:
+                # After a failure only: otherwise it is closed in order by then.
+                await asyncio.to_thread(built.core.log.abandon)
+            return True
+        finally:
+            stopper.cancel()
+            self._lead.shut()
+            self._lead.release()
+
+    @property
+    def _continues(self) -> bool:
         return self._term.is_valid and not self._over.is_set()
 
-    async def _wait_for_another(self, error: StoreError, trouble: Trouble) -> None:
-        """Report that another node would serve better, and wait until ha has switched to it."""
-        log.error(
-            "this node cannot be the master",
-            extra={"event": "cannot-lead", "code": error.code, "detail": error.detail},
-        )
-        self._health.clear_reason("catching-up")  # it waits for another node now
-        self._health.add_reason(
-            error.code,
-            f"{error.detail} {error.advice}",
-            lasting=trouble is Trouble.DAMAGED,
-        )
-        self._positions.publish(Slot.BROKER_TROUBLE, trouble)
-        self._positions.publish(Slot.BROKER_STATE, BrokerState.UNREADY)
-        self._doorbell.ring("ha")
-        while self._goes_on:
-            await self._doorbell.wait(IDLE_POLL_S)
-
-    # -- serving --------------------------------------------------------------------------------
-
     async def _serve(
-        self,
-        log_context: LogContext,
-        built: BuiltComponents,
-        stop: asyncio.Event,
-        leaving: asyncio.Event,
+        self, built: BuiltComponents, stop: asyncio.Event, leaving: asyncio.Event
     ) -> None:
+        log_context = built.core.log
         self._context.serve(built.components, log_context)
-        # From here ha reads this epoch in the page, and that no record of it is appended yet.
-        self._positions.publish(Slot.EPOCH_RECORD_END, 0)
-        self._positions.publish(Slot.SERVING_EPOCH, self._term.epoch)
-        self._doorbell.ring("ha")
+        self._lead.begin()
         opened = asyncio.Event()
         closed = asyncio.get_running_loop().create_future()
         parts: dict[str, Part] = {
@@ -207,7 +141,7 @@ class Master:
                     **log_context.committer_part(self._flush_stop),
                 }
             ),
-            "pulse": lambda: self._pulse(log_context, built, leaving),
+            "pulse": lambda: self._pulse(built, leaving),
             "snapshots": lambda: built.core.state_log.run(self._over),
             "config-files": lambda: built.config_files.run(self._over),
             **built.consuming.runners(self._over, opened, closed),
@@ -215,34 +149,36 @@ class Master:
 
         async def gate() -> None:
             try:
-                await self._open_and_close_gate(log_context, built, stop, opened)
+                await self._open_and_close_gate(built, stop, opened)
             finally:
-                closed.set_result(leaving.is_set())
+                # If the term is still valid, a part has failed, which ends the process.
+                closed.set_result(leaving.is_set() or self._term.is_valid)
 
         await run_parts(self._over, {**parts, "gate": gate})
 
     async def _open_and_close_gate(
-        self,
-        log_context: LogContext,
-        built: BuiltComponents,
-        stop: asyncio.Event,
-        opened: asyncio.Event,
+        self, built: BuiltComponents, stop: asyncio.Event, opened: asyncio.Event
     ) -> None:
-        """Open when the group has confirmed the epoch, and close in order."""
+        """Open when the first records are confirmed, and close in order."""
+        log_context = built.core.log
         try:
-            if await self._is_recorded(log_context, built) and await self._is_confirmed():
-                self._open()
+            if await self._is_recorded(built) and await self._is_confirmed():
+                self._lead.open()
                 opened.set()
             await self._over.wait()
+            opened.set()  # parts that never began then only see the end
             if stop.is_set() and self._term.is_valid:
-                self._shut()
+                self._lead.shut()
                 await built.consuming.finish()
+                # Nothing may follow the offsets that finish appended.
+                self._end_appends_and_pulls(built)
                 await self._answer_who_waits(log_context)
                 await built.config_files.write_all()
         finally:
-            opened.set()  # parts that never began then only see the end
-            self._shut()
-            self._let_go(log_context, built)
+            opened.set()
+            self._lead.shut()
+            self._end_appends_and_pulls(built)
+            log_context.durability.end_waits()
             self._flush_stop.set()
             for ended in self._appending_ended.values():
                 await ended.wait()
@@ -250,42 +186,42 @@ class Master:
                 log_context.appender.close, clean=not log_context.flusher.failed
             )
             # Not when all parts have ended: those that only read may take longer.
-            self._store.give_append_lock_back()
-            self._doorbell.ring("ha")
+            self._lead.release()
 
     async def _answer_who_waits(self, log_context: LogContext) -> None:
         """Let the group confirm what is in the log, for a bounded time: the node stops in order."""
-        clock = self._health.clock
-        until = clock.monotonic() + DRAIN_S
+        until = self._clock.monotonic() + DRAIN_S
         while log_context.durability.poll() and self._term.is_valid:
-            if clock.monotonic() > until:
+            if self._clock.monotonic() > until:
                 return
             await self._doorbell.wait(BUSY_POLL_S)
 
-    async def _is_recorded(self, log_context: LogContext, built: BuiltComponents) -> bool:
-        """Append the records that open the epoch; return False if the term ends before."""
-        while self._goes_on:
+    async def _is_recorded(self, built: BuiltComponents) -> bool:
+        """Append the first records of the term; return False if the term ends before."""
+        while self._continues:
             try:
                 end = await built.opening.run(self._over)
-                if end is not None:
-                    log_context.epoch_recorded(end)
-                return end is not None
+                if end is None:
+                    return False
+                self._recorded = end
+                self._lead.recorded(built.core.log, end)
+                self._doorbell.wake()  # from here on the confirmation is polled often
+                return True
             except SwitchingOver:
                 await self._tick()  # held by an earlier switch, which ha will end
             except NotServing:
-                if self._goes_on:
+                if self._continues:
                     raise
         return False
 
     async def _tick(self) -> None:
         """Wait for a moment, or for the end."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(IDLE_POLL_S):
+            async with asyncio.timeout(SWITCH_POLL_S):
                 await self._over.wait()
 
     async def _is_confirmed(self) -> bool:
-        """Wait until the epoch is confirmed and the queues cover it; False if the term ends
-        before."""
+        """Wait until the first records are confirmed; return False if the term ends before."""
         ended = asyncio.create_task(self._over.wait())
         confirmed = asyncio.create_task(self._confirmed.wait())
         try:
@@ -295,24 +231,9 @@ class Master:
             confirmed.cancel()
         return not self._over.is_set()
 
-    def _open(self) -> None:
-        self._gate.open_as(MasterPolicy(self._term))
-        self._health.clear_reason("catching-up")
-        self._health.enter("serving")
-        self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
-        self._doorbell.ring("ha")
-        log.info("serving as the master", extra={"event": "ready", "epoch": self._term.epoch})
-
-    def _shut(self) -> None:
-        """Stop presenting this node as the master."""
-        self._gate.shut()
-        self._gate.take_role(self._afterwards)
-
-    def _let_go(self, log_context: LogContext, built: BuiltComponents) -> None:
-        """Wake waiting callers: senders learn that the outcome is unknown, consumers that they must
-        pull again."""
+    def _end_appends_and_pulls(self, built: BuiltComponents) -> None:
+        """Append nothing more, and wake waiting consumers, which must pull again."""
         built.core.append.close()
-        log_context.durability.end_waits()
         built.components.read.puller.long_polls.close()
 
     def _appending(self, parts: dict[str, Part]) -> dict[str, Part]:
@@ -331,11 +252,9 @@ class Master:
 
         return {name: noted(name, part) for name, part in parts.items()}
 
-    async def _pulse(
-        self, log_context: LogContext, built: BuiltComponents, leaving: asyncio.Event
-    ) -> None:
+    async def _pulse(self, built: BuiltComponents, leaving: asyncio.Event) -> None:
         """Check what the others publish, with every doorbell, and often while a caller waits."""
-        durability, puller = log_context.durability, built.components.read.puller
+        log_context, puller = built.core.log, built.components.read.puller
         while not self._over.is_set():
             if not self._term.is_valid:
                 # A broker that is stopped has asked ha to switch to another node.
@@ -346,45 +265,15 @@ class Master:
                 )
                 self._over.set()
                 return
-            self._publish_trouble(log_context)
-            senders_wait, pullers_wait = durability.poll(), puller.wake_held()
-            opening = not self._confirmed.is_set()
-            if opening and self._epoch_record_is_seen(log_context):
+            self._lead.watch(log_context)
+            senders_wait, pullers_wait = log_context.durability.poll(), puller.wake_held()
+            opens = not self._confirmed.is_set()
+            if opens and self._lead.is_confirmed(log_context, self._recorded):
                 self._confirmed.set()
-            busy = senders_wait or pullers_wait or opening
-            await self._doorbell.wait(BUSY_POLL_S if busy else IDLE_POLL_S)
-
-    def _publish_trouble(self, log_context: LogContext) -> None:
-        """Report, when it changes, whether a node with more free disk space would serve better."""
-        files = log_context.files
-        is_full = files.failure is not None or files.refusal is not None
-        trouble = Trouble.DISK_FULL if is_full else Trouble.NONE
-        if trouble is not self._trouble:
-            self._trouble = trouble
-            self._positions.publish(Slot.BROKER_TROUBLE, trouble)
-            self._doorbell.ring("ha")
-        self._gate.publish_damage(self._positions)
-
-    def _epoch_record_is_seen(self, log_context: LogContext) -> bool:
-        """Return whether the record that opens the epoch is confirmed and dispatched; otherwise the
-        health states what is missing."""
-        end = self._positions.get(Slot.EPOCH_RECORD_END)
-        dispatched = log_context.dispatched()
-        if end and self._term.is_master and dispatched >= end:
-            return True
-        waits = "the group has not confirmed the record that opens the epoch"
-        if end and self._term.is_master:
-            waits = _left(dispatched, end)
-        self._health.add_reason("catching-up", waits)
-        return False
+            is_busy = senders_wait or pullers_wait or (opens and self._recorded is not None)
+            await self._doorbell.wait(BUSY_POLL_S if is_busy else self._lead.poll_s)
 
     async def _end_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self._over.set()
         self._doorbell.wake()
-
-
-def _left(dispatched: int, end: int) -> str:
-    """Describe how far reput is behind the end of the log."""
-    left = max(0, end - dispatched)
-    return f"reput has dispatched {dispatched} of {end} bytes, {left} are left"

@@ -15,6 +15,7 @@ from services.broker.log.log_context import LogContext, Readers
 from services.broker.log.term import GrantedTerm
 from services.broker.replication.cluster_view import ClusterView
 from services.broker.replication.followed_state import FollowedState
+from services.broker.replication.group_leadership import GroupLeadership
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.leaving import leave
 from services.broker.replication.master import Master
@@ -30,6 +31,9 @@ SETTLE_S: Final = 2.0
 
 class GroupNode:
     """One start of the broker of a node of a group."""
+
+    closed_in_order: Final = True
+    """``stopped_clean`` finds in the page whether the store is closed in order."""
 
     def __init__(
         self,
@@ -88,7 +92,7 @@ class GroupNode:
         term = self._term = GrantedTerm(
             store.positions, self._clock, epoch=epoch, nonce=store.nonce
         )
-        master = Master(
+        lead = GroupLeadership(
             self._context,
             term,
             self._log_context,
@@ -101,7 +105,7 @@ class GroupNode:
             leave(stop, may_end, term, store.positions, self._doorbell, self._clock)
         )
         try:
-            await master.run(may_end, stop)
+            await Master(self._context, lead).run(may_end, stop)
         finally:
             leaving.cancel()
             self._term = None

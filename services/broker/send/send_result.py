@@ -76,10 +76,6 @@ class SendResult:
         made._appended = None
         return made
 
-    def note_reached(self, level: AckLevel, copies: int) -> None:
-        """Record the level that the send reached, on how many copies."""
-        self.level, self.copies = level, copies
-
     def packed(self) -> bytes:
         """Return the body of the answer in msgpack."""
         appended = self._appended

@@ -180,7 +180,7 @@ class Sender:
                 result,
                 end,
             )
-        result.note_reached(*reached)
+        result.level, result.copies = reached
         self._counts.answered(result.level, self.clock.monotonic() - send.started)
 
     async def file_made(self) -> None:

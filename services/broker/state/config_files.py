@@ -43,8 +43,6 @@ WRITE_SHARE: Final = 20
 """Interval between two writes of a file, as a multiple of the time that a write takes."""
 GROUPS_AT_ONCE: Final = 500
 """Groups copied without yielding to the event loop."""
-ALONE: Final = 0
-"""Epoch of a standalone node, which has no epoch table."""
 
 T = TypeVar("T")
 
@@ -113,7 +111,7 @@ class ConfigFiles:
         delay_now: Callable[[], DelayState],
         clock: Clock,
         flushed: Callable[[], int],
-        epoch: int = ALONE,
+        epoch: int = 0,
     ) -> None:
         """state: the served state. flushed: returns the end of the log that the state covers.
         epoch: the epoch in which it was written, in a group; a slave gets it by ``followed``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.broker.replication import grouped_store, master
+from services.broker.replication import group_leadership, grouped_store, master
 from services.ha.core import following, mastership, recreation, switchover
 from tests.simulation.replication.mutation import change
 
@@ -46,10 +46,10 @@ HELLO_BEFORE_THE_PROMISE_IS_DURABLE: Final = change(
 """A slave follows a new master while its promise is being written."""
 
 GRANT_NOT_LOOKED_AT_WITH_BYTE_0: Final = change(
-    master,
+    group_leadership,
     (
         "            if await asyncio.to_thread(self._store.take_append_lock):\n"
-        "                return self._term.is_valid\n",
+        "                return self.term.is_valid\n",
         "            if await asyncio.to_thread(self._store.take_append_lock):\n"
         "                return True\n",
     ),
