@@ -55,7 +55,7 @@ class Beginning(Trying):
         founder = self._holding[0] if self._holding else machines[0]
         if len(self._holding) < 2:
             self._arm(founder)
-            self._know_log_of(founder)
+            self._take_as_confirmed(founder)
         waiting = random.sample(machines, len(machines))
         group.is_struck = True  # Nodes report that they wait for each other for long.
         while waiting:
@@ -73,7 +73,7 @@ class Beginning(Trying):
         group.on_made.clear()
         group.is_struck = False
 
-    def _know_log_of(self, machine: Machine) -> None:
+    def _take_as_confirmed(self, machine: Machine) -> None:
         """Take the log of a store from before the group as confirmed: it must not be lost."""
         self._history.records.extend(machine.log(0, machine.flushed))
 
@@ -142,7 +142,7 @@ class Beginning(Trying):
             )
         emptied = self._random.choice(self._holding)
         (founder,) = (machine for machine in self._holding if machine is not emptied)
-        self._know_log_of(founder)
+        self._take_as_confirmed(founder)
         group.cut_power(emptied)
         emptied.replace_volume()
         group.boot(emptied)

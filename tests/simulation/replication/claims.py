@@ -56,7 +56,7 @@ class Claims:
         is_cut = {ha.node} & (group.lease.unreachable | group.lease.deaf)
         reads = group.healed and not is_cut and group.lease.stored and not history.went_back
         wrong = (state is State.IN_SYNC and not is_in) or (state is State.CATCHUP and is_in)
-        self._must_not_last(
+        self._must_end_soon(
             (ha.node, "place"),
             bool(reads and wrong),
             LEARNED_US,
@@ -69,7 +69,7 @@ class Claims:
         assert ha.replica is not None
         term, page = ha.replica.leadership.term, ha.machine
         switches = term is None or term.switch is not None or term.granted is None
-        self._must_not_last(
+        self._must_end_soon(
             (ha.node, "held"),
             bool(page.slot(Slot.SENDS_HELD)) and not switches,
             FREED_US,
@@ -85,14 +85,14 @@ class Claims:
         few = page.slot(Slot.IN_SYNC_SIZE) < page.slot(Slot.MIN_IN_SYNC)
         is_reported = BELOW_MINIMUM in own.alarms
         changed_us = page.changed_us.get(Slot.IN_SYNC_SIZE, 0)
-        self._must_not_last(
+        self._must_end_soon(
             (ha.node, "few"),
             is_granted and few and not is_reported,
             SHORT_US + RAISED_US,
             f"{ha.node} refuses sends for too few members, but raises no alarm",
             not_before_us=changed_us,
         )
-        self._must_not_last(
+        self._must_end_soon(
             (ha.node, "enough"),
             is_reported and (term is None or (is_granted and not few)),
             RAISED_US,
@@ -100,7 +100,7 @@ class Claims:
             not_before_us=changed_us,
         )
 
-    def _must_not_last(
+    def _must_end_soon(
         self, claim: tuple[str, str], wrong: bool, us: int, why: str, *, not_before_us: int = 0
     ) -> None:
         now_us = self._group.timeline.now_us

@@ -38,7 +38,7 @@ class ConfirmedLog(GroupFacts):
         """Check a confirm offset (B, D): its bytes are durable and equal to the confirmed log, or
         extend it."""
         known = len(self.confirmed)
-        self._must_be_one_history(node, min(confirm, known), "confirms")
+        self._must_match_confirmed(node, min(confirm, known), "confirms")
         must_be_durable(node, confirm - ACK_CHECKED_SIZE, confirm)
         if confirm > known:
             self.records.extend(node.log(known, confirm))
@@ -90,7 +90,7 @@ class ConfirmedLog(GroupFacts):
             for other in nodes[index + 1 :]:
                 _check_pair(one, other)
 
-    def _must_be_one_history(self, node: Machine, end: int, what: str) -> None:
+    def _must_match_confirmed(self, node: Machine, end: int, what: str) -> None:
         first = node.begins_at
         found, known = node.log(first, end), self.confirmed[first:end]
         is_same = node.name in self.damaged or found == known

@@ -50,24 +50,24 @@ class History(ClientAnswers):
             case Slot.FLUSHED:
                 must_be_durable(machine, machine.slot(slot), value)
             case Slot.CONFIRM:
-                self._must_be_of_the_epoch_that_is_appended(machine, process)
+                self._must_confirm_in_served_epoch(machine, process)
                 self.confirm_moved(machine, value)
             case Slot.IN_SYNC_SIZE:
                 self._must_be_in_the_set(machine, value)
             case Slot.LEASE_DEADLINE if value:
                 self._must_be_within_the_lease(machine, process, value)
             case Slot.GENERATION if process.name == "broker":
-                self._must_be_granted_still(machine, process)
+                self._must_have_reloaded_grant(machine, process)
             case Slot.MIN if process.name == "broker" and value > machine.slot(slot):
                 self.expires(machine, value)
             case Slot.ROLE if value in (NodeRole.HALTED, NodeRole.RESYNC):
                 confirm = max(machine.slot(Slot.CONFIRM), machine.noted_confirm)
-                self.needs_help(machine, NodeRole(value), confirm)
+                self.halts_or_resyncs(machine, NodeRole(value), confirm)
             case Slot.SERVING_EPOCH if value:
                 self.serves(machine, value, machine.boot)
                 self.check_equal_histories()
             case Slot.DISPATCHED | Slot.DISPATCHED_DURABLE:
-                self._must_be_one_history(machine, value, "dispatches")
+                self._must_match_confirmed(machine, value, "dispatches")
 
     def writes(self, machine: Machine, process: Process, what: str) -> None:
         """Check that a process which writes to the log, or has replaced the epoch table, holds byte
@@ -164,7 +164,7 @@ class History(ClientAnswers):
                 f"{machine.name} counts that {member.node} has its log up to {end}, which is not so"
             )
 
-    def gives_log_back(self, machine: Machine, process: Process) -> None:
+    def releases_log(self, machine: Machine, process: Process) -> None:
         """Check that a broker which releases byte 0 does not claim to serve an epoch afterwards."""
         serving = machine.slot(Slot.SERVING_EPOCH)
         if process.name == "broker" and serving:
@@ -182,7 +182,7 @@ class History(ClientAnswers):
         if not machine.is_being_emptied:
             must_be_durable(machine, confirm - ACK_CHECKED_SIZE, confirm)
 
-    def cut_is_over(self, machine: Machine) -> None:
+    def finishes_cut(self, machine: Machine) -> None:
         """Check at the removal of an intent that all changes are durable: bytes, names and
         offsets."""
         if machine.is_being_emptied:
@@ -206,10 +206,8 @@ class History(ClientAnswers):
             raise Violation(
                 f"{machine.name} empties its store without the locks of broker and reput"
             )
-        if machine.left_behind:
-            raise Violation(
-                f"{machine.name} has emptied its store except for {machine.left_behind}"
-            )
+        if machine.leftovers:
+            raise Violation(f"{machine.name} has emptied its store except for {machine.leftovers}")
 
     def writes_table(self, machine: Machine, table: Sequence[EpochStart], *, begins: bool) -> None:
         """Check a new epoch table. begins: its master starts a term, at the end of its log."""
@@ -231,7 +229,7 @@ class History(ClientAnswers):
         """Check that the log is durable up to the end that a disk thread reports."""
         must_be_durable(machine, end - ACK_CHECKED_SIZE, end)
 
-    def _must_be_granted_still(self, machine: Machine, process: Process) -> None:
+    def _must_have_reloaded_grant(self, machine: Machine, process: Process) -> None:
         """Check that the broker has reloaded its grant after it took byte 0; recovery takes a
         while."""
         if process.fence_loaded_us < machine.taken_us[Role.APPEND]:
@@ -240,7 +238,7 @@ class History(ClientAnswers):
                 "before it took byte 0"
             )
 
-    def _must_be_of_the_epoch_that_is_appended(self, machine: Machine, process: Process) -> None:
+    def _must_confirm_in_served_epoch(self, machine: Machine, process: Process) -> None:
         """Check that the broker appends in the epoch of this confirm offset, so that senders do not
         mix them."""
         if process.name != "ha":
@@ -257,7 +255,7 @@ class History(ClientAnswers):
                 f"but its broker still appends under epoch {appending}"
             )
 
-    def needs_help(self, node: Machine, role: NodeRole, confirm: int) -> None:
+    def halts_or_resyncs(self, node: Machine, role: NodeRole, confirm: int) -> None:
         """Check that an undamaged node neither halts nor gives up confirmed records.
 
         A node without confirmed records may be copied anew: its master lost them before they were

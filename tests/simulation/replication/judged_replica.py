@@ -77,7 +77,7 @@ class JudgedReplica:
         if isinstance(event, Received) and event.frame.type is FrameType.CAMPAIGN_NOW:
             ha.history.campaign_now_us[ha.node] = ha.machine.timeline.now_us
         if isinstance(event, Received) and not ha.history.epoch:
-            self._note_description(event.frame)
+            self._note_status(event.frame)
         if isinstance(event, LinkUp) and event.outbound:
             self._repeats.connected(event.peer.node)
         seen = self._replica.context.session.stored
@@ -111,7 +111,7 @@ class JudgedReplica:
             )
         return effects
 
-    def _note_description(self, frame: Frame) -> None:
+    def _note_status(self, frame: Frame) -> None:
         match _parsed(frame):
             case StatusOk(node=node):
                 self._steps.receives_status(node)
@@ -180,7 +180,7 @@ class JudgedReplica:
                 term = self._replica.leadership.term
                 switches = term is not None and term.switch is not None and term.switch.fenced
                 if switches and lease.holder is None and lease.handover_to is not None:
-                    self._must_be_for_its_target(lease.handover_to)
+                    self._must_release_to_target(lease.handover_to)
                 history.writes_lease(
                     ha.machine, base.lease, lease, renews=renews, switches=switches
                 )
@@ -216,7 +216,7 @@ class JudgedReplica:
                     f"to {slave.end}"
                 )
 
-    def _must_be_for_its_target(self, target: str) -> None:
+    def _must_release_to_target(self, target: str) -> None:
         """Check that a switch releases the lease for the target that the command named."""
         switch = self._replica._handover._switch
         wanted = target if switch is None else self._ha.targets.get(switch.token, target)

@@ -88,16 +88,15 @@ class LosingLease(Trying):
                 renewed += 1
 
         self._world.operator_paused = True
-        group.on_lease.append(lose)
-        token = group.command("pause", {}, machine)
-        assert token is not None, "the group is whole"
-        if machine is master:
-            self._until(lambda: machine.name in group.lease.deaf, QUIET_MS)
-            self._wait(DEAF_MS[1])
-        else:
-            self._until(lambda: renewed > 0, QUIET_MS)
-        group.lease.deaf.clear()
-        group.on_lease.remove(lose)
+        with self._on_lease_change(lose):
+            token = group.command("pause", {}, machine)
+            assert token is not None, "the group is whole"
+            if machine is master:
+                self._until(lambda: machine.name in group.lease.deaf, QUIET_MS)
+                self._wait(DEAF_MS[1])
+            else:
+                self._until(lambda: renewed > 0, QUIET_MS)
+            group.lease.deaf.clear()
         self._until(lambda: token in ha.replies, QUIET_MS)
         reply, known = ha.replies.get(token), True if machine is master else None
         # If the master has written the lease since, another node cannot know which node made the
@@ -126,10 +125,9 @@ class LosingLease(Trying):
                 group.network.break_links(master.name, slave.name)
                 self._lose(slave, ["ha"])
 
-        group.on_lease.append(lose)
-        self._bring_back()
-        self._until(lambda: self._is_member(slave), AGAIN_MS)
-        group.on_lease.remove(lose)
+        with self._on_lease_change(lose):
+            self._bring_back()
+            self._until(lambda: self._is_member(slave), AGAIN_MS)
         self._wait(self._random.randint(*DEAF_MS))
         group.lease.deaf.clear()
         self._bring_back()

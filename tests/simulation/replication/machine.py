@@ -63,7 +63,7 @@ class Judge(Protocol):
         """A process has written the confirm offset to its file."""
         ...
 
-    def cut_is_over(self, machine: Machine) -> None:
+    def finishes_cut(self, machine: Machine) -> None:
         """A process is about to remove the intent of a cut or a resync."""
         ...
 
@@ -71,7 +71,7 @@ class Judge(Protocol):
         """The intent to cut the log at point was written to its file."""
         ...
 
-    def gives_log_back(self, machine: Machine, process: Process) -> None:
+    def releases_log(self, machine: Machine, process: Process) -> None:
         """A process is about to release byte 0."""
         ...
 
@@ -184,7 +184,7 @@ class Machine(StoreView):
     def unlinks(self, path: Path) -> None:
         """Check before a name is removed."""
         if path == INTENT:
-            self._judge.cut_is_over(self)
+            self._judge.finishes_cut(self)
 
     def touched(self, path: Path, process: Process) -> None:
         """Check after a name was created, replaced or removed."""
@@ -222,7 +222,7 @@ class Machine(StoreView):
         """Release the byte if the process holds it."""
         if self._locks.get(byte) is process:
             if byte == Role.APPEND:
-                self._judge.gives_log_back(self, process)
+                self._judge.releases_log(self, process)
             del self._locks[byte]
 
     def holds(self, byte: int, process: Process) -> bool:

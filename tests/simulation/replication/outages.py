@@ -34,7 +34,7 @@ MOVED_MS: Final = 3_000
 """Time within which a planned switch has ended, with or without success."""
 SAMPLED_MS: Final = 300
 """ha samples the heartbeats of its services several times within this."""
-ILL_MS: Final = 2_500
+TROUBLE_MS: Final = 2_500
 """Time within which a node that cannot lead has reported it."""
 
 
@@ -149,21 +149,20 @@ class Outages(Trying):
         what = self._random.choice(("broker", "reput", "disk"))
         if what == "disk":
             sick.is_full = True
-            if not self._until(lambda: bool(sick.slot(Slot.BROKER_TROUBLE)), ILL_MS):
+            if not self._until(lambda: bool(sick.slot(Slot.BROKER_TROUBLE)), TROUBLE_MS):
                 what = ""  # The broker may not have noticed the full disk yet.
         else:
             self._lose(sick, [what])
-            self._wait(ILL_MS)
+            self._wait(TROUBLE_MS)
         holders: list[str] = []
 
         def note(_: Lease, now: Lease) -> None:
             if now.holder is not None:
                 holders.append(now.holder.node)
 
-        group.on_lease.append(note)
-        self._lose(master, SERVICES)
-        self._until(lambda: well.name in holders, AGAIN_MS)
-        group.on_lease.remove(note)
+        with self._on_lease_change(note):
+            self._lose(master, SERVICES)
+            self._until(lambda: well.name in holders, AGAIN_MS)
         sick.is_full = False
         if what and (well.name not in holders or sick.name in holders):
             raise Violation(
@@ -181,7 +180,7 @@ class Outages(Trying):
         sick = self._any_but(master)
         epoch, what = history.epoch, self._random.choice(("broker", "reput"))
         self._lose(sick, [what])
-        self._wait(ILL_MS)
+        self._wait(TROUBLE_MS)
         is_stopping = group.plan.nodes > 2 and self._random.random() < 0.5
         arguments = {"reason": "stopping"} if is_stopping else {"to": sick.name}
         reply = self._reply_to("switchover", arguments, master)

@@ -158,16 +158,15 @@ class Stalling(Trying):
     def _wake_late(self) -> None:
         """ha of a master that is paused beyond its deadline, but not until its lease has run out,
         renews the lease. That costs a pause and no epoch."""
-        group, history, master = self._group, self._history, self._master()
+        history, master = self._history, self._master()
         epoch, renewed_us = history.epoch, 0
 
         def note(before: Lease, now: Lease) -> None:
             nonlocal renewed_us
             renewed_us = self._timeline.now_us
 
-        group.on_lease.append(note)
-        self._until(lambda: renewed_us > 0, QUIET_MS)
-        group.on_lease.remove(note)
+        with self._on_lease_change(note):
+            self._until(lambda: renewed_us > 0, QUIET_MS)
         self._wait(AGED_MS)
         process = master.processes["ha"]
         process.pause()

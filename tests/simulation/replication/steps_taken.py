@@ -84,14 +84,14 @@ class StepsTaken:
         if ha.history.clocks_wrong:
             return  # A process whose clock jumps assumes that it was paused.
         if isinstance(campaign, Campaign) and not campaign._forced:
-            self._must_have_let_others_try()
+            self._must_pause_after_loss()
             self._must_have_run_out()
-        if lacking := self._lacking():
+        if lacking := self._missing_service():
             raise Violation(f"{ha.node} campaigns for the lease, but its {lacking}")
         if isinstance(campaign, Founding):
-            self._must_have_heard_all()
+            self._must_know_all_nodes()
 
-    def _lacking(self) -> str:
+    def _missing_service(self) -> str:
         """Description of the first service that is known to be gone or paused; empty if all run."""
         ha, now_us = self._ha, self._ha.machine.timeline.now_us
         for service in NEEDED:
@@ -109,10 +109,10 @@ class StepsTaken:
         ha, facts = self._ha, status.facts
         if ha.history.clocks_wrong:
             return
-        if facts.services_move and (lacking := self._lacking()):
+        if facts.services_move and (lacking := self._missing_service()):
             raise Violation(f"{ha.node} reports that it can serve, but its {lacking}")
 
-    def _must_have_let_others_try(self) -> None:
+    def _must_pause_after_loss(self) -> None:
         ha = self._ha
         now_us = ha.machine.timeline.now_us
         # The node need not wait if a master has released the lease for it.
@@ -223,7 +223,7 @@ class StepsTaken:
                 f"{term.epoch}"
             )
 
-    def _must_have_heard_all(self) -> None:
+    def _must_know_all_nodes(self) -> None:
         """Check that a founder has the status of every node: none of the volumes was in a group,
         and which one has records."""
         ha, now_us = self._ha, self._ha.machine.timeline.now_us

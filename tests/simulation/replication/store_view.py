@@ -267,7 +267,7 @@ class StoreView:
         return node if isinstance(node, Inode) else None
 
     @property
-    def left_behind(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Files of the previous log that an emptied store would still have after a power cut."""
         log = self._directory()
         files = [] if log is None else list(log.durable)

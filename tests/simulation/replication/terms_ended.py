@@ -75,12 +75,12 @@ class TermsEnded:
         if own.stopping or own.halted or own.ending or own.damage or own.count.resyncs:
             return
         late = term.deadline_ms is None or own.now_ms >= term.deadline_ms
-        if late or self._is_sick or (not term.gate_open and self._has_others):
+        if late or self._has_fault or (not term.gate_open and self._has_others):
             return
         raise Violation(f"{ha.node} ends its own epoch {term.epoch} without a reason")
 
     @property
-    def _is_sick(self) -> bool:
+    def _has_fault(self) -> bool:
         """Whether its disk or its broker has, or recently had, a fault that ends a term."""
         machine = self._ha.machine
         now_us, broker = machine.timeline.now_us, machine.processes.get("broker")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from services.ha.core.effects import Reply
@@ -10,6 +11,7 @@ from services.ha.core.failover import State
 from services.ha.core.handover import STALLED
 from services.ha.core.liveness import FORGIVEN_PER_MS, STALLED_LEASES_MAX
 from services.ha.core.replica import Replica
+from services.ha.lease.value import Lease
 from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
@@ -95,6 +97,13 @@ class Trying:
             return None
         self._until(lambda: token in service.replies, within_ms)
         return service.replies.get(token)
+
+    @contextmanager
+    def _on_lease_change(self, call: Callable[[Lease, Lease], None]) -> Iterator[None]:
+        """Call with the lease before and after each change, for the length of a ``with``."""
+        self._group.on_lease.append(call)
+        yield
+        self._group.on_lease.remove(call)
 
     def _lose(self, machine: Machine, services: Iterable[str]) -> None:
         """Kill services. They stay away until ``_bring_back``."""

@@ -43,10 +43,9 @@ class Winning(Trying):
             if now.holder is not None and now.holder.node == winner.name:
                 process.pause()
 
-        group.on_lease.append(stop)
-        group.command("switchover", {"to": winner.name})
-        is_stopped = self._until(lambda: process.paused, SWITCH_MS)
-        group.on_lease.remove(stop)
+        with self._on_lease_change(stop):
+            group.command("switchover", {"to": winner.name})
+            is_stopped = self._until(lambda: process.paused, SWITCH_MS)
         if is_stopped and winner.slot(Slot.BROKER_STATE) != BrokerState.SERVING:
             self._must_move_from(winner, AGAIN_MS, f"its {service} is paused")
         process.resume()

@@ -36,7 +36,7 @@ from tidemark.offsets import Epoch, PhysicalOffset
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
-ILL_MS: Final = 3_000
+TROUBLE_MS: Final = 3_000
 """Time within which broker or reput has noticed and published that there is no room."""
 SEEN_MS: Final = 300
 """Time within which ha has read that and reported it to the other nodes."""
@@ -93,10 +93,9 @@ class WithoutRoom(Trying):
             if now.holder is not None and now.holder.node == winner.name:
                 winner.is_full = True
 
-        group.on_lease.append(fill)
-        group.command("switchover", {"to": winner.name})
-        self._until(lambda: winner.is_full, QUIET_MS)
-        group.on_lease.remove(fill)
+        with self._on_lease_change(fill):
+            group.command("switchover", {"to": winner.name})
+            self._until(lambda: winner.is_full, QUIET_MS)
         if winner.is_full and self._may_lose_one:
             self._must_move_from(winner, AGAIN_MS, "its disk has no room for the promise")
         winner.is_full = False
@@ -109,7 +108,7 @@ class WithoutRoom(Trying):
         for what in self._random.sample((CROWDED, QUEUES), 2):
             master = self._master()
             self._crowd(master, what)
-            if not self._until(partial(self._is_ill, master), ILL_MS):
+            if not self._until(partial(self._has_trouble, master), TROUBLE_MS):
                 raise Violation(f"{master.name} is {what}, but none of its services reports it")
             self._must_move_from(master, HANDED_MS, f"it is {what}")
             epoch = history.epoch
@@ -129,7 +128,7 @@ class WithoutRoom(Trying):
         history.producers_paused = True
         ill, sound = history.others(master)
         self._crowd(ill, CROWDED)
-        if not self._until(lambda: self._is_ill(ill), ILL_MS):
+        if not self._until(lambda: self._has_trouble(ill), TROUBLE_MS):
             raise Violation(f"{ill.name}, a slave, is crowded but does not report it")
         self._wait(QUIET_MS)
         holders: set[str] = set()
@@ -139,9 +138,8 @@ class WithoutRoom(Trying):
                 holders.add(now.holder.node)
 
         self._lose(master, SERVICES)
-        self._group.on_lease.append(note)
-        self._until(lambda: bool(holders), AGAIN_MS)
-        self._group.on_lease.remove(note)
+        with self._on_lease_change(note):
+            self._until(lambda: bool(holders), AGAIN_MS)
         history.producers_paused = False
         if holders != {sound.name}:
             raise Violation(
@@ -192,7 +190,7 @@ class WithoutRoom(Trying):
         topics[:] = [topic for topic in topics if topic != f"more{self._topics}"]
         machine.roomy_us = self._timeline.now_us
 
-    def _is_ill(self, machine: Machine) -> bool:
+    def _has_trouble(self, machine: Machine) -> bool:
         return any(machine.slot(slot) for slot in (Slot.BROKER_TROUBLE, Slot.REPUT_TROUBLE))
 
     def _must_refuse_as_target(self, machine: Machine, what: str) -> None:

@@ -99,7 +99,7 @@ class World:
     def _run(self) -> None:
         group = self.group
         group.trace("world", f"{group.plan}")
-        self.timeline.after(100_000, self._check_now_and_then)
+        self.timeline.after(100_000, self._check_regularly)
         if self._beginning is not None:
             self._beginning.begin()
         else:
@@ -162,7 +162,7 @@ class World:
         if not machine.processes:  # A fault may have started it earlier.
             self.group.boot(machine)
 
-    def _check_now_and_then(self) -> None:
+    def _check_regularly(self) -> None:
         self.history.check_equal_histories()
         self._check_links()
         self._claims.check()
@@ -188,7 +188,7 @@ class World:
                 check_trouble_is_known(service)
                 service.check_lease_noted()
                 service.check_roles()
-        self.timeline.after(250_000, self._check_now_and_then)
+        self.timeline.after(250_000, self._check_regularly)
 
     def _check_links(self) -> None:
         """Check that nodes which can reach each other are connected soon."""
@@ -305,9 +305,9 @@ class World:
                     group.start_later(machine, service, 50)
         self._confirmed = len(self.history.confirmed)
         if self.history.epoch and not self.history.deleted and not self._begins_whole:
-            self._leave_some()
+            self._leave_unhealed()
 
-    def _leave_some(self) -> None:
+    def _leave_unhealed(self) -> None:
         """Leave services of one node unhealed, while the other nodes are enough."""
         left, group, holder = self.group.plan.left, self.group, self.history.holder
         if left is None:
