@@ -30,7 +30,7 @@ KEPT_SIZE: Final = FILE_SIZE
 SLOW_US: Final = 600_000
 """Longest sync of a slave that is to stay behind for a while."""
 BEHIND_SIZE: Final = 3 * WINDOW_SIZE
-"""A slave that is this far behind is sent little at a time."""
+"""A slave with this lag is sent little at a time."""
 
 
 HELD_UP_US: Final = 2_500_000

@@ -1,9 +1,9 @@
-"""The confirmed history of a group, its lease and its masters, as an outside judge records them.
+"""The judge of one group: it checks what its nodes store, write, send and answer.
 
-Every advance of a node's confirm offset counts as if all bytes below it had been acknowledged and
-read, also on former masters. That is stricter than what the broker does. Each store to a node's
-page is checked before it becomes visible. The letters A to F are those of ``docs/replication.md``,
-section "What must hold". No node can read this object.
+Each store to a node's page is checked before it becomes visible. The judge is built in layers: the
+facts of the world (``group_facts``), the logs (``confirmed_log``), the lease (``lease_history``),
+the answers to clients (``client_answers``), and here the steps of services. The letters A to F are
+those of ``docs/replication.md``, section "What must hold". No node can read this object.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ def _check_flipped(raw: bytes, turn: int) -> None:
     changed[at] ^= 1 << turn // DECODED_AGAIN % 8
     decoder = Decoder()
     _must_refuse(decoder, bytes(changed), f"a frame with a changed byte {at} of {len(raw)}")
-    _must_refuse(decoder, raw, "what is behind a bad frame")
+    _must_refuse(decoder, raw, "a frame after a bad one")
 
 
 def _must_refuse(decoder: Decoder, data: bytes, what: str) -> None:

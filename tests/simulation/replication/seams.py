@@ -56,8 +56,8 @@ BOOTED: Final = (grouped_store, open_store, reput_store)
 HEARTBEAT_S: Final = 0.2
 """In proportion to the times of ``plan``, which are those of a fast profile."""
 ASK_AGAIN_MS: Final = 150
-"""Also in proportion: a promise whose answer is lost is requested once more before the old term
-ends."""
+"""Shortened in the same proportion: a promise whose answer is lost is requested once more before
+the old term ends."""
 ANSWER_MAX_MS: Final = 5
 """Between the reading of the clock and the load of the deadline."""
 BUSY_POLL_S: Final = 0.02

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
 QUIET_INTERVALS: Final = 2
-"""Number of these intervals."""
+"""Number of intervals for which a whole group must stay quiet before its trials."""
 TAKEN_US: Final = (TIMES.renew_ms + 50 + 50) * 1000
 """The target of a release finds it with its next read if the frame about it is lost with its link,
 and takes the lease with three requests."""

@@ -36,11 +36,11 @@ LATE_US: Final = 2 * TIMES.lease_ms * 1000
 LINKED_US: Final = 3_000_000
 """Twice the longest pause between two attempts to connect, and one failed attempt."""
 CHECK_MS: Final = 20
-"""Interval at which this is checked."""
+"""Interval at which a healed group is checked to be whole."""
 QUIET_SHARE: Final = 0.4
 """Share of the worlds in which the healed group goes through trials."""
 TRIALS_BEHIND: Final = 2
-"""Number of these trials."""
+"""Number of trials after the faults of a world."""
 TRIED_EVERY: Final = 4
 TRIALS: Final = 8
 """Every fourth seed goes through this many trials without other faults."""
