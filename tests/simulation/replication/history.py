@@ -2,8 +2,13 @@
 
 Each store to a node's page is checked before it becomes visible. The judge is built in layers: the
 facts of the world (``group_facts``), the logs (``confirmed_log``), the lease (``lease_history``),
-the answers to clients (``client_answers``), and here the steps of services. The letters A to F are
-those of ``docs/replication.md``, section "What must hold". No node can read this object.
+the answers to clients (``client_answers``), and here the steps of services. No node can read it.
+
+Violations name these rules by their letters. A: an acknowledged record is confirmed, and every
+member of the in-sync set has all confirmed bytes on its disk. B: a confirm offset covers durable
+bytes only. C: consumers and queues see the confirmed log and nothing else. D: a confirm offset that
+a node knows lies in its log. E: only the winner of an epoch acts as its master. F: where two logs
+have an epoch with the same start, their bytes are equal.
 """
 
 from __future__ import annotations
