@@ -180,6 +180,12 @@ class PendingTimes:
         query = "DELETE FROM pending WHERE due_ms = ? AND queue_offset = ?"
         self.count -= self._file.executemany(query, keys).rowcount
 
+    def remove_at(self, queue_offset: int) -> None:
+        """Remove the message with that queue offset, if it waits."""
+        row = self.find(queue_offset)
+        if row is not None:
+            self.remove([row])
+
     def put_back(self, rows: Iterable[Pending]) -> None:
         """Add removed messages again that could not be delivered."""
         values = list(rows)

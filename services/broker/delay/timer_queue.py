@@ -15,32 +15,26 @@ from __future__ import annotations
 import errno
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from services.broker.delay.origins import Copy
 from services.broker.delay.pending_times import Pending, PendingTimes, remove
 from services.broker.delay.progress import Progress, Time
-from services.broker.delay.slices import Entry, read_entry
+from services.broker.delay.slices import Entry
+from services.broker.delay.timer_messages import UNITS_AT_ONCE, TimerMessages, entry_of
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
 from shared.files.queue_math import is_filler
 from shared.runtime.clock import BootId
-from shared.state.values import TimerMark
 from tidemark.clock import Clock
 from tidemark.errors import DiskFull, FileNotReady, StoreError
-from tidemark.formats import delay
 from tidemark.formats.delay import (
-    PRECISION_MS,
     TIMER_LEVEL,
     TIMER_QUEUE,
     TIMER_TOPIC,
-    Identity,
 )
-from tidemark.formats.queue_unit import Unit
 from tidemark.formats.timer_log import Waiting
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -48,7 +42,6 @@ log = logging.getLogger(__name__)
 
 TAKE_IN_MAX: Final = 16_384
 """Messages read at a time: some tenths of a second."""
-UNITS_AT_ONCE: Final = 1024
 REOPEN_AFTER_S: Final = 1.0
 STANDS_STILL_AFTER_S: Final = 5.0
 """The fault is reported when the file was missing for so long and a recent attempt failed."""
@@ -58,24 +51,6 @@ _I64_MAX: Final = (1 << 63) - 1
 _FULL: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
 """SQLite's codes of a full disk; the second is that of its shared-memory file, for any reason that
 it cannot grow (os_unix.c, unixShmMap)."""
-
-
-class _Read:
-    """Messages of the queue that were read in one step."""
-
-    def __init__(self) -> None:
-        self.rows: list[Pending] = []
-        """Waiting messages."""
-        self.identities: list[tuple[int, int, Identity]] = []
-        """Their due time, queue offset and identity, if earlier cancellations are kept."""
-        self.replaced: list[int] = []
-        """Queue offsets of messages that carried copies replace."""
-        self.rolled: dict[int, dict[Identity, list[int]]] = {}
-        """Due time → identity → queue offsets of messages that RocketMQ put back."""
-        self.cancelled: dict[int, set[bytes]] = {}
-        """``TIMER_OUT_MS`` → keys of cancellations."""
-        self.undated: list[int] = []
-        """Queue offsets of messages without a due time."""
 
 
 class TimerQueue:
@@ -133,7 +108,7 @@ class TimerQueue:
             times.remove_through(*progress.timer)
             cancelled = (at for level, at in progress.cancelled if level == TIMER_LEVEL)
             for queue_offset in (*progress.done, *cancelled):
-                _remove(times, queue_offset)
+                times.remove_at(queue_offset)
             times.commit()
 
     @property
@@ -220,14 +195,15 @@ class TimerQueue:
         queue = self._queue()
         end = int(queue.max_offset(readable))
         at = start = max(times.read_to, int(queue.min_offset(self._log.min_offset)))
-        found = _Read()
+        found = TimerMessages(self._log)
+        may_be_cancelled = times.cancelled_count > 0
         log_end = times.log_end
         while at < end and at - start < TAKE_IN_MAX:
             units = queue.units(at, min(UNITS_AT_ONCE, end - at), readable)
             for number, unit in enumerate(units, at):
                 if not is_filler(unit.physical_offset, unit.size):
                     log_end = unit.end
-                    self._read(number, unit, readable, progress, found)
+                    found.add(number, unit, readable, progress, may_be_cancelled=may_be_cancelled)
             at = at + len(units) if units else min(end, int(queue.roll_next(at)))
         if found.undated:
             log.warning(
@@ -242,9 +218,9 @@ class TimerQueue:
             with self._loses(filling=True):
                 times.take_in(found.rows, read_to=at, log_end=log_end)
                 for queue_offset in found.replaced:
-                    _remove(times, queue_offset)
+                    times.remove_at(queue_offset)
                 try:
-                    self._apply_rocketmqs(times, found, readable)
+                    found.apply_rocketmqs(times, readable)
                 except StoreError:
                     # Nothing of this step was committed: it is repeated as a whole.
                     times.close()
@@ -255,134 +231,6 @@ class TimerQueue:
         if self._times is not None:
             self._is_read_into()
         return at < end
-
-    def _read(
-        self,
-        number: int,
-        unit: Unit,
-        readable: PhysicalOffset,
-        progress: Progress,
-        found: _Read,
-    ) -> None:
-        """Classify the message at that queue offset, and add it to found."""
-        entry = Entry(0, TIMER_LEVEL, number, unit.physical_offset, unit.size, None)
-        stored = read_entry(self._log, entry, readable)
-        if stored is None:
-            return
-        origin = delay.origin_of(stored.properties)
-        if origin is not None and origin.level == TIMER_LEVEL:
-            found.replaced.append(origin.queue_offset)
-        cancellation = delay.cancellation_of(stored.properties)
-        if cancellation is not None:
-            found.cancelled.setdefault(cancellation.out_ms, set()).add(cancellation.key)
-            return
-        due_ms = delay.timer_due_ms(stored.properties)
-        if due_ms is None:
-            found.undated.append(number)
-            return
-        was_put_back = delay.is_out_of_wheel(stored.properties)
-        may_be_cancelled = self._times is not None and self._times.cancelled_count > 0
-        identity = None
-        if was_put_back or may_be_cancelled:
-            identity = delay.identity_of(stored.properties)
-        if identity is not None and was_put_back:
-            found.rolled.setdefault(due_ms, {}).setdefault(identity, []).append(number)
-        if not progress.is_done(due_ms, number):
-            found.rows.append(Pending(due_ms, number, unit.physical_offset, unit.size))
-            if identity is not None and may_be_cancelled:
-                found.identities.append((due_ms, number, identity))
-
-    def _apply_rocketmqs(self, times: PendingTimes, found: _Read, readable: PhysicalOffset) -> None:
-        """Apply the messages that RocketMQ put back, and its cancellations.
-
-        RocketMQ puts a message that is due late into the queue again when its window is over: the
-        new message replaces the earlier one. A cancellation applies to every message of its slot
-        and unique id, also to later ones: a message may be put back behind its cancellation.
-        """
-        times.add_cancelled(
-            [(out_ms, key) for out_ms, keys in found.cancelled.items() for key in keys]
-        )
-        for due_ms, rolled in found.rolled.items():
-            earlier = self._of_identities(times, due_ms, due_ms, readable, rolled.__contains__)
-            for identity, numbers in rolled.items():
-                rows = iter(earlier.get(identity, ()))
-                for number in numbers:
-                    row = next(rows, None)
-                    if row is not None and row.queue_offset < number:
-                        times.remove([row])
-        for out_ms, keys in found.cancelled.items():
-            last_ms = out_ms + PRECISION_MS
-            matches = partial(_is_in, keys)
-            matching = self._of_identities(times, out_ms + 1, last_ms, readable, matches)
-            for rows_of_one in matching.values():
-                times.remove(rows_of_one)
-        for due_ms, number, identity in found.identities:
-            if times.is_cancelled(delay.slot_ms(due_ms), identity.keys):
-                _remove(times, number)
-
-    def _of_identities(
-        self,
-        times: PendingTimes,
-        first_ms: int,
-        last_ms: int,
-        readable: PhysicalOffset,
-        matches: Callable[[Identity], bool],
-    ) -> dict[Identity, list[Pending]]:
-        """Return waiting messages that match and are due in [first_ms, last_ms], by identity; those
-        of one identity in the queue's order."""
-        found: dict[Identity, list[Pending]] = {}
-        after: Time = (first_ms, -1)
-        while rows := times.behind(*after, UNITS_AT_ONCE):
-            for row in rows:
-                if row.due_ms > last_ms:
-                    break
-                stored = read_entry(self._log, _entry(row), readable)
-                identity = None if stored is None else delay.identity_of(stored.properties)
-                if identity is not None and matches(identity):
-                    found.setdefault(identity, []).append(row)
-            after = rows[-1][:2]
-            if after[0] > last_ms:
-                break
-        for each in found.values():
-            each.sort(key=lambda row: row.queue_offset)
-        return found
-
-    def of_copies(
-        self, copies: Mapping[Copy, int], mark: TimerMark, readable: PhysicalOffset
-    ) -> dict[int, int | None]:
-        """Return queue offset → due time of the messages whose copies RocketMQ has appended.
-
-        copies: number of copies per identity. mark: messages up to it are known to be delivered. Of
-        several messages with one identity, as many count as there are copies.
-        """
-        found: dict[Copy, list[int]] = {}
-        queue = self._queue()
-        at = int(queue.min_offset(self._log.min_offset))
-        end = int(queue.max_offset(readable))
-        while copies and at < end:
-            units = queue.units(at, min(UNITS_AT_ONCE, end - at), readable)
-            for number, unit in enumerate(units, at):
-                if is_filler(unit.physical_offset, unit.size):
-                    continue
-                entry = Entry(0, TIMER_LEVEL, number, unit.physical_offset, unit.size, None)
-                stored = read_entry(self._log, entry, readable)
-                due_ms = None if stored is None else delay.timer_due_ms(stored.properties)
-                if stored is None or due_ms is None:
-                    continue
-                identity = delay.identity_of(stored.properties)
-                if identity is None or (copy := Copy(due_ms, identity)) not in copies:
-                    continue
-                same = found.setdefault(copy, [])
-                if same and delay.is_out_of_wheel(stored.properties):
-                    del same[0]  # RocketMQ has replaced that message by this one
-                if not mark.passed(due_ms, number):
-                    same.append(number)
-            at = at + len(units) if units else min(end, int(queue.roll_next(at)))
-        return {
-            number: copy.due_ms
-            for copy, numbers in found.items()
-            for number in numbers[: copies[copy]]
-        }
 
     def last(self, readable: PhysicalOffset) -> Waiting | None:
         """Return the last message that was read of the queue; None if its record is gone."""
@@ -419,7 +267,7 @@ class TimerQueue:
         if self._times is None or not self.is_whole:
             return []
         with self._loses():
-            return [_entry(row) for row in self._times.due(now_ms, count_max)]
+            return [entry_of(row) for row in self._times.due(now_ms, count_max)]
         return []
 
     def behind(self, time: Time, count_max: int) -> list[Entry]:
@@ -427,7 +275,7 @@ class TimerQueue:
         if self._times is None:
             return []
         with self._loses():
-            return [_entry(row) for row in self._times.behind(*time, count_max)]
+            return [entry_of(row) for row in self._times.behind(*time, count_max)]
         return []
 
     def first(self) -> Time | None:
@@ -440,7 +288,7 @@ class TimerQueue:
         if self._times is None:
             return []
         with self._loses():
-            return [_entry(row) for row in self._times.below(physical_offset, count_max)]
+            return [entry_of(row) for row in self._times.below(physical_offset, count_max)]
         return []
 
     def oldest(self, readable: PhysicalOffset) -> PhysicalOffset | None:
@@ -466,7 +314,7 @@ class TimerQueue:
             return None
         with self._loses():
             row = self._times.find(queue_offset)
-            return None if row is None else _entry(row)
+            return None if row is None else entry_of(row)
         return None
 
     @property
@@ -526,17 +374,3 @@ def _refusal(error: sqlite3.Error | OSError, path: Path) -> StoreError:
         "Make room on the disk." if is_full else "See the path's permissions and the disk.",
         path=path,
     )
-
-
-def _entry(row: Pending) -> Entry:
-    return Entry(row.due_ms, TIMER_LEVEL, row.queue_offset, row.physical_offset, row.size, row)
-
-
-def _is_in(keys: Collection[bytes], identity: Identity) -> bool:
-    return any(key in keys for key in identity.keys)
-
-
-def _remove(times: PendingTimes, queue_offset: int) -> None:
-    row = times.find(queue_offset)
-    if row is not None:
-        times.remove([row])

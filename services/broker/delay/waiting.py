@@ -9,16 +9,16 @@ and raises CorruptRecord or DamagedFile where the log or a queue cannot be trust
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from services.broker.delay import listing, origins
+from services.broker.delay import listing, origins, timing_wheel
 from services.broker.delay.level_queues import LevelQueues
 from services.broker.delay.listing import ListTime, Page
 from services.broker.delay.progress import NOTHING_FOUND, Progress, Time
 from services.broker.delay.slices import Entry, Slice, Slices
+from services.broker.delay.timer_messages import offsets_of_copies
 from services.broker.delay.timer_queue import TimerQueue
 from services.broker.state.wheel_files import WheelFiles
 from shared.files.commit_log import CommitLogReader
@@ -26,8 +26,8 @@ from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import IndexReader
 from shared.state.values import DelayState, TimerMark
 from tidemark.errors import StoreError
-from tidemark.formats import delay, timer_log
-from tidemark.formats.delay import TIMER_LEVEL, TIMER_TOPIC
+from tidemark.formats import delay
+from tidemark.formats.delay import TIMER_LEVEL, TIMER_QUEUE, TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.nack import RETRY_PREFIX
 from tidemark.formats.record import Record
@@ -40,12 +40,6 @@ BATCH_COUNT_MAX: Final = 4096
 BATCH_BYTES_MAX: Final = 8 << 20
 SAME_ID_MAX: Final = 64
 """Messages of one unique id that are read: a sender that retries makes a few."""
-WHEEL_COUNT_MAX: Final = 1_000_000
-"""Bound of the messages written for RocketMQ at the end of delivery: some seconds, 52 MB."""
-READ_AT_STOP_MAX: Final = 32
-"""Steps for which the timer's queue is read at a stop: half a million messages, some seconds."""
-OVERDUE_MAX_MS: Final = 6 * 24 * 3600 * 1000
-"""RocketMQ reads slots of the last seven days. It delivers older ones from the queue instead."""
 CARRY_COUNT_MAX: Final = 1024
 """Messages carried between two deliveries."""
 
@@ -133,7 +127,8 @@ class Waiting:
                 copies=copies,
             )
             if copies:
-                of_copies = self._timer.of_copies(copies, state.timer, ends.kept)
+                queue = self._queues.get(TIMER_TOPIC, TIMER_QUEUE)
+                of_copies = offsets_of_copies(self._log, queue, copies, state.timer, ends.kept)
                 found = found._replace(timer={**of_copies, **found.timer})
             log.info(
                 "delivered messages were found in the log",
@@ -165,57 +160,8 @@ class Waiting:
         return progress, start
 
     def write_wheel(self, ends: Ends, now_ms: int) -> None:
-        """Write the timing wheel from which a RocketMQ broker can go on with timed messages.
-
-        Everything delivered so far is on disk, and nothing is delivered any more. Without the
-        sorted file, or with more than WHEEL_COUNT_MAX messages, nothing is written.
-        """
-        progress = self._progress
-        # The time for reading is bounded: a stop must not wait for a queue of any length.
-        for _ in range(READ_AT_STOP_MAX):
-            if not self._timer.take_in(progress, ends.kept):
-                break
-        # Commit what was read: otherwise the next start reads it again, and may be stopped before
-        # its end each time. Everything that it depends on is on disk.
-        self._timer.commit()
-        count = self._timer.count
-        if not self._timer.read_to or count is None:
-            return
-        if not self._timer.is_whole:
-            _warn_of_wheel("are not written: not all that waits has been read yet", None)
-            return
-        last = self._timer.last(ends.kept) if count else None
-        if count and last is None:
-            _warn_of_wheel("are not written: the last message of the queue is not known", None)
-            return  # RocketMQ goes on behind the message of the last unit, so it must be the last
-        if count > WHEEL_COUNT_MAX:
-            _warn_of_wheel(f"are not written for more than {WHEEL_COUNT_MAX} messages", None)
-            return
-        waiting = (
-            timer_log.Waiting(row.due_ms, row.physical_offset, row.size)
-            for row in self._timer.all()
-            if not progress.is_done(row.due_ms, row.queue_offset)
-        )
-        # An overdue message gets the slot of its own time, and RocketMQ begins there. Otherwise:
-        # 1. it gets the present slot; 2. RocketMQ is killed before it delivers that slot, and its
-        # timercheck covers everything earlier; 3. we do not deliver the message either.
-        first = self._timer.first()
-        now_ms -= now_ms % delay.PRECISION_MS
-        start_ms = now_ms if first is None else min(now_ms, delay.slot_ms(first[0]))
-        if start_ms < now_ms - OVERDUE_MAX_MS:
-            _warn_of_wheel("are not written: RocketMQ does not read slots of that age", None)
-            return
-        try:
-            self._wheel.write(waiting, last, self._timer.read_to, now_ms=now_ms, start_ms=start_ms)
-        except (sqlite3.Error, OSError, StoreError) as error:
-            _warn_of_wheel("could not be written", error)
-            self._wheel.withdraw()
-            self._note()
-            return
-        log.info(
-            "a RocketMQ broker can go on with what waits for any time",
-            extra={"event": "timer-wheel-written", "messages": count},
-        )
+        """Write the timing wheel for a RocketMQ broker (``timing_wheel.write``)."""
+        timing_wheel.write(self._wheel, self._timer, self._progress, ends.kept, now_ms)
 
     def scan(self, ends: Ends, now_ms: int) -> Scan:
         """Read new messages, and make slices of due ones, which no longer count as waiting."""
@@ -224,7 +170,7 @@ class Waiting:
         # Before the first delivery only: afterwards copies may not be on disk yet, and ``commit``
         # does it.
         if not self._wheel.was_noted:
-            self._note()
+            timing_wheel.note_lowest(self._wheel, self._timer)
         found: list[Entry] = []
         seen: dict[int, int] = {}
         next_dues: list[int] = []
@@ -381,12 +327,7 @@ class Waiting:
     def commit(self) -> None:
         """Commit what follows from the log, which is on disk up to the last append."""
         self._timer.commit()
-        self._note()
-
-    def _note(self) -> None:
-        lowest = self._timer.lowest()
-        if lowest:
-            self._wheel.note(lowest)
+        timing_wheel.note_lowest(self._wheel, self._timer)
 
     def let_go(self) -> None:
         """Open all files anew, and keep no mapping of a deleted one."""
@@ -400,15 +341,6 @@ class Waiting:
         self._index.close()
         self._queues.forget()
         self._log.close()
-
-
-def _warn_of_wheel(problem: str, error: Exception | None) -> None:
-    log.warning(
-        "the files of RocketMQ's timer %s; a RocketMQ broker that opens the store now would "
-        "deliver again what was delivered",
-        problem,
-        extra={"event": "timer-wheel-not-written", "detail": None if error is None else str(error)},
-    )
 
 
 def _time(entry: Entry) -> tuple[int, int, int]:

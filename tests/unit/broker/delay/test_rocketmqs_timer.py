@@ -13,7 +13,7 @@ from random import Random
 import pytest
 import pytest_asyncio
 
-from services.broker.delay import timer_queue, waiting
+from services.broker.delay import timer_queue, timing_wheel
 from services.broker.delay.build import FILE
 from services.broker.delay.slices import Entry, read_entry
 from shared.files.commit_log import CommitLogReader
@@ -262,7 +262,7 @@ async def test_waiting_messages_are_handed_over_without_cancelled_and_delivered_
 async def test_more_than_can_be_written_in_time_is_not_handed_over(
     store: DelayedStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(waiting, "WHEEL_COUNT_MAX", 2)
+    monkeypatch.setattr(timing_wheel, "WHEEL_COUNT_MAX", 2)
     for name in (b"a", b"b", b"c"):
         store.wait_until(name, DUE_MS)
     await store.turn()
@@ -331,7 +331,7 @@ async def test_a_slot_that_cannot_be_read_is_read_again_as_a_whole(
             raise CorruptRecord(first.physical_offset, "planted")
         return read_entry(log, entry, dispatched)
 
-    monkeypatch.setattr("services.broker.delay.timer_queue.read_entry", damaged)
+    monkeypatch.setattr("services.broker.delay.timer_messages.read_entry", damaged)
     put_again(store, "a")
     assert await delivered_at(store, DUE_MS) == []
     assert [getattr(fault, "code", None) for fault in store.faults] == ["corrupt-record"]
