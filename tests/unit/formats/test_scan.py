@@ -42,7 +42,7 @@ class Twin:
 
 @pytest.fixture(
     params=[
-        *(pytest.param((scan.walk, size), id=f"pure-{size}") for size in (128, 300, 1 << 18)),
+        *(pytest.param((scan.walk, size), id=f"pure-{size}") for size in (128, 1 << 18)),
         *(
             pytest.param((twin.values[0], 128), id="compiled", marks=twin.marks)
             for twin in twins_of("walk", scan.walk)[1:]
