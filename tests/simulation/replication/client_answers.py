@@ -44,7 +44,9 @@ class ClientAnswers(LeaseHistory):
         """Check a successful answer (A): the record is confirmed, and as many nodes have it as
         reported."""
         self.answers(node, "acknowledges")
-        raw = node.log(start, end)
+        raw, is_damaged = node.log(start, end), by_the_group and node.name in self.damaged
+        if is_damaged:  # between the confirmation and the answer
+            raw = bytes(self.confirmed[start:end])
         if body not in raw:
             raise Violation(
                 f"{node.name} acknowledged [{start}, {end}); that range has another record"
@@ -61,9 +63,8 @@ class ClientAnswers(LeaseHistory):
                 f"of {len(self.confirmed)} bytes does not have there"
             )
         must_be_durable(node, start, end)
-        found = sum(other.durable_log(start, end) == raw for other in self._nodes()) + len(
-            self.replaced
-        )
+        found = sum(other.durable_log(start, end) == raw for other in self._nodes())
+        found += len(self.replaced) + is_damaged
         if found < copies:
             raise Violation(
                 f"{node.name} reports {copies} copies of the record at {start}; {found} have it"

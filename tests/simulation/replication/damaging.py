@@ -130,7 +130,12 @@ class Damaging(Trying):
         if not self._until(is_ordered, AGAIN_MS):
             raise Violation(f"{machine.name} is damaged and accepts no resync")
         self._until(lambda: machine.incarnation != before or not machine.is_on, AGAIN_MS)
-        if machine.is_on and self._random.random() < 0.6:
+        if machine.incarnation == before and not machine.is_on and not machine.is_being_emptied:
+            # The power was cut before the order was on disk.
+            token = None
+            self._until(lambda: self._world.state_of(machine.name).startswith("halted"), AGAIN_MS)
+            self._until(is_ordered, AGAIN_MS)
+        elif machine.is_on and self._random.random() < 0.6:
             self._wait(self._random.randint(1, COPYING_MS))
             machine.processes[self._random.choice(("ha", "ha", *SERVICES))].end()
         self._must_be_whole_again(f"{machine.name} was resynced")

@@ -118,6 +118,8 @@ class HandingOver(Trying):
         history, master = self._history, self._master()
         target = self._any_but(master)
         how = self._random.choice(("link", "link", "ha", "slow", "broker", "reput"))
+        if how == "slow" and not self._may_lose_one:
+            how = "link"  # The set would be too small for longer than goes without an alarm.
         self._group.trace("world", f"{how} of {target.name} is in the way of a switch")
         usual, epoch, held_us = target.disk_us, history.epoch, self._timeline.now_us
         if how == "link":

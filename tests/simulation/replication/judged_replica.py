@@ -45,9 +45,11 @@ IMPOSSIBLE: Final = ("ack-refused", "bad-stream")
 """Log events that only a corrupted frame or a bug can cause."""
 IMPOSSIBLE_REASONS: Final = re.compile(
     r"HELLO_OK|RESYNC_REQUIRED|APPEND|an ACK|a HELLO|no window|copied to|bytes at|bytes of epoch|"
-    r"epoch \d+ from|compared instead|point \d+ beyond|HELLO of|files of|no epoch in the table"
+    r"epoch \d+ from|compared instead|point \d+ beyond|files of|no epoch in the table|"
+    r"HELLO of (\w+) in \w+ on the link of (?!\1$)"
 )
-"""Reasons to close a link that only a peer which violates the protocol can cause."""
+"""Reasons to close a link that only a peer which violates the protocol can cause. A handshake may
+have begun before its node was copied anew: the HELLO has the later identity then."""
 _MISSING_VALUE: Final = re.compile(r"\bNone\b")
 """A missing value that was formatted into a sentence."""
 _SPOKEN: Final = range(SPOKEN.lowest, SPOKEN.highest + 1)

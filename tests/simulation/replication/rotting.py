@@ -264,11 +264,12 @@ class Rotting(Trying):
 
     def _lose_a_log_file(self, machine: Machine) -> None:
         """Remove a file in the middle of the log."""
+        first = machine.begins_at // FILE_SIZE
         count = (self._world.shown(machine.name) or 0) // FILE_SIZE
-        if count < FILES_MIN:
+        if count < first + FILES_MIN:
             self._flip(machine, self._any_spot(machine).place.start)
             return
-        at = self._random.randrange(1, count - 1) * FILE_SIZE
+        at = self._random.randrange(first + 1, count - 1) * FILE_SIZE
         self._group.trace("world", f"the log file {at} of {machine.name} is gone")
         self._history.damaged.add(machine.name)
         machine.remove_log_file(at)
