@@ -17,7 +17,17 @@ from msgspec import Meta
 from services.broker.api import traces
 from services.broker.api.encodings import JSON, MSGPACK, RECORDS
 from services.broker.api.messages import Rules
-from services.broker.schema import delayed, group_views, groups, messages, node, retry, topics
+from services.broker.schema import (
+    delayed,
+    group_views,
+    groups,
+    members,
+    messages,
+    node,
+    offsets,
+    retry,
+    topics,
+)
 from services.broker.schema.calls import ANYWHERE, ERRORS, READ_FROM, Call
 from services.broker.schema.values import UTF8_PATTERN as UTF8
 from services.broker.schema.values import Error, MessageId, Name, Query, QueueNumber, Request
@@ -25,7 +35,7 @@ from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 
 Schema = dict[str, Any]
 
-THEMES: Final = (topics, messages, groups, group_views, retry, delayed, node)
+THEMES: Final = (topics, messages, groups, group_views, members, offsets, retry, delayed, node)
 CALLS: Final = tuple(itertools.chain.from_iterable(theme.CALLS for theme in THEMES))
 PATH_PARAMETERS: Final = {
     "topic": Annotated[Name, Meta(description="The topic's name.")],

@@ -24,15 +24,12 @@ from services.broker.groups.fetch import Fetched
 from services.broker.groups.views import as_map
 from services.broker.limits import DECODED_BYTES_MAX, DECODED_FETCH_MAX
 from services.broker.read.listing import page_of
-from services.broker.schema.groups import (
+from services.broker.schema.groups import GroupConfig
+from services.broker.schema.members import Fetch, Join, Joined, LeaveQuery
+from services.broker.schema.offsets import (
     Commit,
     Committed,
     CommittedOffset,
-    Fetch,
-    GroupConfig,
-    Join,
-    Joined,
-    LeaveQuery,
     Offsets,
     Reset,
     ResetDone,

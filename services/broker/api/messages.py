@@ -27,8 +27,9 @@ from services.broker.fields import (
 )
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
 from services.broker.log.promises import AckLevel
+from services.broker.schema.messages import NewMessage, Send
 from services.broker.send.request import Pick, ProduceRequest
-from services.broker.send.wanted_delay import DELAY_FIELDS, Delay, wanted_delay
+from services.broker.send.wanted_delay import Delay, wanted_delay
 from tidemark.errors import (
     BadProperty,
     BadRequest,
@@ -45,21 +46,8 @@ from tidemark.formats.record import CRC_PROPERTY_SIZE
 I32_MAX: Final = (1 << 31) - 1
 ACK_TIMEOUT_MS_DEFAULT: Final = 3000
 
-_REQUEST_FIELDS: Final = frozenset({"messages", "ack", "timeout_ms", "make_unique_ids", "retry"})
-_MESSAGE_FIELDS: Final = frozenset(
-    {
-        "body",
-        "body_text",
-        "tags",
-        "keys",
-        "properties",
-        "queue",
-        "sharding_key",
-        "flag",
-        "unique_id",
-        *DELAY_FIELDS,
-    }
-)
+_REQUEST_FIELDS: Final = frozenset(Send.__struct_fields__)
+_MESSAGE_FIELDS: Final = frozenset(NewMessage.__struct_fields__)
 
 
 class Rules(NamedTuple):

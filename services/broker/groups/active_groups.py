@@ -26,7 +26,7 @@ from services.broker.groups.restored_claims import RestoredClaims
 from services.broker.groups.sessions import Session
 from services.broker.log.queue_offsets import Queue
 from services.broker.read.long_polls import Wake
-from services.broker.schema.groups import SESSION_MS_MAX
+from services.broker.schema.members import SESSION_MS_MAX
 from services.broker.state.topics import Topics
 from shared.state.records import GroupConfig
 from tidemark.clock import Clock

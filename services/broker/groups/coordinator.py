@@ -28,8 +28,8 @@ from services.broker.groups.refusals import (
 )
 from services.broker.groups.sessions import Place, Session
 from services.broker.log.queue_offsets import Queue
-from services.broker.schema.groups import Fetch, Join, Subscription
 from services.broker.schema.groups import GroupConfig as Changes
+from services.broker.schema.members import Fetch, Join, Subscription
 from shared.state.records import GroupConfig
 
 __all__ = ["Coordinator", "MemberView", "not_assigned"]

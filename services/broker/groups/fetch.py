@@ -22,7 +22,7 @@ from services.broker.groups.sessions import Batch, Place, Session
 from services.broker.log.queue_offsets import Queue
 from services.broker.read.long_polls import Wake
 from services.broker.read.pull import Puller, PullRequest
-from services.broker.schema.groups import Fetch
+from services.broker.schema.members import Fetch
 from shared.files.pull import PullResult, PullStatus
 from tidemark.clock import Clock
 from tidemark.formats import record

@@ -20,7 +20,8 @@ from services.broker.groups.refusals import check_enabled, member_fenced, unknow
 from services.broker.groups.sessions import Session, Watching
 from services.broker.log.queue_offsets import Queue
 from services.broker.read.pull import parse_tags
-from services.broker.schema.groups import QUEUES_PER_GROUP_MAX, Join
+from services.broker.schema.members import Join
+from services.broker.schema.offsets import QUEUES_PER_GROUP_MAX
 from services.broker.state.topics import Topics, check_consumed
 from shared.state.records import GroupConfig
 from tidemark.errors import GroupInUse, NotPermitted, Overloaded

@@ -17,16 +17,8 @@ from services.broker.log.queue_offsets import Queue, QueueOffsets
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.pull import Puller
 from services.broker.read.topic_views import TopicViews
-from services.broker.schema.groups import (
-    Commit,
-    CommitLevel,
-    Fetch,
-    Join,
-    Position,
-    Reset,
-    ResetPlace,
-    Subscription,
-)
+from services.broker.schema.members import Fetch, Join, Subscription
+from services.broker.schema.offsets import Commit, CommitLevel, Position, Reset, ResetPlace
 from services.broker.state.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues

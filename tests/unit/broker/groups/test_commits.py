@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.broker.schema.groups import CommitLevel, ResetPlace
+from services.broker.schema.offsets import CommitLevel, ResetPlace
 from tests.support.metrics import sample
 from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
 from tidemark.errors import (

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from services.broker.groups.joining import Bounds, Joined
-from services.broker.schema.groups import SESSION_MS_MAX, Join, ResetPlace, Subscription
 from services.broker.schema.groups import GroupConfig as GroupChanges
+from services.broker.schema.members import SESSION_MS_MAX, Join, Subscription
+from services.broker.schema.offsets import ResetPlace
 from services.broker.schema.parsing import parsed
 from shared.state.records import TopicConfig
 from tests.support.metrics import sample

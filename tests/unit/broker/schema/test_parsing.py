@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from services.broker.schema import groups
-from services.broker.schema.groups import (
-    Commit,
-    CommitLevel,
-    Fetch,
-    Join,
-    Position,
-    Reset,
-    ResetPlace,
-    Subscription,
-)
+from services.broker.schema import members
+from services.broker.schema.members import Fetch, Join, Subscription
+from services.broker.schema.offsets import Commit, CommitLevel, Position, Reset, ResetPlace
 from services.broker.schema.parsing import parsed
 from services.broker.schema.values import Request
 from tests.support.for_each import for_each
@@ -24,7 +16,7 @@ from tidemark.errors import BadName, BadRequest
 def test_a_join_with_nothing_but_a_topic_takes_the_defaults() -> None:
     join = parsed({"subscriptions": [{"topic": "orders"}]}, Join)
     assert join.subscriptions == [Subscription("orders", "*")]
-    assert join.session_ms == groups.SESSION_MS_DEFAULT
+    assert join.session_ms == members.SESSION_MS_DEFAULT
     assert join.holding is None
     assert join.generation is None
 
@@ -48,7 +40,7 @@ def test_a_heartbeat_says_what_it_holds_and_knows() -> None:
 
 def test_a_fetch_without_fields_takes_the_defaults() -> None:
     fetch = parsed({}, Fetch)
-    defaults = (groups.FETCH_DEFAULT, groups.FETCH_BYTES_DEFAULT, 0)
+    defaults = (members.FETCH_DEFAULT, members.FETCH_BYTES_DEFAULT, 0)
     assert fetch == Fetch(None, *defaults, [], frozenset(), None)
     assert parsed({"sequence": 7}, Fetch).sequence == 7
     with pytest.raises(BadRequest, match="sequence"):
