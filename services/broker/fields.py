@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Collection, Mapping
+from typing import Final
 
 from tidemark.errors import BadName, BadRequest
 
@@ -28,8 +28,6 @@ _NAME: Final = re.compile(NAME_PATTERN)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 I32_MAX: Final = (1 << 31) - 1
 I64_MAX: Final = (1 << 63) - 1
-
-T = TypeVar("T")
 
 
 def shown(value: object) -> str:
@@ -97,16 +95,6 @@ def whole_number(value: object, at: str, low: int, high: int) -> int:
             f"{at} must be a whole number from {low} to {high}, not {shown(value)}.", field=at
         )
     return value
-
-
-def one_of(value: object, at: str, choices: Sequence[T]) -> T:
-    """Return the choice that equals the value; raise BadRequest if none does."""
-    for choice in choices:
-        if isinstance(value, str) and value == choice:
-            return choice
-    raise BadRequest(
-        f"{at} must be one of {', '.join(map(str, choices))}, not {shown(value)}.", field=at
-    )
 
 
 def parameter_int(text: str, name: str, low: int = -I64_MAX - 1, high: int = I64_MAX) -> int:

@@ -19,15 +19,15 @@ from typing import Final, NamedTuple
 from services.broker.api.encodings import Rest
 from services.broker.fields import (
     known_fields,
-    one_of,
     shown,
     string,
     table,
     whole_number,
 )
-from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
+from services.broker.limits import MESSAGES_MAX
 from services.broker.log.promises import AckLevel
 from services.broker.schema.messages import NewMessage, Send
+from services.broker.schema.parsing import parsed
 from services.broker.send.request import Pick, ProduceRequest
 from services.broker.send.wanted_delay import Delay, wanted_delay
 from tidemark.errors import (
@@ -46,7 +46,6 @@ from tidemark.formats.record import CRC_PROPERTY_SIZE
 I32_MAX: Final = (1 << 31) - 1
 ACK_TIMEOUT_MS_DEFAULT: Final = 3000
 
-_REQUEST_FIELDS: Final = frozenset(Send.__struct_fields__)
 _MESSAGE_FIELDS: Final = frozenset(NewMessage.__struct_fields__)
 
 
@@ -94,11 +93,14 @@ def parse_produce(
     ``encodings.decode``. Raises BadRequest, BadProperty, DelayOutOfRange, MessageTooLarge or
     TooManyMessages.
     """
-    fields = known_fields(table(value, "the request body"), _REQUEST_FIELDS, "")
+    fields = table(value, "the request body")
+    # The messages are checked below, one by one, as they are encoded.
+    options = parsed({**fields, "messages": [{}]}, Send)
     raw_messages = fields.get("messages")
     if not isinstance(raw_messages, list):
         raise BadRequest(
-            f"messages must be a list of messages, not {shown(raw_messages)}. Nothing was stored."
+            f"messages must be a list of messages, not {shown(raw_messages)}. Nothing was stored.",
+            field="messages",
         )
     if not raw_messages:
         raise BadRequest("messages is empty: a request stores at least one. Nothing was stored.")
@@ -109,16 +111,9 @@ def parse_produce(
             "Send them in several requests.",
             limit=MESSAGES_MAX,
         )
-    ack = fields.get("ack")
-    timeout_ms = fields.get("timeout_ms")
-    makes_ids = fields.get("make_unique_ids")
-    if makes_ids is not None and not isinstance(makes_ids, bool):
-        raise BadRequest(
-            f"make_unique_ids must be true or false, not {shown(makes_ids)}. Nothing was stored.",
-            field="make_unique_ids",
-        )
-    retry = _retry(fields.get("retry"), raw_messages)
-    make = None if makes_ids is False else make_unique_id
+    if options.retry:
+        _check_ids(raw_messages)
+    make = make_unique_id if options.make_unique_ids else None
     entries: list[WireMessage] = []
     picks: list[Pick] = []
     delays: list[Delay | None] = []
@@ -137,25 +132,15 @@ def parse_produce(
         entries=batch.encode(entries),
         message_count=len(entries),
         picks=_common(picks),
-        ack=rules.ack_default if ack is None else AckLevel(one_of(ack, "ack", list(AckLevel))),
-        timeout_ms=(
-            rules.timeout_ms_default
-            if timeout_ms is None
-            else whole_number(timeout_ms, "timeout_ms", 1, ACK_TIMEOUT_MS_MAX)
-        ),
+        ack=rules.ack_default if options.ack is None else AckLevel(options.ack),
+        timeout_ms=rules.timeout_ms_default if options.timeout_ms is None else options.timeout_ms,
         delays=delays if any(delays) else None,
-        retry=retry,
+        retry=options.retry,
     )
 
 
-def _retry(value: object, raw_messages: Sequence[object]) -> bool:
-    """Return whether the request is marked as a repeat. Raises BadRequest."""
-    if value is None or value is False:
-        return False
-    if value is not True:
-        raise BadRequest(
-            f"retry must be true or false, not {shown(value)}. Nothing was stored.", field="retry"
-        )
+def _check_ids(raw_messages: Sequence[object]) -> None:
+    """Raise BadRequest if a message of a repeated send has no id."""
     for index, message in enumerate(raw_messages):
         if isinstance(message, Mapping) and message.get("unique_id") is None:
             raise BadRequest(
@@ -164,7 +149,6 @@ def _retry(value: object, raw_messages: Sequence[object]) -> bool:
                 "Choose an id for every message before its first send, and repeat it.",
                 field=f"messages[{index}].unique_id",
             )
-    return True
 
 
 def _common(picks: list[Pick]) -> int | list[Pick] | None:

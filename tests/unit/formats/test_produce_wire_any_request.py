@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from services.broker.api import messages
 from services.broker.limits import ACK_TIMEOUT_MS_MAX
+from services.broker.schema.messages import NewMessage, Send
 from tests.support import strategies
 from tests.support.plain_requests import V4, V6, assert_same, careful, packed, read
 from tests.support.twins import twin_modules_of
@@ -161,7 +161,7 @@ ANYTHING: st.SearchStrategy[Any] = st.one_of(
     st.just(msgpack.Timestamp(1, 2)),
 )
 FIELD_NAMES = st.sampled_from(
-    [*sorted(messages._MESSAGE_FIELDS), *sorted(messages._REQUEST_FIELDS), "colour", "", b"body", 3]
+    [*NewMessage.__struct_fields__, *Send.__struct_fields__, "colour", "", b"body", 3]
 )
 
 
