@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.broker.schema import members
+from services.broker.schema.groups import GroupConfig
 from services.broker.schema.members import Fetch, Join, Subscription
 from services.broker.schema.offsets import Commit, CommitLevel, Position, Reset, ResetPlace
 from services.broker.schema.parsing import parsed
@@ -139,3 +142,65 @@ def test_the_field_that_is_wrong_is_named(kind: type[Request], body: object, fie
 def test_a_name_that_is_none_is_refused(kind: type[Request], body: object) -> None:
     with pytest.raises(BadName):
         parsed(body, kind)
+
+
+@for_each(
+    ("kind", "body", "text"),
+    [
+        (Join, {"subscriptions": [TOPIC], "session_ms": 5}, "a whole number from 1000 to 600000, "),
+        (Join, {"subscriptions": [TOPIC] * 300}, "a list of 1 to 256, not a list of 300"),
+        (Join, {"subscriptions": [{**TOPIC, "tags": "\ud800"}]}, "a string of UTF-8 text, not "),
+        (Join, {"subscriptions": [TOPIC], "incarnation": ""}, "a string of 1 to 64 characters, "),
+        (Join, {"subscriptions": [TOPIC], "holding": [["orders"]]}, "must be [topic, queue], not "),
+        (Commit, {"offsets": [], "ack": "memory"}, "one of accepted, disk, not 'memory'"),
+        (Reset, {**TOPIC, "to": 5}, "one of first, last or a map, not 5"),
+        (GroupConfig, {"order": None}, "must be true or false, not nothing"),
+        (Fetch, {"maximum": 5}, "It has: generation, max, max_bytes, "),
+        (Fetch, {b"max": 5}, "has a key that is not UTF-8 text"),
+        (Fetch, {"\ud800": 5}, "has a key that is not UTF-8 text"),
+    ],
+)
+def test_the_error_has_rule_and_value(kind: type[Request], body: object, text: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        parsed(body, kind)
+    assert text in str(refused.value)
+
+
+def test_null_is_a_missing_field_and_3_0_is_3() -> None:
+    subscription = {**TOPIC, "tags": None}
+    body = {"subscriptions": [subscription], "session_ms": 5000.0, "generation": None}
+    assert parsed(body, Join) == Join([Subscription("orders")], 5000)
+    assert parsed({"lag_objective_ms": None}, GroupConfig).given() == {"lag_objective_ms": None}
+
+
+KINDS = [each for each in Request.__subclasses__() if each not in (Position, Subscription)]
+NAMES = sorted(
+    {name for kind in Request.__subclasses__() for name in kind.__struct_encode_fields__}
+)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([1 << 63, 1 << 200, 3.0, float("inf"), float("nan"), "\ud800", "orders", b"x"]),
+    st.text(max_size=5),
+)
+BODIES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from([*NAMES, "a - at `$.b", "\ud800", ""]), inner, max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+@given(BODIES, st.sampled_from(KINDS))
+def test_any_body_is_a_request_or_refused_with_a_field(body: object, kind: type[Request]) -> None:
+    try:
+        made = parsed(body, kind)
+    except (BadRequest, BadName) as error:
+        refused: Exception | None = error
+    else:
+        refused = None
+        assert isinstance(made, kind)
+    assert refused is None or isinstance(refused.__dict__["facts"]["field"], str)
