@@ -37,11 +37,9 @@ def delivered(store: DelayedStore, origin: str, **pairs: str) -> int:
     return store.send("orders", b"x" * 300, pairs=pairs).physical_offset
 
 
-@pytest.mark.parametrize("chunk_size", [1, 100, 1000, 4096, 4 << 20])
 def test_origins_are_found_in_every_file_whatever_a_chunk_holds(
-    store: DelayedStore, monkeypatch: pytest.MonkeyPatch, chunk_size: int
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(origins, "CHUNK_SIZE", chunk_size)
     for number in range(400):
         store.send("orders", b"y" * 1200)
         if number % 20 == 0:
@@ -50,7 +48,9 @@ def test_origins_are_found_in_every_file_whatever_a_chunk_holds(
     assert store.dispatched() > 2 * CONFIG.commit_log_file_size - 1000
     levels = {1: 361, 2: 341, 3: 381}
     timer = {number: (number + 1) * 1000 for number in range(0, 400, 20)}
-    assert found(store) == Found(levels, timer)
+    for chunk_size in (1, 100, 1000, 4096, 4 << 20):
+        monkeypatch.setattr(origins, "CHUNK_SIZE", chunk_size)
+        assert found(store) == Found(levels, timer), chunk_size
 
 
 @pytest.mark.parametrize("chunk_size", [1, 1000, 4 << 20])
