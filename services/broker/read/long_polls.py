@@ -46,7 +46,7 @@ class Polls:
 class Wake(Enum):
     """Reason why a held pull continues."""
 
-    MESSAGE = "its queue has something to look at"
+    MESSAGE = "its queue has something to read"
     TIME = "it has waited as long as it was to"
     GONE = "its client has closed the connection"
     CLOSE = "the node stops"
