@@ -72,7 +72,7 @@ class Nack(Request, frozen=True):
     delay_level: Annotated[
         int,
         Meta(
-            ge=-1,
+            ge=-I32_MAX,  # the store's levels decide: delay-out-of-range names them
             le=I32_MAX,
             description="How long until the next try: 0 for the next longer level, -1 for the "
             "dead letters at once, or one of the store's levels.",
