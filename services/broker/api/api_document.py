@@ -162,7 +162,7 @@ def _headers(call: Call) -> Iterator[Schema]:
         description = (
             "The services log each step of this request's messages under this id of 1 to 64 "
             "characters of `A-Z a-z 0-9 . _ -`; anything else is ignored. For a few requests, to "
-            "look into them."
+            "follow them through the node."
         )
         yield _parameter(traces.HEADER, "header", {**text, "description": description})
 

@@ -117,8 +117,8 @@ class GroupCalls:
             request,
             Joined(
                 joined.generation,
-                [*joined.assignment],
-                [*joined.kept],
+                [[*queue] for queue in joined.assignment],
+                [[*queue] for queue in joined.kept],
                 joined.session_ms,
                 joined.config.order,
                 joined.config.broadcast,

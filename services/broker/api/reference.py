@@ -87,8 +87,8 @@ def _types(schema: Schema) -> Iterable[str]:
             return [name for option in options for name in _types(option)]
         case {"enum": choices}:
             return [f"`{choice}`" for choice in choices]
-        case {"type": "array", "prefixItems": [*_]}:
-            return ["[topic, queue]"]
+        case {"type": "array", "description": "[topic, queue]" as form}:
+            return [form]
         case {"type": "array", "items": items}:
             return [f"list of {' or '.join(_types(items))}{_bounds(schema)}"]
         case {"type": str(name)}:

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from services.broker.schema.calls import READING, Call
 from services.broker.schema.groups import Group, State
-from services.broker.schema.values import Answer, Count, Queue
+from services.broker.schema.values import Answer, Count, ShownQueue
 
 _UNKNOWN: Final = "null if it is not known: `reasons` gives the cause"
 Reason = Literal[
@@ -80,7 +80,7 @@ class GroupMember(Answer, frozen=True):
 
     member: str
     subscriptions: list[MemberSubscription]
-    assignment: list[Queue]
+    assignment: list[ShownQueue]
     session_ms: Annotated[Count, Meta(description="Gone after so long without a heartbeat.")]
     last_seen_ms: Annotated[Count, Meta(description="Since its last heartbeat.")]
 

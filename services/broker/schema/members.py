@@ -24,38 +24,25 @@ from services.broker.schema.values import (
     Name,
     PollAfterMs,
     Query,
-    Queue,
     Request,
+    ShownQueue,
     Text,
 )
 from tidemark.errors import BadRequest
 
 SUBSCRIPTIONS_MAX: Final = 256
-
 """Topics of one member."""
-
 SESSION_MS_MIN: Final = 1_000
-
 """A shorter session could expire during a pause of the garbage collector."""
-
 SESSION_MS_MAX: Final = 600_000
-
 SESSION_MS_DEFAULT: Final = 30_000
-
 FETCH_MAX: Final = 8192
-
 """Messages of one fetch."""
-
 FETCH_DEFAULT: Final = 1024
-
 FETCH_BYTES_MAX: Final = 32 << 20
-
 FETCH_BYTES_DEFAULT: Final = 4 << 20
-
 FETCH_WAIT_MS_MAX: Final = 30_000
-
 """Shorter than the idle time-outs of common proxies."""
-
 INCARNATION_SIZE_MAX: Final = 64
 
 Generation = Annotated[Count, Meta(description="Of the assignment that the member knows.")]
@@ -130,9 +117,9 @@ class Joined(Answer, frozen=True):
     """What a member has."""
 
     generation: Count
-    assignment: list[Queue]
+    assignment: list[ShownQueue]
     kept: Annotated[
-        list[Queue],
+        list[ShownQueue],
         Meta(
             description="Queues of the assignment that the member named in holding, if no other "
             "member had and no reset moved them since the broker started. The member goes on "

@@ -24,7 +24,6 @@ from services.broker.schema.values import (
 from tidemark.errors import BadRequest
 
 QUEUES_PER_GROUP_MAX: Final = 16_384
-
 """Queues of the topics that a group subscribes to: a rebalance goes through all of them."""
 
 Queues = Annotated[frozenset[Queue], Meta(max_length=QUEUES_PER_GROUP_MAX)]

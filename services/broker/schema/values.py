@@ -28,6 +28,10 @@ MessageId = Annotated[
     str, Meta(pattern=MESSAGE_ID_PATTERN, description="As a send, a pull or a fetch returned it.")
 ]
 Queue = Annotated[tuple[Name, QueueNumber], Meta(description="[topic, queue]")]
+ShownQueue = Annotated[
+    list[str | int], Meta(min_length=2, max_length=2, description="[topic, queue]")
+]
+"""A queue in an answer. Not a tuple: schemathesis cannot validate answers with ``prefixItems``."""
 Next = Annotated[
     str | None, Meta(description="`after` of the next page; null: this is the last page.")
 ]
