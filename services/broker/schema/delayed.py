@@ -24,7 +24,14 @@ class DelayedQuery(Query, frozen=True):
         name="max", default=LIST_DEFAULT
     )
     after: Annotated[
-        Annotated[str, Meta(pattern=r"^[0-9]{1,18}-[0-9]{1,9}-[0-9]{1,18}\Z")] | None,
+        Annotated[
+            str,
+            Meta(
+                pattern=r"^[0-9]{1,18}-[0-9]{1,9}-[0-9]{1,18}\Z",
+                title="the next of an earlier answer",
+            ),
+        ]
+        | None,
         Meta(description="`next` of the page before."),
     ] = None
 

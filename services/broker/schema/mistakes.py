@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 
 from services.broker.fields import NAME_PATTERN, SHOWN_MAX, check_name, shown
-from services.broker.schema.values import UTF8_PATTERN
 from tidemark.errors import BadName, BadRequest
 
 Schema = dict[str, Any]
@@ -111,8 +110,8 @@ def _rule(schema: Schema) -> str:
             return "a whole number"
         case {"type": "boolean"}:
             return "true or false"
-        case {"type": "string", "pattern": pattern} if pattern not in (NAME_PATTERN, UTF8_PATTERN):
-            return f"a string that matches {pattern}"
+        case {"type": "string", "title": form}:
+            return str(form)
         case {"type": "string", "maxLength": longest}:
             return f"a string of {schema.get('minLength', 0)} to {longest} characters"
         case {"type": "string"}:

@@ -25,7 +25,12 @@ Name = Annotated[str, Meta(pattern=NAME_PATTERN, examples=["orders"])]
 """Name of a topic, group or member."""
 Text = Annotated[str, Meta(pattern=UTF8_PATTERN)]
 MessageId = Annotated[
-    str, Meta(pattern=MESSAGE_ID_PATTERN, description="As a send, a pull or a fetch returned it.")
+    str,
+    Meta(
+        pattern=MESSAGE_ID_PATTERN,
+        title="a message id: 32 or 56 hexadecimal digits",
+        description="As a send, a pull or a fetch returned it.",
+    ),
 ]
 Queue = Annotated[tuple[Name, QueueNumber], Meta(description="[topic, queue]")]
 ShownQueue = Annotated[

@@ -11,6 +11,7 @@ from services.broker.schema.groups import GroupConfig
 from services.broker.schema.members import Fetch, Join, Subscription
 from services.broker.schema.offsets import Commit, CommitLevel, Position, Reset, ResetPlace
 from services.broker.schema.parsing import parsed
+from services.broker.schema.retry import Nack
 from services.broker.schema.values import Request
 from tests.support.for_each import for_each
 from tidemark.errors import BadName, BadRequest
@@ -155,6 +156,7 @@ def test_a_name_that_is_none_is_refused(kind: type[Request], body: object) -> No
         (Commit, {"offsets": [], "ack": "memory"}, "one of accepted, disk, not 'memory'"),
         (Reset, {**TOPIC, "to": 5}, "one of first, last or a map, not 5"),
         (GroupConfig, {"order": None}, "must be true or false, not nothing"),
+        (Nack, {"message_id": "7"}, "a message id: 32 or 56 hexadecimal digits, not '7'"),
         (Fetch, {"maximum": 5}, "It has: generation, max, max_bytes, "),
         (Fetch, {b"max": 5}, "has a key that is not UTF-8 text"),
         (Fetch, {"\ud800": 5}, "has a key that is not UTF-8 text"),
