@@ -44,9 +44,9 @@ FAULTS: Final[dict[str, Planted]] = {
     ),
     "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: |lacks some of the", 0),
     "acks-of-an-old-epoch-counted": Planted(
-        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 3, LINKS
+        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 35, LINKS
     ),
-    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 3, LINKS),
+    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 13, LINKS),
     "unsynced-bytes-acknowledged": Planted(
         acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 2
     ),
@@ -115,7 +115,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 3
     ),
     "byte-0-before-the-flush-ended": Planted(
-        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 3, FLUSHES
+        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 6, FLUSHES
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
@@ -127,7 +127,7 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.GRANT_NOT_LOOKED_AT_WITH_BYTE_0, "before it took byte 0", 0
     ),
     "silent-broker-renewed": Planted(
-        shells.SILENT_BROKER_RENEWED, "its broker is silent", 4, SILENCE
+        shells.SILENT_BROKER_RENEWED, "its broker is silent", 10, SILENCE
     ),
     "released-before-the-target-has-the-end": Planted(
         shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 6, SWITCHES
