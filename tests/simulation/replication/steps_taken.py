@@ -201,6 +201,9 @@ class StepsTaken:
             return
         if history.epoch != stored.lease.epoch or history.holder != holder:
             return  # The lease had run out and another node was faster.
+        leader = history.node(holder.node).processes.get("ha")
+        if leader is None or not leader.alive or now_us - leader.begun_us < RENEWED_US:
+            return  # A late write of a process that is gone is no renewal.
         # An answer that was under way when the process was paused has an older lease.
         lately = now_us - ha.process.resumed_us < TIMES.lease_ms * 1000
         renewed_us = now_us - history.applied_us
