@@ -21,6 +21,8 @@ SLACK_S = 120.0
 """The longest raise time: how much later a status may come for every reason but missing ticks."""
 TICK_S = 15.0
 """Between two samples."""
+HELD_S = SLACK_S + Rules().lost_for_s
+"""How long a loss is shown at most after it was seen."""
 WINDOW_S = Rules().progress_window_s
 LATE_OF_PAIRS = frozenset({"UNKNOWN", "FALLING_BEHIND", "LAGGING"})
 """Taken back from a pair at once when no age of it is above the objective."""
@@ -120,7 +122,7 @@ def test_missing_ticks_change_no_sum_and_make_no_status_that_was_not(
     - CATCHING_UP where the group gains on its topic in truth;
     - FALLING_BEHIND of a commit that stands still, until the stall time that holds before gaps
       are learned is over: gaps between commits in which samples are missing are not learned from;
-    - LOST for its whole time after the loss was seen, which missing samples delay;
+    - LOST for its whole time after the loss was seen: as much later as samples are missing in it;
     - STALLED one sample early, where all samples give it at the next one: the stall time is learned
       from the gaps that were seen;
     - an alarm that stood before, while samples of the progress window are missing and the workload
@@ -161,7 +163,8 @@ def test_missing_ticks_change_no_sum_and_make_no_status_that_was_not(
             may |= {stood} if is_late and dark.any() else set()
             soon = allowed(full, missing, tick + TICK_S * SECOND, 0.0)
             may |= soon & {"STALLED"} if dark.any() else set()
-            may |= allowed(full, missing, tick, SLACK_S + Rules().lost_for_s) & {"LOST"}
+            unseen = np.count_nonzero((missing > tick - HELD_S * SECOND) & (missing <= tick))
+            may |= allowed(full, missing, tick, SLACK_S + unseen * TICK_S) & {"LOST"}
             stood = status if status in ALARMS else stood if status == "UNKNOWN" else "UNKNOWN"
             assert status in may, (tick, (tick - truth.start) / SECOND, status, may)
 
