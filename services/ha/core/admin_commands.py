@@ -13,7 +13,7 @@ from services.ha.core import admin_rules as rules
 from services.ha.core import lease_edits
 from services.ha.core.effects import Publish, Reply
 from services.ha.core.events import Command
-from services.ha.core.failover import Trigger, copies
+from services.ha.core.failover import State, Trigger, copies
 from services.ha.core.handover import STOPPING, Handover
 from services.ha.core.leadership import UNADOPTED, Leadership
 from services.ha.core.status import master_of
@@ -141,7 +141,10 @@ class AdminCommands:
                 f"the group's name is not {order.arguments.get('group', '')!r}. Nothing was done.",
                 "Type the name of the group, to show that you mean this one.",
             )
-        master, reason = master_of(context, self.peers)
+        # A new master of two nodes with a minimum of two opens once the other one follows, which a
+        # halted node never does. A healthy node is not emptied before: its copy is needed.
+        is_halted = context.state is State.HALTED
+        master, reason = master_of(context, self.peers, or_opening=is_halted)
         if master == context.name:
             raise rules.Refused(
                 f"{context.name} is the master: it is what the others copy. Nothing was done.",

@@ -85,8 +85,13 @@ def could_lead(member: Member, status: StatusOk) -> bool:
     )
 
 
-def master_of(context: ReplicaContext, peers: Peers) -> tuple[str | None, str | None]:
-    """Return the master for clients, or None and the reason."""
+def master_of(
+    context: ReplicaContext, peers: Peers, *, or_opening: bool = False
+) -> tuple[str | None, str | None]:
+    """Return the master for clients, or None and the reason.
+
+    or_opening: also return a node that has the lease and has not opened its epoch yet.
+    """
     if context.state is State.MASTER:
         return context.name, None
     stored = context.session.stored
@@ -100,7 +105,8 @@ def master_of(context: ReplicaContext, peers: Peers) -> tuple[str | None, str | 
     if holder.node == context.name:
         return None, "the lease is held by the volume that this node had before"
     status = peers.fresh(holder.node)
-    if status is not None and status.state != State.MASTER.value:
+    leads = (State.MASTER.value, State.PROMOTING.value) if or_opening else (State.MASTER.value,)
+    if status is not None and status.state not in leads:
         return None, f"{holder.node} has the lease, and is {status.state}"
     if (context.session.unchanged_ms(context.now_ms) or 0) >= context.times.lease_ms:
         return None, f"the lease of {holder.node} has run out"

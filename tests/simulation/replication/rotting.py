@@ -77,8 +77,6 @@ class Rotting(Trying):
     def _rot_at_a_slave(self) -> None:
         """The check of a slave finds damage that no reader meets. It is known after all nodes die
         at that moment, and is found again by the same process in a log that was copied anew."""
-        if not self._may_lose_one:
-            return
         epoch, slave = self._history.epoch, self._any_but(self._master())
         end = self._any_spot(slave).place.end
         self._flip(slave, self._random.randrange(end - TAIL_SIZE, end))
@@ -98,8 +96,6 @@ class Rotting(Trying):
     def _rot_under_a_comparison(self) -> None:
         """A slave that is compared with its master finds that the logs differ. It keeps its log;
         the master finds its own damage, hands over to a healthy node and halts."""
-        if not self._may_lose_one:
-            return
         history, group, master = self._history, self._group, self._master()
         slave, spot = self._any_but(master), None
         history.producers_paused = True
@@ -176,8 +172,6 @@ class Rotting(Trying):
     def _rot_at_a_master(self) -> None:
         """A damaged master of a whole group hands over. If it is killed as soon as it has noted the
         damage, it leaves its lease to the others."""
-        if not self._may_lose_one:
-            return
         history, group, master = self._history, self._group, self._master()
         spot, epoch, reader = self._any_spot(master), history.epoch, group.broker_of(master.name)
         self._flip(master, self._random.randrange(*spot.place))

@@ -93,6 +93,20 @@ def test_it_is_copied_anew_by_order_and_is_whole_then() -> None:
     group.until(lambda: len(group.masters) == 1)
 
 
+def test_one_of_two_required_copies_is_copied_anew_from_a_master_that_opens_with_it() -> None:
+    # The order was refused: the new master opens its epoch once two nodes have its first record.
+    group = grown(2, ("a", "b"))
+    damage(group, "a")
+    group.until(lambda: group["a"].state == "halted")
+    group.run(2 * LOCAL.lease_ms)
+    assert group["b"].state == "promoting"
+    group["a"].damaged, group["a"].met = False, None
+    assert order(group["a"], "resync", group="g0").ok
+    group.wait_in_sync("a", "b")
+    group.until(lambda: group.serves("b"))
+    assert same_logs(group, group.send_confirmed())
+
+
 def test_damage_that_is_not_the_log_s_changes_nothing() -> None:
     # A damaged bit of a consume queue sends a reader to a place where no record begins.
     group = grown()
