@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from deploy.prometheus.model import events
+from deploy.prometheus.rules import TARGET_LABELS
 
 NODE: Final = 'cluster=~"$cluster", broker=~"$broker"'
 TOPIC: Final = f'{NODE}, topic=~"$topic"'
@@ -89,13 +89,26 @@ def rate(name: str, by: str, word: str = "", *, where: str = NODE, given: str = 
     return series(f"rate({name}{{{where}}}[{WINDOW}])", by, word, how="sum", given=given)
 
 
+def events(counter: str, within: str, by: str) -> str:
+    """Return an expression for a counter's recent increase, above 0 only, including a first event.
+
+    ``increase`` misses the first event of a label set whose series begins with it, because there is
+    no 0 before. So a series counts with its value if it did not exist a minute ago although its
+    process was scraped then. A process that was discovered later may have counted long before.
+    """
+    return (
+        f"sum by ({by}) (increase({counter}[{within}]) > 0"
+        f" or ({counter} unless {counter} offset 1m) > 0"
+        f" and on ({', '.join(TARGET_LABELS)}) up offset 1m == 1)"
+    )
+
+
 def growth(name: str, by: str, word: str = "", *, where: str = NODE, given: str = "") -> Query:
     """Return a counter's increase around each point of the graph; no value where it is 0.
 
     For rare events: it includes the first event of a label set, which ``increase`` misses.
     """
-    expr = events(f"{name}{{{where}}}", WINDOW, tuple(by.split(", ")))
-    return Query(expr, legend(by, word), given)
+    return Query(events(f"{name}{{{where}}}", WINDOW, by), legend(by, word), given)
 
 
 def buckets(name: str, where: str = NODE) -> Query:

@@ -1,5 +1,4 @@
-"""Configuration for Prometheus and Alertmanager: rules as data, their files, and their tests.
+"""Configuration for Prometheus and Alertmanager (docs/monitoring.md).
 
-``python -m deploy.prometheus`` writes every generated file. Step before: the catalogue of metrics
-defines the series. Step after: an operator loads the files (docs/monitoring.md).
+The rules are in ``rules/*.yml``; ``rules.py`` generates the object of the Prometheus operator.
 """

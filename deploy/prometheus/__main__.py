@@ -1,29 +1,10 @@
-"""``python -m deploy.prometheus``: write every generated file; with ``--check`` only compare.
-
-With ``--cases DIR``: write the input of ``promtool test rules``. The exit status is 1 if a file
-differs from the data.
-"""
+"""``python -m deploy.prometheus``: write the generated files, or compare them (``rules``)."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-from deploy.prometheus.generated import differing, write, write_cases
-
-
-def main() -> int:
-    """Write the files, or compare them and name those that differ."""
-    if "--check" in sys.argv[1:]:
-        wrong = differing()
-        for path in wrong:
-            print(f"{path} is not what `python -m deploy.prometheus` writes", file=sys.stderr)
-        return 1 if wrong else 0
-    paths = write_cases(Path(sys.argv[2])) if sys.argv[1:2] == ["--cases"] else write()
-    for path in paths:
-        print(path)
-    return 0
-
+from deploy.prometheus.rules import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -28,7 +28,7 @@ from analytics.jobs.streaming import Pace
 from analytics.kernel.rules import Rules
 from analytics.statuses import Status
 from analytics.tables import TableRoot
-from deploy.prometheus.generated import ROOT
+from deploy.prometheus.rules import ROOT
 from drills.lag import plan
 from drills.lag.judging import judge, newest, others
 from drills.lag.load import Load

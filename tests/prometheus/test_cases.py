@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.prometheus.cases import CASES
-from deploy.prometheus.generated import write_cases
+from tests.support.alert_cases import CASES
+from tests.support.alert_cases.files import write_cases
 from tests.support.prometheus import check
 
 
 @pytest.mark.parametrize("area", CASES)
 def test_promtool_plays_the_cases(area: str, tmp_path: Path) -> None:
-    (path,) = (path for path in write_cases(tmp_path) if path.stem == area)
-    check("promtool", "test", "rules", str(path))
+    check("promtool", "test", "rules", str(write_cases(tmp_path, area)))

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from deploy.prometheus.areas import ALERTS
-from deploy.prometheus.generated import ROOT
+from deploy.prometheus.rules import ALERTS, ROOT
 from tests.support.node import wait_until
 from tests.support.prometheus import Alertmanager
 
-SEVERITIES = {alert.name: alert.severity.value for alert in ALERTS}
+SEVERITIES = {alert.name: alert.severity for alert in ALERTS}
 NODE = {"broker": "g0", "replica": "n0"}
 PAIR = {"broker": "g0", "group": "orders", "topic": "orders"}
 

@@ -13,13 +13,13 @@ from typing import Final
 
 import pytest
 
-from deploy.prometheus.promql import used
 from shared.metrics.catalogue import families_of
 from tests.support.alert_clusters import clusters
 from tests.support.alert_faults import Key
 from tests.support.alert_stage import Stage
 from tests.support.alert_watch import Observed, drill
 from tests.support.prometheus import check, tool
+from tests.support.promql_tokens import used
 
 pytestmark = [
     pytest.mark.slow,

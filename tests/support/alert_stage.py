@@ -19,11 +19,10 @@ from typing import Any, Final, NamedTuple, Self
 
 import yaml
 
-from deploy.prometheus.areas import GROUPS
-from deploy.prometheus.generated import ROOT
-from deploy.prometheus.promql import faster, milliseconds
-from deploy.prometheus.rendering import rule_files
+from deploy.prometheus.rules import ROOT
+from tests.support.fast_rules import rule_file
 from tests.support.prometheus import Alertmanager, Prometheus
+from tests.support.promql_tokens import faster, milliseconds
 
 LOOKBACK: Final = "5m"
 """Prometheus' default: how long a value without a successor counts."""
@@ -110,8 +109,7 @@ class Stage:
         self._targets: list[Target] = []
         (directory / "rules").mkdir()
         (directory / "targets").mkdir()
-        for name, text in rule_files(GROUPS, factor).items():
-            (directory / "rules" / name).write_text(text)
+        (directory / "rules" / "all.yml").write_text(rule_file(factor))
         self.watch([])
         self.alertmanager = Alertmanager(
             directory / "alertmanager", self._written("alertmanager.yml", self._telling())

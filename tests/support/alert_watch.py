@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deploy.grafana.listing import Expression, expressions
-from deploy.prometheus.areas import ALERTS
+from deploy.prometheus.rules import ALERTS
 from tests.support.alert_clusters import TOPIC, Clusters
 from tests.support.alert_faults import Fault, Key, SecondMaster, faults_of
 from tests.support.alert_stage import Stage, key_of
@@ -306,7 +306,7 @@ def _give_up(stage: Stage, watcher: Watcher, found: Clusters) -> None:
         if watcher.are_notified(faults, within_s):
             return
         # A counter that begins while its process cannot be scraped is no event to Prometheus (see
-        # ``deploy.prometheus.model.events``). Its next step is one.
+        # ``deploy.grafana.queries.events``). Its next step is one.
         assert left, "a dead letter and a reset were not notified"
         assert stage.prometheus.query(
             f'min_over_time(up{{cluster="healthy"}}[{round(watcher.now_s - planted_s) + 60}s]) == 0'

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from deploy.grafana.listing import fill
-from deploy.prometheus.areas import ALERTS, RECORDS
+from deploy.prometheus.rules import ALERTS, RECORDS
 from tests.support.promql import PLAIN, Series, Yield, yields
 
 ROOT: Final = Path(__file__).resolve().parents[2]

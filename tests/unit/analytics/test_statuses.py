@@ -32,8 +32,7 @@ from analytics.statuses import (
     severity,
 )
 from deploy.grafana import boards, problems
-from deploy.prometheus.areas.consumers import CONSUMERS
-from deploy.prometheus.model import Alert
+from deploy.prometheus import rules
 from tests.support.lag_world import MemoryTables
 
 DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
@@ -124,9 +123,9 @@ def test_dashboards_have_the_order_the_words_and_the_colours_of_the_table() -> N
 
 
 def test_alerts_of_prometheus_have_the_level_of_their_status() -> None:
-    alerts = {rule.name: rule for rule in CONSUMERS.rules if isinstance(rule, Alert)}
+    alerts = {alert.name: alert for alert in rules.ALERTS}
     for name, status in ALERTS.items():
-        assert alerts[name].severity.value == TABLE[status].level, name
+        assert alerts[name].severity == TABLE[status].level, name
 
 
 def cells(page: str) -> list[list[str]]:

@@ -16,7 +16,7 @@ from deploy.grafana.boards import BOARDS as WRITTEN
 from deploy.grafana.limits import LIMITS
 from deploy.grafana.panels import Stat
 from deploy.grafana.texts import nothing, title
-from deploy.prometheus.areas import ALERTS, RECORDS
+from deploy.prometheus.rules import ALERTS, RECORDS
 from shared.metrics.catalogue import BY_NAME
 from shared.metrics.family import Kind
 from tests.support.dashboards import RECORDED, Target, legend_labels, targets

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.prometheus.areas import ALERTS, RECORDS
-from deploy.prometheus.model import Alert, Record
-from deploy.prometheus.promql import faster, milliseconds, run_faster, tokens, used
+from deploy.prometheus.rules import ALERTS, RECORDS, Alert, Record
 from tests.support.for_each import for_each
+from tests.support.promql_tokens import faster, milliseconds, run_faster, tokens, used
 
 
 @pytest.mark.parametrize(

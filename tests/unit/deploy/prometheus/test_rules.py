@@ -9,21 +9,31 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.prometheus.areas import ALERTS, GROUPS, RECORDS
-from deploy.prometheus.areas.nodes import SAMPLES_MAX
-from deploy.prometheus.areas.recording import SET
-from deploy.prometheus.cases import CASES
-from deploy.prometheus.cases.healthy import HEALTHY, Case
-from deploy.prometheus.generated import ROOT, differing
-from deploy.prometheus.model import RUNBOOK, TARGET_LABELS, Alert, Record, Severity
-from deploy.prometheus.promql import milliseconds, used
-from deploy.prometheus.rendering import rule_file
+from deploy.prometheus.rules import (
+    ALERTS,
+    PAGE,
+    RECORDS,
+    ROOT,
+    TARGET_LABELS,
+    Alert,
+    Record,
+    differing,
+)
 from shared.metrics.catalogue import BY_NAME
 from shared.metrics.family import Kind
+from tests.support.alert_cases import CASES
+from tests.support.alert_cases.healthy import HEALTHY, Case
+from tests.support.fast_rules import rule_file
 from tests.support.for_each import for_each
 from tests.support.prometheus import check
+from tests.support.promql_tokens import milliseconds, used
 
 RULES: list[Alert | Record] = [*ALERTS, *RECORDS]
+SET = ("cluster", "broker")
+SEVERITIES = {"page", "ticket", "info"}
+SAMPLES_MAX = 400_000
+"""Samples of one scrape; more than a broker with default limits exports."""
+RUNBOOK = "docs/runbook.md"
 SCRAPED = {"cluster", "broker", "replica", "service", "job", "instance"}
 HISTOGRAM = re.compile(r"_(bucket|sum|count)$")
 ENTRY = re.compile(r"^### `(Tidemark\w+)`\n(.*?)(?=^##? |^### |\Z)", re.MULTILINE | re.DOTALL)
@@ -73,7 +83,7 @@ def test_generated_files_are_as_the_data_say() -> None:
 def test_promtool_takes_the_rules_at_every_speed(tmp_path: Path) -> None:
     for factor in (1, 10, 60):
         path = tmp_path / f"{factor}.yml"
-        path.write_text(rule_file(GROUPS, factor))
+        path.write_text(rule_file(factor))
         assert f"{len(RULES)} rules found" in check("promtool", "check", "rules", str(path))
 
 
@@ -138,24 +148,43 @@ def test_a_name_that_there_is_not_would_be_found(wrong: str) -> None:
 
 @for_each("alert", ALERTS)
 def test_an_alert_has_all_values_that_it_can_have(alert: Alert) -> None:
-    for text in (alert.summary, alert.description):
+    summary, description = alert.annotations["summary"], alert.annotations["description"]
+    for text in (summary, description):
         for label in re.findall(r"\$labels\.(\w+)", text):
             assert label in alert.labels
-    assert "$value" in alert.summary or alert.name in {
+    assert "$value" in summary or alert.name in {
         # 0, or as often as events came: the number is no news.
         *("TidemarkTargetDown", "TidemarkBrokerGone", "TidemarkNotReady", "TidemarkResync"),
         *("TidemarkReplicaHalted", "TidemarkStoreFillsUp", "TidemarkFailoverPaused"),
         *("TidemarkDispatchErrors", "TidemarkClockStepped", "TidemarkAnalyticsDown"),
     }
-    assert not alert.summary.endswith(".")
-    assert alert.description.endswith(".")
+    assert not summary.endswith(".")
+    assert description.endswith(".")
     assert alert.labels[: len(SET)] == SET or alert.name == "TidemarkVersionsDiffer"
     assert milliseconds(alert.waits) <= 3_600_000
 
 
+def test_every_alert_links_its_own_entry_of_the_runbook() -> None:
+    page = "{{ with $externalLabels.runbook }}{{ . }}{{ else }}docs/runbook.md{{ end }}"
+    for alert in ALERTS:
+        assert alert.annotations["runbook_url"] == f"{page}#{alert.name.lower()}"
+
+
+def test_a_scrape_is_reported_as_large_at_four_fifths_of_its_limit() -> None:
+    (large,) = (alert for alert in ALERTS if alert.name == "TidemarkScrapeLarge")
+    assert large.expr.endswith(f"> {SAMPLES_MAX * 4 // 5}")
+
+
+def test_the_documented_recordings_are_those_of_the_rules() -> None:
+    rows = re.findall(r"^\| `(tidemark:\S+)` \| (.+?) \| .+ \|$", PAGE.read_text(), re.MULTILINE)
+    assert {name: tuple(labels.split(", ")) for name, labels in rows} == {
+        record.name: record.labels for record in RECORDS
+    }
+
+
 def test_names_are_given_once() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
-    assert {alert.severity for alert in ALERTS} == set(Severity)
+    assert {alert.severity for alert in ALERTS} == SEVERITIES
 
 
 def test_every_alert_has_an_entry_in_the_runbook_and_every_entry_an_alert() -> None:
@@ -189,9 +218,7 @@ def test_every_alert_that_is_silenced_or_silences_exists() -> None:
         every = any('"Tidemark.+"' in matcher for matcher in rule["target_matchers"])
         for alert in sources if every else sources + targets:
             assert set(rule["equal"]) <= set(alert.labels), (rule, alert.name)
-    assert {route["receiver"] for route in config["route"]["routes"]} == {
-        severity.value for severity in Severity
-    }
+    assert {route["receiver"] for route in config["route"]["routes"]} == SEVERITIES
     for receiver in config["receivers"]:
         assert set(receiver) == {"name"}, "as delivered nothing is sent anywhere"
 
@@ -200,11 +227,11 @@ def test_no_event_of_a_page_is_silenced() -> None:
     """Such an event may end before the alert that would silence it, and would never be reported."""
     config = yaml.safe_load((ROOT / "deploy/prometheus/alertmanager.yml").read_text())
     names = {alert.name: alert for alert in ALERTS}
-    events = {alert for alert in ALERTS if alert.waits == "0s" and alert.severity is Severity.PAGE}
-    assert {alert.name for alert in events} >= {"TidemarkGroupMessagesLost", "TidemarkDamage"}
+    events = {a.name for a in ALERTS if a.waits == "0s" and a.severity == "page"}
+    assert events >= {"TidemarkGroupMessagesLost", "TidemarkDamage"}
     for rule in config["inhibit_rules"]:
-        silenced = events & set(_matched(rule["target_matchers"], names))
-        assert not [each for each in silenced if set(rule["equal"]) <= set(each.labels)], rule
+        for alert in _matched(rule["target_matchers"], names):
+            assert alert.name not in events or not set(rule["equal"]) <= set(alert.labels), rule
 
 
 def test_a_silenced_alert_ends_before_the_silencing_one() -> None:
@@ -294,7 +321,7 @@ def test_the_link_to_the_runbook_is_an_address_where_prometheus_knows_one(
 ) -> None:
     # It was a path in the project everywhere, which a person on call cannot open.
     alert = ALERTS[0]
-    annotations = {"runbook_url": alert.runbook_url}
+    annotations = {"runbook_url": alert.annotations["runbook_url"]}
     rule = {"alert": alert.name, "expr": "vector(1)", "annotations": annotations}
     (tmp_path / "rules.yml").write_text(
         yaml.safe_dump({"groups": [{"name": "links", "rules": [rule]}]})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.prometheus.cases.healthy import STEPS, Case, always, series
-from deploy.prometheus.cases.nodes import IN_SYNC, OTHERS_IN_SYNC, role
+from tests.support.alert_cases.healthy import STEPS, Case, always, series
+from tests.support.alert_cases.nodes import IN_SYNC, OTHERS_IN_SYNC, role
 
 LAG: Final = series("tidemark_ha_replica_lag_seconds", "n0/ha", peer="n1")
 CONNECTED: Final = series("tidemark_ha_replica_connected", "n0/ha", peer="n1")

@@ -1,27 +1,37 @@
-"""Converts cases to a file of ``promtool test rules``. Pure."""
+"""Cases as files of ``promtool test rules``, for the rules in this tree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from deploy.prometheus.cases.healthy import HEALTHY, STEP_S, STEPS, Case
-from deploy.prometheus.promql import milliseconds
-from deploy.prometheus.rendering import HEAD, as_yaml
+import yaml
+
+from deploy.prometheus.rules import RULES
+from tests.support.alert_cases import CASES
+from tests.support.alert_cases.healthy import HEALTHY, STEP_S, STEPS, Case
+from tests.support.promql_tokens import milliseconds
 
 FIRING: Final = 'group by (alertname) (ALERTS{alertstate="firing"})'
 
 
-def unit_test_file(cases: Sequence[Case], rule_files: Sequence[str]) -> str:
-    """Return the input of ``promtool test rules``. rule_files: paths."""
-    return HEAD.replace("areas", "cases").replace("the rules are", "the cases are") + as_yaml(
-        {
-            "rule_files": list(rule_files),
-            "evaluation_interval": f"{STEP_S}s",
-            "group_eval_order": ["tidemark-recording", "tidemark-memory"],
-            "tests": [_test(case) for case in cases],
-        }
-    )
+def write_cases(directory: Path, area: str) -> Path:
+    """Write the cases of an area; return the path of the file."""
+    path = directory / f"{area}.yml"
+    path.write_text(unit_test_file(CASES[area]))
+    return path
+
+
+def unit_test_file(cases: Sequence[Case]) -> str:
+    """Return the input of ``promtool test rules``."""
+    content = {
+        "rule_files": sorted(map(str, RULES.glob("*.yml"))),
+        "evaluation_interval": f"{STEP_S}s",
+        "group_eval_order": ["tidemark-recording", "tidemark-memory"],
+        "tests": [_test(case) for case in cases],
+    }
+    return str(yaml.safe_dump(content, sort_keys=False))
 
 
 def _test(case: Case) -> dict[str, Any]:

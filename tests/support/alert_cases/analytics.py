@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.prometheus.cases.healthy import STEPS, Case, always, growing, series
-from deploy.prometheus.cases.nodes import gone
+from tests.support.alert_cases.healthy import STEPS, Case, always, growing, series
+from tests.support.alert_cases.nodes import gone
 
 TARGET: Final = "analytics/analytics"
 LAST: Final = series("tidemark_analytics_last_success_timestamp_seconds", TARGET, task="evaluate")

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from deploy.prometheus.cases.analytics import ANALYTICS_CASES
-from deploy.prometheus.cases.consumers import CONSUMER_CASES
-from deploy.prometheus.cases.healthy import Case
-from deploy.prometheus.cases.nodes import NODE_CASES
-from deploy.prometheus.cases.replication import REPLICATION_CASES
-from deploy.prometheus.cases.requests import REQUEST_CASES
-from deploy.prometheus.cases.storage import STORAGE_CASES
+from tests.support.alert_cases.analytics import ANALYTICS_CASES
+from tests.support.alert_cases.consumers import CONSUMER_CASES
+from tests.support.alert_cases.healthy import Case
+from tests.support.alert_cases.nodes import NODE_CASES
+from tests.support.alert_cases.replication import REPLICATION_CASES
+from tests.support.alert_cases.requests import REQUEST_CASES
+from tests.support.alert_cases.storage import STORAGE_CASES
 
 CASES: Final[Mapping[str, tuple[Case, ...]]] = {
     "consumers": CONSUMER_CASES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.prometheus.cases.healthy import HEALTHY, STEPS, Case, always, series
+from tests.support.alert_cases.healthy import HEALTHY, STEPS, Case, always, series
 
 START: Final = 20
 """Steps before the event of a case, which happens at 10 minutes."""

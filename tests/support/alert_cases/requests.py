@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.prometheus.cases.healthy import STEPS, Case, always, growing, series
+from tests.support.alert_cases.healthy import STEPS, Case, always, growing, series
 
 BROKER: Final = "n0/broker"
 DISPATCHED: Final = series("tidemark_log_dispatched_offset_bytes", BROKER)

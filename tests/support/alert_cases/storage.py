@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.prometheus.cases.healthy import STEPS, Case, always, series
+from tests.support.alert_cases.healthy import STEPS, Case, always, series
 
 BROKER: Final = "n1/broker"
 FREE: Final = series("tidemark_store_free_bytes", BROKER, volume="log")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.prometheus.cases.healthy import HEALTHY, STEPS, TARGETS, Case, always, series
+from tests.support.alert_cases.healthy import HEALTHY, STEPS, TARGETS, Case, always, series
 
 IN_SYNC: Final = series("tidemark_ha_in_sync_replicas", "n0/ha")
 OTHERS_IN_SYNC: Final = series("tidemark_ha_in_sync_replicas", "n1/ha")
