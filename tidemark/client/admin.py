@@ -16,7 +16,7 @@ class Admin:
     """The administrative calls of a client."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
 
     async def create_topic(
         self, topic: str, *, queues: int | None = None, retention_ms: int | None = None
@@ -31,33 +31,33 @@ class Admin:
             body["queues"] = queues
         if retention_ms is not None:
             body["retention_ms"] = retention_ms
-        answer = await self._connection.call(
+        answer = await self.connection.call(
             "PUT", path("topics", topic), body=body, idempotent=True
         )
         return _topic(answer.map())
 
     async def topics(self) -> list[Topic]:
         """All topics, sorted by name."""
-        entries = listed(self._connection, "topics", is_plain_read=True)
+        entries = listed(self.connection, "topics", is_plain_read=True)
         found = [_topic(wire) async for wire in entries]
         return sorted(found, key=lambda topic: topic.name)
 
     async def topic(self, topic: str) -> Topic:
         """One topic with the offset range of every queue. Raises UnknownTopic."""
-        answer = await self._connection.call(
+        answer = await self.connection.call(
             "GET", path("topics", topic), idempotent=True, is_plain_read=True
         )
         return _topic(answer.map())
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic: its messages are no longer served. Raises UnknownTopic."""
-        await self._connection.call(
+        await self.connection.call(
             "DELETE", path("topics", topic), done_before=errors.UnknownTopic, idempotent=True
         )
 
     async def retention(self) -> dict[str, Any]:
         """Disk usage, the next deletion and the time until the disk is full, as answered."""
-        answer = await self._connection.call("GET", path("retention"), idempotent=True)
+        answer = await self.connection.call("GET", path("retention"), idempotent=True)
         return answer.map()
 
 

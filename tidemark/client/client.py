@@ -8,10 +8,10 @@ import re
 import secrets
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from tidemark.client.admin import Admin
 from tidemark.client.batching import Limits
@@ -25,7 +25,7 @@ from tidemark.client.connection import (
     OnDisconnected,
     ReadFrom,
 )
-from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX, Consumer
+from tidemark.client.consumer import Consumer
 from tidemark.client.consumer_engine import ConsumerEngine, MemberSettings
 from tidemark.client.dead_letters import DeadLetters
 from tidemark.client.delayed import Delayed
@@ -34,12 +34,8 @@ from tidemark.client.groups import Groups, Start, group_settings
 from tidemark.client.handlers import check_is_async
 from tidemark.client.messages import (
     Ack,
-    Message,
     NewMessage,
-    PullResult,
-    RawPull,
     SendResult,
-    Topic,
     outgoing,
 )
 from tidemark.client.producer import Producer, as_outgoing
@@ -106,14 +102,11 @@ def connect(
     return Client(connection, bounds._replace(linger_ms=linger_ms))
 
 
-class Client:
+class Client(Admin, Consumer):
     """Sends, reads and administrates through one broker. Raises ``TidemarkError`` subclasses."""
 
     def __init__(self, connection: Connection, limits: Limits) -> None:
-        self.connection = connection
-        self._limits = limits
-        self.consumer = Consumer(connection)
-        self.admin = Admin(connection)
+        super().__init__(connection)
         self.producer = Producer(connection, limits)
         self.groups = Groups(connection)
         self.delayed = Delayed(connection)
@@ -288,110 +281,6 @@ class Client:
         topic: required if ``message_id`` is a unique id.
         """
         return await trace(self.connection, message_id, topic)
-
-    async def pull(
-        self,
-        topic: str,
-        queue: int,
-        offset: int,
-        *,
-        max: int = PULL_COUNT_MAX,
-        max_bytes: int = PULL_SIZE_MAX,
-        tags: str | None = None,
-        wait_ms: int = 0,
-    ) -> PullResult:
-        """Messages of one queue from ``offset`` on; an empty list if there are none."""
-        return await self.consumer.pull(
-            topic, queue, offset, max=max, max_bytes=max_bytes, tags=tags, wait_ms=wait_ms
-        )
-
-    async def pull_raw(
-        self,
-        topic: str,
-        queue: int,
-        offset: int,
-        *,
-        max: int = PULL_COUNT_MAX,
-        max_bytes: int = PULL_SIZE_MAX,
-        tags: str | None = None,
-        wait_ms: int = 0,
-    ) -> RawPull:
-        """Like ``pull``, but returns the stored records, neither decoded nor checked."""
-        return await self.consumer.pull_raw(
-            topic, queue, offset, max=max, max_bytes=max_bytes, tags=tags, wait_ms=wait_ms
-        )
-
-    def read(
-        self,
-        topic: str,
-        queue: int,
-        offset: int = 0,
-        *,
-        end: int | None = None,
-        follow: bool = False,
-        tags: str | None = None,
-    ) -> AsyncGenerator[Message, None]:
-        """All messages of one queue, in order: ``async for message in mq.read("orders", 0)``.
-
-        end: None reads up to the end of the queue at the first pull. Messages stored just before
-        may not be dispatched to the queue yet. follow: waits for new messages for ever. The next
-        pull runs while the caller processes the messages of the last one.
-        """
-        return self.consumer.read(topic, queue, offset, end=end, follow=follow, tags=tags)
-
-    async def offset_by_time(
-        self, topic: str, queue: int, timestamp_ms: int, *, boundary: str = "lower"
-    ) -> int:
-        """Queue offset of the first message stored at or after a time; ``upper``: of the last."""
-        return await self.consumer.offset_by_time(topic, queue, timestamp_ms, boundary=boundary)
-
-    async def message_by_id(self, message_id: str) -> Message:
-        """Return the message with this offset message id. Raises UnknownMessage."""
-        return await self.consumer.message_by_id(message_id)
-
-    async def message_by_unique_id(self, topic: str, unique_id: str) -> Message:
-        """Return the message of a topic with this unique id. Raises UnknownMessage."""
-        return await self.consumer.message_by_unique_id(topic, unique_id)
-
-    async def messages_by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin_ms: int | None = None,
-        end_ms: int | None = None,
-        max: int = 32,
-    ) -> list[Message]:
-        """Messages of a topic with this key, oldest first; empty if there are none."""
-        return await self.consumer.messages_by_key(
-            topic, key, begin_ms=begin_ms, end_ms=end_ms, max=max
-        )
-
-    async def create_topic(
-        self, topic: str, *, queues: int | None = None, retention_ms: int | None = None
-    ) -> Topic:
-        """Create a topic, or give an existing one this many queues. The call may be repeated.
-
-        queues: None leaves the number unchanged; a new topic gets 4. retention_ms: older messages
-        are not served; 0 serves all messages, None leaves the setting unchanged.
-        """
-        return await self.admin.create_topic(topic, queues=queues, retention_ms=retention_ms)
-
-    async def retention(self) -> dict[str, Any]:
-        """Disk usage, the next deletion and the time until the disk is full, as answered."""
-        return await self.admin.retention()
-
-    async def topics(self) -> list[Topic]:
-        """All topics, sorted by name."""
-        return await self.admin.topics()
-
-    async def topic(self, topic: str) -> Topic:
-        """One topic with the offset range of every queue. Raises UnknownTopic."""
-        return await self.admin.topic(topic)
-
-    async def delete_topic(self, topic: str) -> None:
-        """Delete a topic: its messages are no longer served. Raises UnknownTopic."""
-        await self.admin.delete_topic(topic)
 
 
 def _member_name() -> str:

@@ -26,10 +26,10 @@ POLL_AFTER: Final = "Tidemark-Poll-After-Ms"
 
 
 class Consumer:
-    """The reading part of a client."""
+    """The calls of a client that read one queue, or messages by id or key."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
 
     async def pull_raw(
         self,
@@ -42,9 +42,9 @@ class Consumer:
         tags: str | None = None,
         wait_ms: int = 0,
     ) -> RawPull:
-        """Pull whole records, neither decoded nor checked: for tools that move many records."""
-        for _ in range(self._connection.readers):
-            answer = await self._connection.call(
+        """Like ``pull``, but returns the stored records, neither decoded nor checked."""
+        for _ in range(self.connection.readers):
+            answer = await self.connection.call(
                 "GET",
                 path("topics", topic, "queues", queue, "messages"),
                 query={
@@ -63,7 +63,7 @@ class Consumer:
             if pulled.next_offset >= offset:
                 break
             # This node's queue ends before the offset: another node was ahead of this one.
-            self._connection.read_elsewhere()
+            self.connection.read_elsewhere()
         return pulled
 
     async def pull(
@@ -77,7 +77,7 @@ class Consumer:
         tags: str | None = None,
         wait_ms: int = 0,
     ) -> PullResult:
-        """Pull up to ``max`` messages from queue offset ``offset`` on.
+        """Messages of one queue from ``offset`` on; an empty list if there are none.
 
         tags: ``a || b``, or None for all. wait_ms: how long the broker holds the call while there
         are no messages. The CRC of every body is checked. If a record is damaged, the messages
@@ -118,11 +118,12 @@ class Consumer:
         follow: bool = False,
         tags: str | None = None,
     ) -> AsyncGenerator[Message, None]:
-        """Yield messages of one queue in order, from ``offset`` to ``end``.
+        """All messages of one queue, in order: ``async for message in mq.read("orders", 0)``.
 
-        end: None takes the queue's end as of the first pull. follow: waits for new messages for
-        ever. Expired offsets are skipped: the first message may have a larger offset than asked
-        for.
+        end: None reads up to the end of the queue at the first pull. Messages stored just before
+        may not be dispatched to the queue yet. follow: waits for new messages for ever. Expired
+        offsets are skipped: the first message may have a larger offset than asked for. The next
+        pull runs while the caller processes the messages of the last one.
         """
         batches = self.batches(topic, queue, offset, end=end, follow=follow, tags=tags)
         async with aclosing(batches):
@@ -183,8 +184,11 @@ class Consumer:
     async def offset_by_time(
         self, topic: str, queue: int, timestamp_ms: int, *, boundary: str = "lower"
     ) -> int:
-        """Queue offset of the first message stored at or after a time, within the queue's range."""
-        answer = await self._connection.call(
+        """Queue offset of the first message stored at or after a time; ``upper``: of the last.
+
+        It is within the queue's range.
+        """
+        answer = await self.connection.call(
             "GET",
             path("topics", topic, "queues", queue, "offset"),
             query={"timestamp_ms": timestamp_ms, "boundary": boundary},
@@ -198,13 +202,13 @@ class Consumer:
 
     async def message_by_id(self, message_id: str) -> Message:
         """Return the message with this offset message id. Raises UnknownMessage."""
-        answer = await self._connection.call(
+        answer = await self.connection.call(
             "GET", path("messages", message_id), idempotent=True, is_plain_read=True
         )
         return _message(answer.map())
 
     async def message_by_unique_id(self, topic: str, unique_id: str) -> Message:
-        """Return the newest message with this unique id. Raises UnknownMessage."""
+        """Return the newest message of a topic with this unique id. Raises UnknownMessage."""
         found = await self._query(topic, {"unique_id": unique_id}, 1)
         if not found:
             raise errors.UnknownMessage(
@@ -222,7 +226,10 @@ class Consumer:
         end_ms: int | None = None,
         max: int = 32,
     ) -> list[Message]:
-        """Messages with this key stored in [begin_ms, end_ms], oldest first, at most ``max``."""
+        """Messages with this key stored in [begin_ms, end_ms], oldest first, at most ``max``.
+
+        The list is empty if there are none.
+        """
         return await self._query(topic, {"key": key, "begin_ms": begin_ms, "end_ms": end_ms}, max)
 
     async def _query(self, topic: str, query: dict[str, object], count_max: int) -> list[Message]:
@@ -234,7 +241,7 @@ class Consumer:
         before: object = None
         while True:
             left = count_max - len(messages)
-            answer = await self._connection.call(
+            answer = await self.connection.call(
                 "GET",
                 path("topics", topic, "messages"),
                 query={**query, "max": left, "before": before},

@@ -10,34 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import os
-import ssl
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from tidemark.client.batching import Limits
-from tidemark.client.changes import Callback
-from tidemark.client.client import (
-    DEFAULT_URL,
-    IN_FLIGHT_MAX,
-    SESSION_MS,
-    SPAN_MAX,
-    Client,
-    connect,
-)
-from tidemark.client.commits import COMMIT_INTERVAL_MS
-from tidemark.client.connection import OnConnected, OnDisconnected, ReadFrom
-from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
-from tidemark.client.groups import Start
-from tidemark.client.messages import Ack, Message, NewMessage, PullResult, SendResult, Topic
+from tidemark.client.client import Client, connect
+from tidemark.client.messages import Message
 from tidemark.client.subscription import Subscription
+from tidemark.client.sync_calls import blocking, with_texts_of
 from tidemark.client.sync_groups import SyncDeadLetters, SyncDelayed, SyncGroups
 from tidemark.client.sync_subscription import SyncSubscription
-from tidemark.client.trace import Trace
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 OWN_THREAD: Final = (
@@ -46,46 +33,33 @@ OWN_THREAD: Final = (
 )
 
 
-def connect_sync(
-    url: str | Sequence[str] = DEFAULT_URL,
-    *,
-    linger_ms: float = 0.0,
-    retry_for_s: float = 15.0,
-    request_timeout_s: float | None = None,
-    limits: Limits | None = None,
-    read_from: ReadFrom = "master",
-    trace: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    ssl: ssl.SSLContext | None = None,
-    on_connected: OnConnected | None = None,
-    on_disconnected: OnDisconnected | None = None,
-) -> SyncClient:
-    """Create a blocking client for the broker or group at ``url``; use it with ``with``.
+def _opening(connect: Callable[P, Client]) -> Callable[P, SyncClient]:
+    def connect_sync(*args: P.args, **kwargs: P.kwargs) -> SyncClient:
+        return SyncClient(connect(*args, **kwargs))
 
-    Arguments as for ``connect``; the callbacks run in the client's own thread.
+    with_texts_of(connect, connect_sync, returns="SyncClient")
+    connect_sync.__doc__ = """Create a blocking client for the broker or group at ``url``.
+
+    Use it with ``with``. Arguments as for ``connect``; callbacks run in the client's own thread.
     """
-    return SyncClient(
-        connect(
-            url,
-            linger_ms=linger_ms,
-            retry_for_s=retry_for_s,
-            request_timeout_s=request_timeout_s,
-            limits=limits,
-            read_from=read_from,
-            trace=trace,
-            headers=headers,
-            ssl=ssl,
-            on_connected=on_connected,
-            on_disconnected=on_disconnected,
-        )
-    )
+    return connect_sync
+
+
+def _subscribing(
+    subscribe: Callable[Concatenate[Any, P], Subscription],
+) -> Callable[Concatenate[SyncClient, P], SyncSubscription]:
+    def subscribed(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> SyncSubscription:
+        make = functools.partial(subscribe, self._target, *args, **kwargs)
+        return SyncSubscription(self._run, make)
+
+    return with_texts_of(subscribe, subscribed, returns=SyncSubscription)
 
 
 class SyncClient:
     """``Client`` with blocking calls; see there for their documentation."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self._target = client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pid: int | None = None
@@ -103,7 +77,7 @@ class SyncClient:
             target=self._loop.run_forever, name="tidemark-client", daemon=True
         )
         self._thread.start()
-        self._run(self._client.__aenter__())
+        self._run(self._target.__aenter__())
         return self
 
     def __exit__(
@@ -119,7 +93,7 @@ class SyncClient:
         if threading.current_thread() is self._thread:
             raise RuntimeError(OWN_THREAD)  # before anything is closed: the thread continues
         try:
-            self._run(self._client.__aexit__(kind, error, trace))
+            self._run(self._target.__aexit__(kind, error, trace))
         finally:
             with self._lock:  # afterwards no call starts in the loop
                 loop, thread = self._loop, self._thread
@@ -140,118 +114,20 @@ class SyncClient:
         if self._loop is not None:
             self.__exit__(None, None, None)
 
-    def send(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        tags: str | None = None,
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        queue: int | None = None,
-        sharding_key: str | None = None,
-        flag: int = 0,
-        delay_level: int | None = None,
-        delay_ms: int | None = None,
-        deliver_at: datetime | int | None = None,
-        ack: Ack | None = None,
-        timeout_ms: int | None = None,
-    ) -> SendResult:
-        """Store one message."""
-        return self._run(
-            self._client.send(
-                topic,
-                body,
-                tags=tags,
-                keys=keys,
-                properties=properties,
-                queue=queue,
-                sharding_key=sharding_key,
-                flag=flag,
-                delay_level=delay_level,
-                delay_ms=delay_ms,
-                deliver_at=deliver_at,
-                ack=ack,
-                timeout_ms=timeout_ms,
-            )
-        )
-
-    def send_many(
-        self,
-        topic: str,
-        messages: Iterable[NewMessage | bytes],
-        *,
-        ack: Ack | None = None,
-        queue: int | None = None,
-        timeout_ms: int | None = None,
-    ) -> list[SendResult]:
-        """Store many messages in order."""
-        return self._run(
-            self._client.send_many(topic, messages, ack=ack, queue=queue, timeout_ms=timeout_ms)
-        )
-
-    def subscribe(
-        self,
-        topics: str | Mapping[str, str],
-        *,
-        group: str,
-        tags: str = "*",
-        start: Start | None = None,
-        order: bool | None = None,
-        broadcast: bool | None = None,
-        max_in_flight: int = IN_FLIGHT_MAX,
-        max_span: int = SPAN_MAX,
-        session_ms: int = SESSION_MS,
-        member: str | None = None,
-        commit_interval_ms: float = COMMIT_INTERVAL_MS,
-        on_assigned: Callback | None = None,
-        on_revoked: Callback | None = None,
-    ) -> SyncSubscription:
-        """Subscribe to topics as a member of a group; use the result with ``with``.
-
-        on_assigned, on_revoked: coroutines; they run in the client's own thread.
-        """
-
-        def make() -> Subscription:
-            return self._client.subscribe(
-                topics,
-                group=group,
-                tags=tags,
-                start=start,
-                order=order,
-                broadcast=broadcast,
-                max_in_flight=max_in_flight,
-                max_span=max_span,
-                session_ms=session_ms,
-                member=member,
-                commit_interval_ms=commit_interval_ms,
-                on_assigned=on_assigned,
-                on_revoked=on_revoked,
-            )
-
-        return SyncSubscription(self._run, make)
-
-    def trace(self, message_id: str, *, topic: str | None = None) -> Trace:
-        """Return every recorded step of a message."""
-        return self._run(self._client.trace(message_id, topic=topic))
-
-    def pull(
-        self,
-        topic: str,
-        queue: int,
-        offset: int,
-        *,
-        max: int = PULL_COUNT_MAX,
-        max_bytes: int = PULL_SIZE_MAX,
-        tags: str | None = None,
-        wait_ms: int = 0,
-    ) -> PullResult:
-        """Messages of one queue from ``offset`` on; an empty list if there are none."""
-        return self._run(
-            self._client.pull(
-                topic, queue, offset, max=max, max_bytes=max_bytes, tags=tags, wait_ms=wait_ms
-            )
-        )
+    send = blocking(Client.send)
+    send_many = blocking(Client.send_many)
+    subscribe = _subscribing(Client.subscribe)
+    trace = blocking(Client.trace)
+    pull = blocking(Client.pull)
+    offset_by_time = blocking(Client.offset_by_time)
+    message_by_id = blocking(Client.message_by_id)
+    message_by_unique_id = blocking(Client.message_by_unique_id)
+    messages_by_key = blocking(Client.messages_by_key)
+    create_topic = blocking(Client.create_topic)
+    retention = blocking(Client.retention)
+    topics = blocking(Client.topics)
+    topic = blocking(Client.topic)
+    delete_topic = blocking(Client.delete_topic)
 
     def read(
         self,
@@ -264,9 +140,7 @@ class SyncClient:
         tags: str | None = None,
     ) -> Iterator[Message]:
         """All messages of one queue, in order."""
-        batches = self._client.consumer.batches(
-            topic, queue, offset, end=end, follow=follow, tags=tags
-        )
+        batches = self._target.batches(topic, queue, offset, end=end, follow=follow, tags=tags)
 
         async def following() -> list[Message] | None:
             return await anext(batches, None)
@@ -277,56 +151,6 @@ class SyncClient:
         finally:
             if self._loop is not None and not self._is_elsewhere:
                 self._run(batches.aclose())
-
-    def offset_by_time(
-        self, topic: str, queue: int, timestamp_ms: int, *, boundary: str = "lower"
-    ) -> int:
-        """Queue offset for a store time."""
-        return self._run(self._client.offset_by_time(topic, queue, timestamp_ms, boundary=boundary))
-
-    def message_by_id(self, message_id: str) -> Message:
-        """The message with this message id."""
-        return self._run(self._client.message_by_id(message_id))
-
-    def message_by_unique_id(self, topic: str, unique_id: str) -> Message:
-        """The message with this unique id in a topic."""
-        return self._run(self._client.message_by_unique_id(topic, unique_id))
-
-    def messages_by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin_ms: int | None = None,
-        end_ms: int | None = None,
-        max: int = 32,
-    ) -> list[Message]:
-        """Messages of a topic with this key, oldest first."""
-        return self._run(
-            self._client.messages_by_key(topic, key, begin_ms=begin_ms, end_ms=end_ms, max=max)
-        )
-
-    def create_topic(
-        self, topic: str, *, queues: int | None = None, retention_ms: int | None = None
-    ) -> Topic:
-        """Create a topic, or change the given settings of an existing one."""
-        return self._run(self._client.create_topic(topic, queues=queues, retention_ms=retention_ms))
-
-    def retention(self) -> dict[str, Any]:
-        """Disk usage, the next deletion and the time until the disk is full."""
-        return self._run(self._client.retention())
-
-    def topics(self) -> list[Topic]:
-        """All topics, sorted by name."""
-        return self._run(self._client.topics())
-
-    def topic(self, topic: str) -> Topic:
-        """One topic."""
-        return self._run(self._client.topic(topic))
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic."""
-        self._run(self._client.delete_topic(topic))
 
     @property
     def _is_elsewhere(self) -> bool:
@@ -363,6 +187,9 @@ class SyncClient:
             # For example Ctrl-C in this thread: the work in the loop must not continue unseen.
             future.cancel()
             raise
+
+
+connect_sync = _opening(connect)
 
 
 async def _cancel_others() -> None:

@@ -12,23 +12,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
-from tidemark.client.commits import CommitAck, Queue
+from tidemark.client.commits import Queue
 from tidemark.client.subscription import BATCH_COUNT_MAX, Iteration, Subscription
+from tidemark.client.sync_calls import Runs, blocking, called, in_loop
 from tidemark.formats.message import Message
 
 T = TypeVar("T")
-
-
-class Runs(Protocol):
-    """Runs work in the loop's thread and waits for it (``SyncClient``)."""
-
-    def __call__(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of the work."""
-        ...
 
 
 class SyncSubscription:
@@ -44,12 +37,12 @@ class SyncSubscription:
     @property
     def member(self) -> str:
         """The member's name in the group."""
-        return self._subscription.member
+        return self._target.member
 
     @property
     def assignment(self) -> set[Queue]:
         """Queues currently assigned to this member: (topic, queue)."""
-        return self._run(_called(lambda: self._subscription.assignment))
+        return self._run(called(lambda: self._target.assignment))
 
     def start(self) -> SyncSubscription:
         """Join the group without ``with``; call ``close`` at the end."""
@@ -78,63 +71,34 @@ class SyncSubscription:
         trace: TracebackType | None,
     ) -> None:
         # If it is not open, the client was closed and has left the group.
-        if self._pid == os.getpid() and self._subscription.is_open:
-            self._run(self._subscription.leave(error, threading.current_thread()))
+        if self._pid == os.getpid() and self._target.is_open:
+            self._run(self._target.leave(error, threading.current_thread()))
 
     def __iter__(self) -> Iterator[Message]:
-        return _Each(self._run, aiter(self._subscription))
+        return _Each(self._run, aiter(self._target))
 
     def batches(self, max: int = BATCH_COUNT_MAX) -> Iterator[list[Message]]:
         """Lists of up to ``max`` messages; asking for the next batch commits this one."""
-        return _Each(self._run, self._subscription.batches(max))
+        return _Each(self._run, self._target.batches(max))
 
-    def getone(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, for ``ack`` or ``nack``; None after ``timeout`` seconds."""
-        return self._run(self._subscription.getone(timeout))
-
-    def getmany(self, max: int = BATCH_COUNT_MAX, timeout: float | None = None) -> list[Message]:
-        """Return up to ``max`` messages, each for ``ack`` or ``nack``; empty on timeout."""
-        return self._run(self._subscription.getmany(max, timeout))
-
-    def ack(self, *messages: Message) -> int:
-        """Mark messages of ``getone`` or ``getmany`` as done; return how many count."""
-        return self._run(self._subscription.ack(*messages))
-
-    def position(self, topic: str, queue: int) -> int | None:
-        """Queue offset of the next message to be delivered; None while it is not known."""
-        return self._run(_called(lambda: self._subscription.position(topic, queue)))
-
-    def seek(self, topic: str, queue: int, offset: int) -> None:
-        """Continue at a queue offset."""
-        self._run(self._subscription.seek(topic, queue, offset))
-
-    def pause(self, *queues: Queue) -> None:
-        """Deliver nothing of these queues until ``resume``."""
-        self._run(_called(lambda: self._subscription.pause(*queues)))
-
-    def resume(self, *queues: Queue) -> None:
-        """Continue these queues where ``pause`` stopped."""
-        self._run(_called(lambda: self._subscription.resume(*queues)))
+    getone = blocking(Subscription.getone)
+    getmany = blocking(Subscription.getmany)
+    ack = blocking(Subscription.ack)
+    nack = blocking(Subscription.nack)
+    commit = blocking(Subscription.commit)
+    seek = blocking(Subscription.seek)
+    position = in_loop(Subscription.position)
+    pause = in_loop(Subscription.pause)
+    resume = in_loop(Subscription.resume)
+    stop = in_loop(Subscription.stop)
 
     @property
     def paused(self) -> set[Queue]:
         """Queues that are paused."""
-        return self._run(_called(lambda: self._subscription.paused))
-
-    def nack(self, message: Message, *, delay_level: int = 0, timeout: float | None = None) -> None:
-        """Nack a message durably, so that it is delivered again later."""
-        self._run(self._subscription.nack(message, delay_level=delay_level, timeout=timeout))
-
-    def commit(self, *, ack: CommitAck = "accepted", timeout: float | None = None) -> None:
-        """Commit now what is done, which does not include the message or batch in hand."""
-        self._run(self._subscription.commit(ack=ack, timeout=timeout))
-
-    def stop(self) -> None:
-        """End the loop that asks for messages. May be called from any thread."""
-        self._run(_called(self._subscription.stop))
+        return self._run(called(lambda: self._target.paused))
 
     @property
-    def _subscription(self) -> Subscription:
+    def _target(self) -> Subscription:
         if self._made is None:
             raise RuntimeError("the subscription is not entered; use it with `with`")
         return self._made
@@ -164,21 +128,3 @@ class _Each(Iterator[T]):
         async for element in self._iteration:
             return (element,)
         return None
-
-
-def one_by_one(run: Runs, asked: AsyncIterator[T]) -> Iterator[T]:
-    """Iterate over an iterator of the loop's thread; each element costs two thread switches."""
-
-    async def following() -> tuple[T] | None:
-        # Wrapped, because StopAsyncIteration cannot leave a coroutine and None may be an element.
-        async for element in asked:
-            return (element,)
-        return None
-
-    while (found := run(following())) is not None:
-        yield found[0]
-
-
-async def _called(call: Callable[[], T]) -> T:
-    """Make a plain call as a coroutine, so that it runs in the loop's thread."""
-    return call()

@@ -68,7 +68,7 @@ class TopicClient:
     def ranges(self, queues: frozenset[int] | None) -> Ranges:
         """Min and max offset of each queue now. Raises TopicUnreadable, also for unknown queues."""
         try:
-            topic = self._runner.run(self._client.admin.topic(self._topic))
+            topic = self._runner.run(self._client.topic(self._topic))
         except TidemarkError as error:
             raise TopicUnreadable(self._topic, str(error)) from error
         found = {each.queue: (each.min_offset, each.max_offset) for each in topic.ranges}
@@ -98,7 +98,7 @@ class TopicClient:
         deadline = loop.time() + self._retry_s
         wait_ms = 0
         while True:
-            pulled = await self._client.consumer.pull_raw(
+            pulled = await self._client.pull_raw(
                 self._topic,
                 queue,
                 offset,
