@@ -82,6 +82,31 @@ class Family(NamedTuple):
         return next((unit for unit in _BASE_UNITS if name.endswith("_" + unit)), "")
 
 
+def gauge(
+    series: str, unit: str, meaning: str, *, title: str = "", alert: str = "", fold: Fold = Fold.SUM
+) -> Family:
+    """Declare a gauge. series: name and labels, as in ``tidemark_group_members{group}``."""
+    return Family(*_named(series, Kind.GAUGE), unit, meaning, title, alert, fold=fold)
+
+
+def counter(series: str, unit: str, meaning: str, *, title: str = "", alert: str = "") -> Family:
+    """Declare a counter."""
+    return Family(*_named(series, Kind.COUNTER), unit, meaning, title, alert)
+
+
+def histogram(
+    series: str, unit: str, meaning: str, *, buckets: tuple[float, ...], title: str = "",
+    alert: str = "",
+) -> Family:  # fmt: skip
+    """Declare a histogram."""
+    return Family(*_named(series, Kind.HISTOGRAM), unit, meaning, title, alert, buckets)
+
+
+def _named(series: str, kind: Kind) -> tuple[str, Kind, tuple[str, ...]]:
+    name, _, labels = series.removesuffix("}").partition("{")
+    return name, kind, tuple(labels.split(",")) if labels else ()
+
+
 def declared(module: Mapping[str, object]) -> tuple[Family, ...]:
     """Return every family of a catalogue module, in source order.
 
