@@ -17,13 +17,12 @@ from tidemark.cli.hand_over import hand_over
 from tidemark.cli.output import (
     addresses,
     as_json,
-    expected_errors,
-    output_option,
     print_facts,
     print_rows,
     run,
     say,
-    url_option,
+    with_broker,
+    with_output,
 )
 from tidemark.cli.times import shown_about
 from tidemark.errors import ClusterRefused
@@ -41,9 +40,7 @@ def cluster() -> None:
 
 
 @cluster.command()
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def status(url: str) -> None:
     """Show every node's role and position, and why it is not in sync."""
     view = run(ClusterCalls(addresses(url)).view())
@@ -107,9 +104,7 @@ def _is_unfit(node: Mapping[str, Any]) -> bool:
 
 
 @cluster.command()
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def history(url: str) -> None:
     """List the epochs: the master of each, and its first byte of the log."""
     rows = run(ClusterCalls(addresses(url)).view()).get("history", [])
@@ -123,9 +118,7 @@ def history(url: str) -> None:
 
 @cluster.command()
 @click.option("--to", help="The node that becomes master; default: the next in-sync one.")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def switchover(to: str | None, url: str) -> None:
     """Make another in-sync node the master; sends wait for about a second, nothing is lost."""
     print_facts(run(ClusterCalls(addresses(url)).at_master("switchover", {"to": to} if to else {})))
@@ -140,9 +133,7 @@ def switchover(to: str | None, url: str) -> None:
 )
 @click.option("--group", help="The group's name, instead of typing it when asked.")
 @click.option("--dry-run", is_flag=True, help="Show what would be lost; change nothing.")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def failover(to: str, old_master_stopped: bool, group: str | None, dry_run: bool, url: str) -> None:
     """Make a node master that is not in sync: the data it lacks is LOST. The last resort."""
     calls = ClusterCalls(addresses(url))
@@ -171,18 +162,14 @@ def _loss(to: str, estimate: Mapping[str, Any]) -> str:
 
 
 @cluster.command()
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def pause(url: str) -> None:
     """Disable automatic failover until `resume`, for work on the nodes or the network."""
     print_facts(run(ClusterCalls(addresses(url)).at_master("pause", {}, or_any=True)))
 
 
 @cluster.command()
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def resume(url: str) -> None:
     """Enable automatic failover again."""
     print_facts(run(ClusterCalls(addresses(url)).at_master("resume", {}, or_any=True)))
@@ -190,9 +177,7 @@ def resume(url: str) -> None:
 
 @cluster.command("remove-member")
 @click.argument("node")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def remove_member(node: str, url: str) -> None:
     """Remove NODE, which is down, from the in-sync set now instead of after its timeout."""
     print_facts(run(ClusterCalls(addresses(url)).at_master("remove-member", {"node": node})))
@@ -202,9 +187,7 @@ def remove_member(node: str, url: str) -> None:
 @click.option("--stopped", multiple=True, help="A node that is known to be stopped; repeatable.")
 @click.option("--in-sync", multiple=True, help="A member of the in-sync set, if no node knows it.")
 @click.option("--dry-run", is_flag=True, help="Show the resulting lease; change nothing.")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def recreate_lease(
     stopped: tuple[str, ...], in_sync: tuple[str, ...], dry_run: bool, url: str
 ) -> None:
@@ -216,9 +199,7 @@ def recreate_lease(
 @cluster.command()
 @click.argument("node")
 @click.option("--group", help="The group's name, instead of typing it when asked.")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def resync(node: str, group: str | None, url: str) -> None:
     """Delete the data of NODE and copy it again from the master."""
     calls = ClusterCalls(addresses(url))
@@ -240,8 +221,7 @@ def resync(node: str, group: str | None, url: str) -> None:
     "--timeout-s", type=click.FloatRange(0.1, 3600.0), default=15.0, show_default=True,
     help="Longest wait for another master.",
 )  # fmt: skip
-@output_option
-@expected_errors
+@with_output
 def hand_over_command(run_dir: Path, timeout_s: float) -> None:
     """Before this node is stopped: let another node become master, if this one is."""
     print_facts(run(hand_over(run_dir, timeout_s)))
@@ -249,9 +229,7 @@ def hand_over_command(run_dir: Path, timeout_s: float) -> None:
 
 @cluster.command()
 @click.argument("node")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def adopt(node: str, url: str) -> None:
     """Let NODE bring a store that has records, but no group marker, into the group."""
     print_facts(run(ClusterCalls(addresses(url)).at(node, "adopt", {})))

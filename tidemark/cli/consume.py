@@ -22,14 +22,12 @@ from tidemark.cli.output import (
     READER_RETRY_FOR_S,
     as_json,
     client_for,
-    expected_errors,
-    output_option,
     read_from_option,
     run,
     trace_option,
-    url_option,
+    with_broker,
 )
-from tidemark.cli.times import TIMESTAMP
+from tidemark.cli.times import TIMESTAMP, Parsed
 from tidemark.client.client import Client
 from tidemark.client.connection import ReadFrom
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
@@ -40,20 +38,13 @@ FOLLOW_WAIT_MS: Final = 15_000
 FOLLOWED_QUEUES_MAX: Final = 64
 
 
-class _Queue(click.ParamType[int | None]):
-    """A queue number, or ``all``."""
-
-    name = "queue"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | None:
-        if value is None or value == "all":
-            return None
-        text = str(value)
-        if not (text.isascii() and text.isdigit()):
-            self.fail(f"{text!r} is neither a queue number nor `all`", param, ctx)
-        return int(text)
+def _queue(text: str) -> int | None:
+    """Parse a queue number; None for ``all``."""
+    if text == "all":
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{text!r} is neither a queue number nor `all`")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +58,7 @@ class Start:
 
 @click.command()
 @click.argument("topic")
-@click.option("--queue", type=_Queue(), default=None, help="One queue, or all.  [default: all]")
+@click.option("--queue", type=Parsed("queue", _queue), help="One queue, or all.  [default: all]")
 @click.option("--from-beginning", is_flag=True, help="Start at the oldest message.")
 @click.option("--from-time", type=TIMESTAMP, help="Start at the first message stored at this time.")
 @click.option("--offset", type=click.IntRange(min=0), help="Start at this queue offset.")
@@ -86,10 +77,8 @@ class Start:
     help="Bodies as lines, or one JSON object per message, as with -o json.",
 )
 @trace_option
-@url_option
 @read_from_option
-@output_option
-@expected_errors
+@with_broker
 def consume(
     topic: str,
     queue: int | None,

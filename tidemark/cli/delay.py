@@ -6,21 +6,12 @@ from typing import Final
 
 import click
 
-from tidemark.cli.output import (
-    client_for,
-    expected_errors,
-    output_option,
-    print_facts,
-    print_rows,
-    run,
-    say,
-    url_option,
-)
+from tidemark.cli.output import print_facts, print_rows, say, with_broker, with_client
+from tidemark.client.client import Client
 from tidemark.client.delayed import DelayedMessage
 from tidemark.errors import UnknownDelayed
 
 COLUMNS: Final = ["unique_id", "topic", "queue", "deliver_at_ms", "delay_level", "size"]
-RETRY_FOR_S: Final = 1.0
 
 
 @click.group()
@@ -34,59 +25,49 @@ def delay() -> None:
     "--max", "count_max", type=click.IntRange(min=1), default=100, show_default=True,
     help="Maximum number of messages to list.",
 )  # fmt: skip
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def list_delayed(topic: str | None, count_max: int, url: str) -> None:
     """List waiting messages: those of each delay level, then those with their own times."""
-    listed, pending = run(_list(url, topic, count_max))
+    listed, pending = with_client(url, lambda client: _list(client, topic, count_max))
     if pending is not None and pending > len(listed):
-        say(f"{len(listed)} listed{_to(topic)}, {pending} waiting in all")
+        say(f"{len(listed)} listed{f' for {topic}' if topic else ''}, {pending} waiting in all")
     print_rows([one._asdict() for one in listed], COLUMNS)
 
 
 async def _list(
-    url: str, topic: str | None, count_max: int
+    client: Client, topic: str | None, count_max: int
 ) -> tuple[list[DelayedMessage], int | None]:
     """Return at most count_max messages, and the total; None if it is not known."""
-    async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
-        page = await client.delayed.list(topic, max=count_max)
-        listed = list(page.messages)
-        while page.next is not None and len(listed) < count_max:
-            page = await client.delayed.list(topic, max=count_max - len(listed), after=page.next)
-            listed += page.messages
-        return listed, page.pending
+    page = await client.delayed.list(topic, max=count_max)
+    listed = list(page.messages)
+    while page.next is not None and len(listed) < count_max:
+        page = await client.delayed.list(topic, max=count_max - len(listed), after=page.next)
+        listed += page.messages
+    return listed, page.pending
 
 
 @delay.command()
 @click.argument("topic")
 @click.argument("unique_id", metavar="ID")
 @click.option("--dry-run", is_flag=True, help="Search for it in the list; cancel nothing.")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def cancel(topic: str, unique_id: str, dry_run: bool, url: str) -> None:
     """Cancel the message to TOPIC with this unique ID: it is never delivered."""
-    count = run(_cancel(url, topic, unique_id, dry_run))
+    count = with_client(url, lambda client: _cancel(client, topic, unique_id, dry_run))
     messages = f"{count} message{'s' * (count != 1)} to {topic} with the unique id {unique_id}"
     say(f"{'would cancel' if dry_run else 'cancelled'} {messages}")
     print_facts({"topic": topic, "unique_id": unique_id, "cancelled": 0 if dry_run else count})
 
 
-async def _cancel(url: str, topic: str, unique_id: str, dry_run: bool) -> int:
-    async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
-        if not dry_run:
-            return await client.delayed.cancel(topic, unique_id)
-        count = 0
-        async for waiting in client.delayed.iterate(topic):
-            count += waiting.unique_id == unique_id
+async def _cancel(client: Client, topic: str, unique_id: str, dry_run: bool) -> int:
+    if not dry_run:
+        return await client.delayed.cancel(topic, unique_id)
+    count = 0
+    async for waiting in client.delayed.iterate(topic):
+        count += waiting.unique_id == unique_id
     if not count:
         raise UnknownDelayed(
             f"no message to {topic} with the unique id {unique_id} waits. It may be delivered.",
             "`tidemark message trace ID --topic TOPIC` shows what happened to it.",
         )
     return count
-
-
-def _to(topic: str | None) -> str:
-    return "" if topic is None else f" for {topic}"

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from tidemark.cli.output import (
-    client_for,
-    expected_errors,
-    output_option,
     print_facts,
     print_rows,
-    run,
+    progress_bar,
     say,
-    url_option,
+    with_broker,
+    with_client,
 )
 from tidemark.cli.times import TIMESTAMP
+from tidemark.client.client import Client
 from tidemark.client.dead_letters import DeadLetter, Redriven
 
 
@@ -60,7 +56,6 @@ COLUMNS: Final = [
     *("queue_offset", "original_topic", "original_message_id", "reconsume_times"),
     *("dead_at_ms", "tags", "keys", "size", "redriven"),
 ]
-RETRY_FOR_S: Final = 1.0
 PAGE_MAX: Final = 1000
 STEP_MAX: Final = 1000
 """Dead letters redriven per call, and so the step of the progress bar."""
@@ -79,29 +74,24 @@ def dlq() -> None:
     "--max", "count_max", type=click.IntRange(min=1), default=100, show_default=True,
     help="Maximum number of messages to list.",
 )  # fmt: skip
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def list_dead(group: str, topic: str | None, from_offset: int, count_max: int, url: str) -> None:
     """List the dead letters of GROUP, oldest first."""
-    letters = run(_list(url, group, topic, from_offset, count_max))
+    letters = with_client(url, lambda client: _list(client, group, topic, from_offset, count_max))
     print_rows([letter.facts for letter in letters], COLUMNS)
 
 
 async def _list(
-    url: str, group: str, topic: str | None, from_offset: int, count_max: int
+    client: Client, group: str, topic: str | None, from_offset: int, count_max: int
 ) -> list[DeadLetter]:
-    async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
-        listed: list[DeadLetter] = []
-        while True:
-            left = min(PAGE_MAX, count_max - len(listed))
-            page = await client.dead_letters.list(
-                group, from_offset=from_offset, max=left, topic=topic
-            )
-            listed += page.messages
-            if page.done or len(listed) >= count_max:
-                return listed[:count_max]
-            from_offset = page.next_offset
+    listed: list[DeadLetter] = []
+    while True:
+        left = min(PAGE_MAX, count_max - len(listed))
+        page = await client.dead_letters.list(group, from_offset=from_offset, max=left, topic=topic)
+        listed += page.messages
+        if page.done or len(listed) >= count_max:
+            return listed[:count_max]
+        from_offset = page.next_offset
 
 
 @dlq.command()
@@ -120,9 +110,7 @@ async def _list(
     "--max", "count_max", type=click.IntRange(min=1), help="Maximum number of matching messages."
 )
 @click.option("--dry-run", is_flag=True, help="Count what would be sent again; send nothing.")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def redrive(
     group: str,
     to: Literal["topic", "group"],
@@ -138,7 +126,16 @@ def redrive(
 ) -> None:
     """Send dead letters of GROUP again, each once: those redriven before are skipped."""
     filters = Filters(to, topic, key, begin, end, message_id)
-    tally = run(_redrive(url, group, filters, from_offset, count_max, dry_run))
+    with progress_bar(
+        f"dead letters of {group}",
+        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+    ) as show:
+        tally = with_client(
+            url,
+            lambda client: _redrive(
+                client, group, filters, from_offset, count_max, dry_run=dry_run, show=show
+            ),
+        )
     for refusal in tally.refusals:
         say(f"refused {refusal['count']} to {refusal['topic']}: {refusal['detail']}")
     say(f"{'would redrive' if dry_run else 'redriven'} {tally.redriven} of {tally.matched} matched")
@@ -148,51 +145,27 @@ def redrive(
 
 
 async def _redrive(
-    url: str,
+    client: Client,
     group: str,
     filters: Filters,
-    from_offset: int,
+    start: int,
     count_max: int | None,
+    *,
     dry_run: bool,
+    show: Callable[..., None],
 ) -> Tally:
     """Call the redrive of the API until the end of the dead letters, or until enough have matched.
 
     An interrupted call, or the whole command, may be repeated: each letter is sent once.
     """
-    tally = Tally()
-    async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
-        with _bar(f"dead letters of {group}") as seen:
-            while True:
-                left = STEP_MAX if count_max is None else min(STEP_MAX, count_max - tally.matched)
-                step = await client.dead_letters.redrive(
-                    group,
-                    **filters._asdict(),
-                    from_offset=from_offset,
-                    max=left,
-                    dry_run=dry_run,
-                )
-                tally.add(step)
-                seen(step.next_offset - from_offset, step.max_offset - from_offset)
-                if step.done or tally.matched == count_max:
-                    return tally
-                from_offset = step.next_offset
-
-
-@contextlib.contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that advances a progress bar: letters done, and letters left before that.
-
-    The bar is shown on standard error, and only in a terminal.
-    """
-    if not sys.stderr.isatty():
-        yield lambda _done, _left: None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
-
-        def seen(done: int, left: int) -> None:
-            before = progress.tasks[task].completed
-            progress.update(task, completed=before + done, total=before + left)
-
-        yield seen
+    tally, from_offset = Tally(), start
+    while True:
+        left = STEP_MAX if count_max is None else min(STEP_MAX, count_max - tally.matched)
+        step = await client.dead_letters.redrive(
+            group, **filters._asdict(), from_offset=from_offset, max=left, dry_run=dry_run
+        )
+        tally.add(step)
+        show(completed=step.next_offset - start, total=step.max_offset - start)
+        if step.done or tally.matched == count_max:
+            return tally
+        from_offset = step.next_offset

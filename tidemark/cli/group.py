@@ -10,17 +10,15 @@ import click
 from tidemark.cli.lag import QUEUE_COLUMNS, queue_rows
 from tidemark.cli.output import (
     as_json,
-    expected_errors,
-    output_option,
+    confirm_deletion,
     print_facts,
     print_rows,
     say,
     to_json,
-    url_option,
+    with_broker,
     with_client,
 )
-from tidemark.cli.times import DURATION, TIMESTAMP, shown_time
-from tidemark.client.client import Client
+from tidemark.cli.times import DURATION, TIMESTAMP, Parsed, shown_time
 from tidemark.client.groups import Start
 
 LIST_COLUMNS: Final = ["group", "state", "members", "order", "broadcast", "start", "retry_max"]
@@ -32,29 +30,22 @@ def group() -> None:
     """Consumer groups: settings, members and offsets."""
 
 
-class _Start(click.ParamType[Start]):
-    """Option type: ``first``, ``last``, or a time."""
-
-    name = "start"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Start:
-        if isinstance(value, int) or value == "first" or value == "last":
-            return value
-        return TIMESTAMP.convert(value, param, ctx)
+def _start(text: str) -> Start:
+    if text == "first":
+        return "first"
+    return "last" if text == "last" else TIMESTAMP.parse(text)
 
 
 @group.command()
 @click.argument("name")
 @click.option("--order/--no-order", default=None, help="One batch of a queue at a time, in order.")
 @click.option("--broadcast/--no-broadcast", default=None, help="Every member gets every message.")
-@click.option("--start", type=_Start(), help="Start of new queues: first, last, or a time.")
+@click.option(
+    "--start", type=Parsed("start", _start), help="Start of new queues: first, last, or a time."
+)
 @click.option("--retry-max", type=click.IntRange(min=0), help="Retries before a dead letter.")
 @click.option("--lag-objective", type=DURATION, help="The maximum desired lag, such as 30s.")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def create(
     name: str,
     order: bool | None,
@@ -80,9 +71,7 @@ def create(
 
 
 @group.command("list")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def list_groups(url: str) -> None:
     """List all groups."""
     groups = [found.settings for found in with_client(url, lambda client: client.groups.list())]
@@ -91,9 +80,7 @@ def list_groups(url: str) -> None:
 
 @group.command()
 @click.argument("name")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def describe(name: str, url: str) -> None:
     """Show group NAME: its settings, its members, and its position and lag in every queue."""
     facts = with_client(url, lambda client: client.groups.get(name)).facts
@@ -117,9 +104,7 @@ def describe(name: str, url: str) -> None:
 @click.option("--to-offset", type=click.IntRange(min=0), help="This queue offset.")
 @click.option("--queue", type=click.IntRange(min=0), help="One queue.  [default: all]")
 @click.option("--dry-run", is_flag=True, help="Show what would move; move nothing.")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def reset(
     name: str,
     topic: str,
@@ -157,28 +142,17 @@ def reset(
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for the name again.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def delete(name: str, yes: bool, dry_run: bool, url: str) -> None:
     """Delete group NAME, its offsets and its retries. Its dead letters stay."""
 
-    async def facts_of(client: Client) -> Mapping[str, Any]:
-        return (await client.groups.get(name)).facts
-
-    facts = with_client(url, facts_of)
-    queues = sum(len(topic["queues"]) for topic in facts["topics"])
+    topics = with_client(url, lambda client: client.groups.get(name)).facts["topics"]
+    queues = sum(len(topic["queues"]) for topic in topics)
     what = f"group {name}: its offsets in {queues} queues"
-    if dry_run:
-        say(f"would delete {what}")
-    else:
-        if not yes:
-            say(f"about to delete {what}")
-            typed = click.prompt("Type the group's name to delete it", err=True)
-            if typed != name:
-                raise click.ClickException(f"{typed!r} is not {name!r}; nothing was deleted")
+    if not dry_run:
+        confirm_deletion("group", name, what, yes=yes)
         with_client(url, lambda client: client.groups.delete(name))
-        say(f"deleted {what}")
+    say(f"{'would delete' if dry_run else 'deleted'} {what}")
     print_facts({"group": name, "queues": queues, "deleted": not dry_run})
 
 

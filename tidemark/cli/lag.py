@@ -14,13 +14,12 @@ import click
 from tidemark.cli.output import (
     READER_RETRY_FOR_S,
     client_for,
-    expected_errors,
-    output_option,
     print_rows,
     repeated,
     run,
     say,
-    url_option,
+    with_broker,
+    with_client,
 )
 from tidemark.client.client import Client
 from tidemark.errors import UnknownGroup
@@ -35,7 +34,6 @@ QUEUE_COLUMNS: Final = [
     *("expiring_messages", "lost", "why"),
 ]
 CALLS_AT_ONCE: Final = 8
-RETRY_FOR_S: Final = 1.0
 
 
 @click.command()
@@ -49,9 +47,7 @@ RETRY_FOR_S: Final = 1.0
     show_default=True,
     help="Seconds between two updates of --watch.",
 )
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def lag(group: str | None, topic: str | None, watch: bool, interval: float, url: str) -> None:
     """Show the lag of GROUP per queue, or of all groups, one line each.
 
@@ -61,17 +57,12 @@ def lag(group: str | None, topic: str | None, watch: bool, interval: float, url:
         raise click.UsageError("--topic needs a GROUP")
     if not watch:
         columns = GROUP_COLUMNS if group is None else QUEUE_COLUMNS
-        print_rows(run(_rows_once(url, group, topic)), columns)
+        print_rows(with_client(url, lambda client: _rows(client, group, topic)), columns)
         return
     try:
         run(_watch(url, group, topic, interval))
     except KeyboardInterrupt:
         return  # Ctrl-C is the normal way to end
-
-
-async def _rows_once(url: str, group: str | None, topic: str | None) -> list[dict[str, object]]:
-    async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
-        return await _rows(client, group, topic)
 
 
 async def _rows(client: Client, group: str | None, topic: str | None) -> list[dict[str, object]]:

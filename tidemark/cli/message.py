@@ -10,14 +10,12 @@ import click
 from tidemark.cli.output import (
     as_json,
     body_facts,
-    expected_errors,
     message_facts,
-    output_option,
     print_facts,
     print_rows,
     read_from_option,
     to_json,
-    url_option,
+    with_broker,
     with_client,
 )
 from tidemark.cli.times import TIMESTAMP, shown_time
@@ -45,10 +43,8 @@ def message() -> None:
 @message.command()
 @click.argument("message_id", metavar="ID")
 @click.option("--topic", help="Topic in which to search for a unique id; default: all topics.")
-@url_option
 @read_from_option
-@output_option
-@expected_errors
+@with_broker
 def get(message_id: str, topic: str | None, url: str, read_from: ReadFrom) -> None:
     """Show the message with this ID: an offset message id or a unique id."""
     found = with_client(url, lambda client: _find(client, message_id, topic), read_from=read_from)
@@ -61,10 +57,8 @@ def get(message_id: str, topic: str | None, url: str, read_from: ReadFrom) -> No
 @click.option("--begin", type=TIMESTAMP, help="Stored at or after this time.")
 @click.option("--end", type=TIMESTAMP, help="Stored at or before this time.")
 @click.option("--max", "count_max", type=click.IntRange(1, 64), default=32, show_default=True)
-@url_option
 @read_from_option
-@output_option
-@expected_errors
+@with_broker
 def find(
     topic: str,
     key: str,
@@ -94,9 +88,7 @@ def find(
 @message.command()
 @click.argument("message_id", metavar="ID")
 @click.option("--topic", help="Topic in which to search for a unique id; default: all topics.")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def trace(message_id: str, topic: str | None, url: str) -> None:
     """Show what happened to the message with this ID, step by step.
 

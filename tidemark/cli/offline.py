@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
@@ -66,6 +65,7 @@ from tidemark.formats.scan import Entry, Stop
 from tidemark.offsets import PhysicalOffset
 
 RECORDS_AT_ONCE = 2048
+UNITS_AT_ONCE = 4096
 HEARTBEAT_AGE_MAX_MS = 5_000
 UNQUEUED = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
 """Transaction types of records for which dispatch creates no queue unit."""
@@ -120,12 +120,7 @@ class OfflineStore:
     def __enter__(self) -> OfflineStore:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.files.close()
 
     @property
@@ -368,6 +363,17 @@ class _NoTimes(NamedTuple):
 
     def store_timestamp(self, offset: PhysicalOffset, size: int, end: PhysicalOffset) -> int | None:
         return None
+
+
+def units_of(
+    reader: ConsumeQueueReader, first: int, end: int, log_end: int
+) -> Iterator[tuple[int, Unit]]:
+    """Yield the units from first to end by queue offset, without those whose file is missing."""
+    at = first
+    while at < end:
+        units = reader.units(at, UNITS_AT_ONCE, log_end)
+        yield from enumerate(units, start=at)
+        at = at + len(units) if units else reader.roll_next(at)
 
 
 def described(end: LogEnd) -> str | None:

@@ -21,6 +21,7 @@ import click
 import uvloop
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.progress import Progress, ProgressColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -42,8 +43,8 @@ _TRACE_KEY: Final = "tidemark.cli.output.trace"
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9`\"'])")
 
 
-def output_option(function: Callable[P, T]) -> Callable[P, T]:
-    """Add ``-o table|json`` to a command; ``as_json`` reads it."""
+def with_output(function: Callable[P, T]) -> Callable[P, T]:
+    """Add ``-o table|json``, which ``as_json`` reads, to a command that may fail as expected."""
 
     def remember(context: click.Context, _option: click.Parameter, value: str) -> str:
         context.meta[_FORMAT_KEY] = value
@@ -58,11 +59,11 @@ def output_option(function: Callable[P, T]) -> Callable[P, T]:
         expose_value=False,
         callback=remember,
         help="How results and errors are printed.",
-    )(function)
+    )(expected_errors(function))
 
 
-def url_option(function: Callable[P, T]) -> Callable[P, T]:
-    """Add ``--url`` of the broker, which can also come from the environment."""
+def with_broker(function: Callable[P, T]) -> Callable[P, T]:
+    """Add what ``with_output`` adds, and ``--url`` of the broker or ``TIDEMARK_URL``."""
     return click.option(
         "--url",
         default=DEFAULT_URL,
@@ -70,7 +71,7 @@ def url_option(function: Callable[P, T]) -> Callable[P, T]:
         show_default=True,
         show_envvar=True,
         help="The broker; for a group any node, or several separated by commas.",
-    )(function)
+    )(with_output(function))
 
 
 def read_from_option(function: Callable[P, T]) -> Callable[P, T]:
@@ -252,6 +253,31 @@ def _lines(facts: Mapping[str, object]) -> Iterator[str]:
     width = max((len(_heading(name)) for name in facts), default=0)
     for name, value in facts.items():
         yield f"{_heading(name):<{width}}  {_cell(name, value)}"
+
+
+def confirm_deletion(kind: str, name: str, what: str, *, yes: bool) -> None:
+    """Ask for the name of what is deleted, unless ``--yes`` is given. Raises ClickException."""
+    if yes:
+        return
+    say(f"about to delete {what}")
+    typed = click.prompt(f"Type the {kind}'s name to delete it", err=True)
+    if typed != name:
+        raise click.ClickException(f"{typed!r} is not {name!r}; nothing was deleted")
+
+
+@contextmanager
+def progress_bar(
+    what: str, *columns: ProgressColumn, total: int | None = None
+) -> Iterator[Callable[..., None]]:
+    """Yield a function that sets the ``completed`` and ``total`` work that a bar shows.
+
+    The bar is shown on standard error, and only in a terminal.
+    """
+    if not sys.stderr.isatty():
+        yield lambda **_: None
+        return
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield functools.partial(progress.update, progress.add_task(what, total=total))
 
 
 def say(text: str) -> None:

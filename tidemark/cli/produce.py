@@ -13,17 +13,15 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import click
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    Progress,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -33,14 +31,14 @@ from tidemark.cli.lines import Lines, read_lines
 from tidemark.cli.output import (
     as_json,
     client_for,
-    expected_errors,
-    output_option,
+    progress_bar,
     run,
     say,
     to_json,
     trace_option,
-    url_option,
+    with_broker,
 )
+from tidemark.cli.times import Parsed
 from tidemark.client.client import Client
 from tidemark.errors import RequestError, TidemarkError, UnknownTopic
 
@@ -54,18 +52,12 @@ RETRY_FOR_S: Final = 30.0
 VISIBLE_TIMEOUT_S: Final = 30.0
 
 
-class _Bytes(click.ParamType[re.Pattern[bytes]]):
-    """Option type: a regular expression over bytes, because lines need not be text."""
-
-    name = "regex"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> re.Pattern[bytes]:
-        try:
-            return re.compile(str(value).encode())
-        except re.error as error:
-            self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
+def _regex(text: str) -> re.Pattern[bytes]:
+    """Parse a regular expression over bytes, because lines need not be text."""
+    try:
+        return re.compile(text.encode())
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +114,7 @@ class Tally:
 @click.option("--tags", help="Give every message this tag.")
 @click.option(
     "--key-regex",
-    type=_Bytes(),
+    type=Parsed("regex", _regex),
     help="Key of a message: the match in its line, or the first group of the match.",
 )
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Lines per second.")
@@ -132,9 +124,7 @@ class Tally:
 @click.option("--batch", type=click.IntRange(1, 4096), default=1000, show_default=True)
 @click.option("--timeout-ms", type=click.IntRange(1, 60_000), default=10_000, show_default=True)
 @trace_option
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def produce(
     topic: str,
     path: Path | None,
@@ -156,9 +146,16 @@ def produce(
     tally = Tally()
     with contextlib.ExitStack() as parts:
         source, size = _open(path, parts)
-        bar = parts.enter_context(_Bar(topic, size))
+        show = parts.enter_context(
+            progress_bar(
+                f"to {topic}",
+                *(TextColumn("{task.description}"), BarColumn(), DownloadColumn()),
+                *(TransferSpeedColumn(), TimeRemainingColumn()),
+                total=size,
+            )
+        )
         try:
-            run(_produce(url, plan, source, tally, bar))
+            run(_produce(url, plan, source, tally, show))
         except KeyboardInterrupt:
             say(f"interrupted: {tally.lines} lines were stored; one more request may be, too")
             raise
@@ -177,7 +174,9 @@ def produce(
         say(f"{tally.keys_left_out} lines got no key: the match is not usable as a key")
 
 
-async def _produce(url: str, plan: Plan, source: BinaryIO, tally: Tally, bar: _Bar) -> None:
+async def _produce(
+    url: str, plan: Plan, source: BinaryIO, tally: Tally, show: Callable[..., None]
+) -> None:
     async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
         queues = [plan.queue] if plan.queue is not None else await _queues(client, plan.topic)
         # In sending order. Queues take turns and each has at most one request in flight, so the
@@ -188,14 +187,14 @@ async def _produce(url: str, plan: Plan, source: BinaryIO, tally: Tally, bar: _B
             async for batch in _batches(read_lines(source), plan, tally):
                 if not queues:
                     # If the broker creates topics automatically, this request creates it.
-                    await _send(client, plan, batch, None, tally, bar)
+                    await _send(client, plan, batch, None, tally, show)
                     queues = await _queues(client, plan.topic)
                     continue
                 while len(flights) >= min(len(queues), IN_FLIGHT_MAX):
                     await flights.popleft()
                 queue = queues[turn % len(queues)]
                 turn += 1
-                flights.append(asyncio.create_task(_send(client, plan, batch, queue, tally, bar)))
+                flights.append(asyncio.create_task(_send(client, plan, batch, queue, tally, show)))
             while flights:
                 await flights.popleft()
             tally.seconds = time.monotonic() - tally.started
@@ -299,7 +298,12 @@ def _keys(found: bytes | None) -> list[str]:
 
 
 async def _send(
-    client: Client, plan: Plan, batch: _Batch, queue: int | None, tally: Tally, bar: _Bar
+    client: Client,
+    plan: Plan,
+    batch: _Batch,
+    queue: int | None,
+    tally: Tally,
+    show: Callable[..., None],
 ) -> None:
     if queue is not None:
         for wire in batch.wires:
@@ -318,42 +322,10 @@ async def _send(
     tally.last_offsets[last["queue"]] = last["queue_offset"]
     tally.lines += len(batch.wires)
     tally.size += batch.size
-    bar.advance(batch.size)
+    show(completed=tally.size)
 
 
 def _open(path: Path | None, parts: contextlib.ExitStack) -> tuple[BinaryIO, int | None]:
     if path is None or str(path) == "-":
         return sys.stdin.buffer, None
     return parts.enter_context(path.open("rb")), path.stat().st_size or None
-
-
-class _Bar:
-    """A progress bar on standard error, shown only in a terminal."""
-
-    def __init__(self, topic: str, size: int | None) -> None:
-        self._progress: Progress | None = None
-        if sys.stderr.isatty():
-            self._progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._progress.add_task(f"to {topic}", total=size)
-
-    def __enter__(self) -> _Bar:
-        if self._progress is not None:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *_ended: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def advance(self, size: int) -> None:
-        """Add size bytes to the acknowledged ones that the progress bar shows."""
-        if self._progress is not None:
-            self._progress.advance(self._task, size)

@@ -7,21 +7,12 @@ from typing import Any
 
 import click
 
-from tidemark.cli.output import (
-    as_json,
-    expected_errors,
-    output_option,
-    print_facts,
-    url_option,
-    with_client,
-)
+from tidemark.cli.output import as_json, print_facts, with_broker, with_client
 from tidemark.cli.times import shown_about, shown_duration, shown_time
 
 
 @click.command()
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def retention(url: str) -> None:
     """Show what the broker keeps and for how long, and when the disk will be full."""
     facts = with_client(url, lambda client: client.retention())

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from shared.files.kept_cuts import CUT_BYTES_MAX
 from shared.files.log_walk import STATE_TOPIC
 from shared.files.valid_end import Verdict
 from tidemark.cli.offline import LogEnd, OfflineStore, described
-from tidemark.cli.output import (
-    as_json,
-    expected_errors,
-    output_option,
-    print_facts,
-    say,
-    to_json,
-)
+from tidemark.cli.output import as_json, print_facts, progress_bar, say, to_json, with_output
 from tidemark.cli.store_dump import queue_lines, record_lines
 from tidemark.cli.store_rebuild import (
     Loss,
@@ -76,8 +66,7 @@ def store() -> None:
 @store.command()
 @store_option
 @click.option("--queues", is_flag=True, help="Print the consume queues instead of the records.")
-@output_option
-@expected_errors
+@with_output
 def dump(root: Path, queues: bool) -> None:
     """Print every record in physical order, one JSON object per line.
 
@@ -117,16 +106,19 @@ def _report_end(offline: OfflineStore, end: LogEnd) -> None:
 @store.command()
 @store_option
 @index_slots_option
-@output_option
-@expected_errors
+@with_output
 def verify(root: Path, index_slots: int | None) -> None:
     """Check every record, every queue unit and every index entry against each other.
 
     Read-only, also while a node runs. Exits with status 1 if anything is damaged, and reports each
     place by file and byte.
     """
-    with OfflineStore(root) as offline, _progress(offline, "verifying") as progress:
-        report = check(offline, index_slots=index_slots, progress=progress)
+    with OfflineStore(root) as offline:
+        start = offline.min_offset
+        with progress_bar("verifying", total=max(1, offline.files.end - start)) as show:
+            report = check(
+                offline, index_slots=index_slots, progress=lambda at: show(completed=at - start)
+            )
     facts = report_facts(report)
     if as_json():
         click.echo(to_json(facts))
@@ -148,18 +140,6 @@ def verify(root: Path, index_slots: int | None) -> None:
         click.get_current_context().exit(1)
 
 
-@contextmanager
-def _progress(offline: OfflineStore, what: str) -> Iterator[Callable[[int], None] | None]:
-    """Show a progress bar for a pass over the log, if in a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    start, end = offline.min_offset, offline.files.end
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=max(1, end - start))
-        yield lambda done: bar.update(task, completed=done - start)
-
-
 @store.command()
 @store_option
 @click.option("--queues", is_flag=True, help="Only the consume queues.")
@@ -167,8 +147,7 @@ def _progress(offline: OfflineStore, what: str) -> Iterator[Callable[[int], None
 @click.option("--topic", help="Only the consume queues of this topic.")
 @click.option("--dry-run", is_flag=True, help="Show what would be rebuilt; change nothing.")
 @index_slots_option
-@output_option
-@expected_errors
+@with_output
 def rebuild(
     root: Path,
     queues: bool,
@@ -220,8 +199,7 @@ def rebuild(
 )
 @click.option("--yes", is_flag=True, help="Confirm the loss of messages.")
 @index_slots_option
-@output_option
-@expected_errors
+@with_output
 def repair(
     root: Path,
     dry_run: bool,

@@ -10,17 +10,14 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Final
 
 from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
 from shared.state.state import BrokerState
-from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore, apply_state
+from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore, apply_state, units_of
 from tidemark.cli.output import body_facts
 from tidemark.formats import record
 from tidemark.formats.record import Record
 from tidemark.formats.scan import Entry
-
-UNITS_AT_ONCE: Final = 4096
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -117,7 +114,10 @@ def _queue_facts(
     if behind and reader.directory_is_empty:
         first = end = behind[0].queue_offset
     first = max(first, begins)
-    units = list(_units(reader, first, end, log_end))
+    units = [
+        _unit(number, unit.physical_offset, unit.size, unit.tags_code)
+        for number, unit in units_of(reader, first, end, log_end)
+    ]
     for entry in behind:
         # After a lost log tail the files extend further than the log; offsets are reused there.
         if entry.queue_offset == end:
@@ -131,18 +131,6 @@ def _queue_facts(
         "max_offset": end,
         "units": units,
     }
-
-
-def _units(
-    reader: ConsumeQueueReader, first: int, end: int, log_end: int
-) -> Iterator[dict[str, int]]:
-    """Yield the units from first to end, without those whose file is missing."""
-    at = first
-    while at < end:
-        units = reader.units(at, UNITS_AT_ONCE, log_end)
-        for number, unit in enumerate(units, start=at):
-            yield _unit(number, unit.physical_offset, unit.size, unit.tags_code)
-        at = at + len(units) if units else reader.roll_next(at)
 
 
 def _unit(queue_offset: int, physical_offset: int, size: int, tags_code: int) -> dict[str, int]:

@@ -9,8 +9,8 @@ the next start repairs, such as a torn tail.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,7 +20,7 @@ from shared.files.valid_end import Verdict
 from shared.state.state import BrokerState
 from tidemark.cli.damage import DamagedRange, walk
 from tidemark.cli.index_check import IndexCheck
-from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore, apply_state, described
+from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore, apply_state, described, units_of
 from tidemark.formats import json_dialect, record
 from tidemark.formats.checkpoint import SIZE, SLOT_SIZE, Slot
 from tidemark.formats.filenames import offset_name
@@ -51,7 +51,7 @@ class Damage(NamedTuple):
 class Checked:
     """What a verification read."""
 
-    log_min: int = 0
+    log_min_offset: int = 0
     log_end: int = 0
     records: int = 0
     record_bytes: int = 0
@@ -92,7 +92,7 @@ def verify(
     progress: Callable[[int], None] | None = None,
 ) -> Report:
     """Check the whole store. index_slots: slots per index file if the store does not record it."""
-    checked = Checked(log_min=offline.min_offset)
+    checked = Checked(log_min_offset=offline.min_offset)
     report = Report(checked)
     # Read before the log, so that records dispatched meanwhile do not count as missing.
     _check_start(offline, report)
@@ -101,7 +101,9 @@ def verify(
     for found in walk(offline, progress):
         match found:
             case DamagedRange():
-                _note_range(offline, report, found)
+                where = f"physical offsets {found.start} to {found.end}"
+                problem = f"no record can be read in {where}: {found.reason}"
+                _log_damage(offline, report, found.start, problem)
                 queues.lost_records = index.lost_records = True
             case LogEnd():
                 _note_end(offline, report, found)
@@ -124,6 +126,12 @@ def verify(
     return report
 
 
+def _log_damage(offline: OfflineStore, report: Report, at: int, problem: str) -> None:
+    """Add a damage of the commit log at a physical offset."""
+    start = offline.files.start_of(at)
+    report.damage(f"commitlog/{offset_name(start)}", at - start, problem)
+
+
 def _check_start(offline: OfflineStore, report: Report) -> None:
     missing = offline.missing_start()
     if missing is not None:
@@ -135,22 +143,13 @@ def _check_start(offline: OfflineStore, report: Report) -> None:
         )
 
 
-def _note_range(offline: OfflineStore, report: Report, found: DamagedRange) -> None:
-    start = offline.files.start_of(found.start)
-    report.damage(
-        f"commitlog/{offset_name(start)}",
-        found.start - start,
-        f"no record can be read in physical offsets {found.start} to {found.end}: {found.reason}",
-    )
-
-
 def _note_end(offline: OfflineStore, report: Report, found: LogEnd) -> None:
     report.checked.log_end = found.end
     if found.decision.verdict is Verdict.CORRUPTION:
-        start = offline.files.start_of(found.end)
-        report.damage(
-            f"commitlog/{offset_name(start)}",
-            found.end - start,
+        _log_damage(
+            offline,
+            report,
+            found.end,
             f"the log ends at physical offset {found.end}: {found.reason or 'no file follows'}; "
             f"{found.decision.reason}",
         )
@@ -160,17 +159,8 @@ def _note_end(offline: OfflineStore, report: Report, found: LogEnd) -> None:
 
 def report_facts(report: Report) -> dict[str, object]:
     """Return a report for output as JSON."""
-    checked = report.checked
     return {
-        "log_min_offset": checked.log_min,
-        "log_end": checked.log_end,
-        "records": checked.records,
-        "record_bytes": checked.record_bytes,
-        "queues": checked.queues,
-        "units": checked.units,
-        "index_files": checked.index_files,
-        "index_entries": checked.index_entries,
-        "not_dispatched": checked.not_dispatched,
+        **asdict(report.checked),
         "damage_count": report.damage_count,
         "damages": [damage._asdict() for damage in report.damages],
         "remarks": report.remarks,
@@ -287,10 +277,10 @@ class _QueueCheck:
     def _check_order(self, key: QueueKey, entry: Entry) -> None:
         expected = self._next.get(key)
         if expected is not None and entry.queue_offset != expected and not self.lost_records:
-            start = self._offline.files.start_of(entry.physical_offset)
-            self._report.damage(
-                f"commitlog/{offset_name(start)}",
-                entry.physical_offset - start,
+            _log_damage(
+                self._offline,
+                self._report,
+                entry.physical_offset,
                 f"the record has queue offset {entry.queue_offset} of topic {key[0]} queue "
                 f"{key[1]}; the one before it had {expected - 1}",
             )
@@ -341,11 +331,11 @@ class _QueueCheck:
         first = reader.min_offset(self._offline.min_offset)
         in_log = sum(
             not is_pre_blank(unit) and unit.physical_offset >= self._offline.min_offset
-            for _, unit in _units(reader, first, end, log_end)
+            for _, unit in units_of(reader, first, end, log_end)
         )
         if in_log == self._matched.get(key, 0) or self.lost_records:
             return
-        for number, unit in _units(reader, first, end, log_end):
+        for number, unit in units_of(reader, first, end, log_end):
             if (
                 not is_pre_blank(unit)
                 and (key, number) not in self._named
@@ -384,16 +374,6 @@ class _QueueCheck:
         else:
             self._readers.move_to_end(key)
         return reader
-
-
-def _units(
-    reader: ConsumeQueueReader, first: int, end: int, log_end: int
-) -> Iterator[tuple[int, Unit]]:
-    at = first
-    while at < end:
-        units = reader.units(at, 4096, log_end)
-        yield from enumerate(units, start=at)
-        at = at + len(units) if units else reader.roll_next(at)
 
 
 def _shown(unit: Unit) -> str:

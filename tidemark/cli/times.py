@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 import re
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import click
 
+T = TypeVar("T")
 _AGO: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -31,24 +33,6 @@ def parse_time_ms(text: str, *, now_ms: int) -> int:
         ) from None
 
 
-class _Timestamp(click.ParamType[int]):
-    name = "time"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_time_ms(str(value), now_ms=int(time.time() * 1000))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-TIMESTAMP: Final = _Timestamp()
-"""Option type: a time, as milliseconds since 1970."""
-
-
 def parse_duration_ms(text: str) -> int:
     """Parse a duration to milliseconds: ``250ms``, ``90s``, ``12h``, ``7d``.
 
@@ -60,21 +44,23 @@ def parse_duration_ms(text: str) -> int:
     return int(length[1]) * _UNIT_MS[length[2]]
 
 
-class _Duration(click.ParamType[int]):
-    name = "duration"
+class Parsed(click.ParamType[T]):
+    """Option type: a text that a function parses; its ValueError is a usage error."""
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        if isinstance(value, int):
-            return value
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name, self.parse = name, parse
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        """Parse the option's text."""
         try:
-            return parse_duration_ms(str(value))
+            return self.parse(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-DURATION: Final = _Duration()
+TIMESTAMP: Final = Parsed("time", lambda text: parse_time_ms(text, now_ms=int(time.time() * 1000)))
+"""Option type: a time, as milliseconds since 1970."""
+DURATION: Final = Parsed("duration", parse_duration_ms)
 """Option type: a duration in milliseconds."""
 
 

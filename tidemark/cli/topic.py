@@ -5,16 +5,14 @@ from __future__ import annotations
 import click
 
 from tidemark.cli.output import (
-    expected_errors,
-    output_option,
+    confirm_deletion,
     print_facts,
     print_rows,
     say,
-    url_option,
+    with_broker,
     with_client,
 )
 from tidemark.cli.times import DURATION
-from tidemark.client.client import Client
 from tidemark.client.messages import Topic
 
 
@@ -33,9 +31,7 @@ def topic() -> None:
     type=DURATION,
     help="How long a message can be read, such as 7d; 0ms: as long as its file is kept.",
 )
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def create(name: str, queues: int | None, retention: int | None, url: str) -> None:
     """Create a topic NAME, or give it this many queues and this retention."""
     made = with_client(
@@ -59,9 +55,7 @@ def create(name: str, queues: int | None, retention: int | None, url: str) -> No
 
 @topic.command("list")
 @click.option("--all", "everything", is_flag=True, help="Include the broker's internal topics.")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def list_topics(everything: bool, url: str) -> None:
     """List all topics."""
     topics = with_client(url, lambda client: client.topics())
@@ -75,9 +69,7 @@ def list_topics(everything: bool, url: str) -> None:
 
 @topic.command()
 @click.argument("name")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def show(name: str, url: str) -> None:
     """Show the queues of topic NAME and their offset ranges."""
     found = with_client(url, lambda client: client.topic(name))
@@ -88,28 +80,17 @@ def show(name: str, url: str) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for the name again.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
-@url_option
-@output_option
-@expected_errors
+@with_broker
 def delete(name: str, yes: bool, dry_run: bool, url: str) -> None:
     """Delete topic NAME: its messages can no longer be read."""
 
-    async def describe(client: Client) -> Topic:
-        return await client.topic(name)
-
-    found = with_client(url, describe)
+    found = with_client(url, lambda client: client.topic(name))
     messages = sum(queue.max_offset - queue.min_offset for queue in found.ranges)
     what = f"topic {name}: {found.queues} queues, {messages} messages"
-    if dry_run:
-        say(f"would delete {what}")
-    else:
-        if not yes:
-            say(f"about to delete {what}")
-            typed = click.prompt("Type the topic's name to delete it", err=True)
-            if typed != name:
-                raise click.ClickException(f"{typed!r} is not {name!r}; nothing was deleted")
+    if not dry_run:
+        confirm_deletion("topic", name, what, yes=yes)
         with_client(url, lambda client: client.delete_topic(name))
-        say(f"deleted {what}")
+    say(f"{'would delete' if dry_run else 'deleted'} {what}")
     print_facts(
         {"topic": name, "queues": found.queues, "messages": messages, "deleted": not dry_run}
     )

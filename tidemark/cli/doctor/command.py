@@ -17,7 +17,7 @@ from tidemark.cli.doctor import disk, machine, nodes, ports
 from tidemark.cli.doctor.findings import Check, Finding, Level, carried_out
 from tidemark.cli.doctor.settings import Asked, ask, differing
 from tidemark.cli.doctor.subject import subject, subject_options
-from tidemark.cli.output import as_json, expected_errors, output_option, to_json
+from tidemark.cli.output import as_json, to_json, with_output
 
 MARKS: Final = {Level.OK: "ok", Level.UNKNOWN: "??", Level.WARNING: "!!", Level.ERROR: "ERROR"}
 
@@ -25,11 +25,8 @@ MARKS: Final = {Level.OK: "ok", Level.UNKNOWN: "??", Level.WARNING: "!!", Level.
 @click.command()
 @subject_options
 @click.option("--all", "show_all", is_flag=True, help="Show passed checks, too.")
-@output_option
-@click.pass_context
-@expected_errors
+@with_output
 def doctor(
-    context: click.Context,
     config: tuple[str, ...],
     store: Path | None,
     url: str | None,
@@ -40,7 +37,7 @@ def doctor(
     findings = examined(asked.files, asked.store, asked.urls)
     show(findings, show_all=show_all)
     if any(finding.level is Level.ERROR for finding in findings):
-        context.exit(1)
+        click.get_current_context().exit(1)
 
 
 def examined(files: Mapping[str, Path], store: Path | None, urls: Sequence[str]) -> list[Finding]:

@@ -97,35 +97,29 @@ def space(place: Path, percent: int, file_size: int) -> list[Finding]:
         return [unknown("disk.space", str(place), "the file system does not report its size")]
     ahead = FILES_AHEAD * file_size
     found = [
-        _bounded(
-            Finding(
-                "disk.space",
-                Level.ERROR,
-                str(place),
-                f"{used_percent} % used, {free / 2**30:.1f} GiB free: above {percent} % sends are "
-                "rejected",
-                value=used_percent,
-                limit=percent,
-                unit="percent",
-                code="doctor-disk-full",
-                remedy="Make room, enlarge the volume, or keep less (`tidemark retention`).",
-            ),
-            holds=used_percent <= percent,
-        ),
-        _bounded(
-            Finding(
-                "disk.room",
-                Level.WARNING,
-                str(place),
-                f"{free} bytes free; a log file has {file_size}, and a node needs {FILES_AHEAD}",
-                value=free,
-                limit=ahead,
-                unit="bytes",
-                code="doctor-disk-full",
-                remedy="Enlarge the volume, or configure smaller log files for a new store.",
-            ),
-            holds=free >= ahead,
-        ),
+        Finding(
+            "disk.space",
+            Level.ERROR,
+            str(place),
+            f"{used_percent} % used, {free / 2**30:.1f} GiB free: above {percent} % sends are "
+            "rejected",
+            value=used_percent,
+            limit=percent,
+            unit="percent",
+            code="doctor-disk-full",
+            remedy="Make room, enlarge the volume, or keep less (`tidemark retention`).",
+        ).unless(used_percent <= percent),
+        Finding(
+            "disk.room",
+            Level.WARNING,
+            str(place),
+            f"{free} bytes free; a log file has {file_size}, and a node needs {FILES_AHEAD}",
+            value=free,
+            limit=ahead,
+            unit="bytes",
+            code="doctor-disk-full",
+            remedy="Enlarge the volume, or configure smaller log files for a new store.",
+        ).unless(free >= ahead),
     ]
     facts = os.statvfs(place)
     if facts.f_files:
@@ -141,7 +135,7 @@ def space(place: Path, percent: int, file_size: int) -> list[Finding]:
             code="doctor-disk-full",
             remedy="Remove files; every queue needs at least one.",
         )
-        found.append(_bounded(finding, holds=left >= 1))
+        found.append(finding.unless(left >= 1))
     return found
 
 
@@ -177,7 +171,7 @@ def flush(place: Path) -> Finding:
         code="doctor-slow-flush",
         remedy="Use a faster disk, or one for this node alone; every ack waits for it.",
     )
-    return _bounded(finding, holds=median <= FLUSH_USUAL_MS)
+    return finding.unless(median <= FLUSH_USUAL_MS)
 
 
 def allocate(place: Path) -> Finding:
@@ -206,7 +200,7 @@ def allocate(place: Path) -> Finding:
         code="doctor-no-allocation",
         remedy="Use ext4 or xfs without compression.",
     )
-    return _bounded(finding, holds=blocks >= ALLOCATED)
+    return finding.unless(blocks >= ALLOCATED)
 
 
 def together(store: Path) -> Finding:
@@ -229,8 +223,8 @@ def together(store: Path) -> Finding:
         code="doctor-split-store",
         remedy="Put the whole store on one file system: free space is measured for the log's only.",
     )
-    well = "log, queues and index are on one file system"
-    return _bounded(finding, holds=len(set(devices.values())) == 1, well=well)
+    is_one = len(set(devices.values())) == 1
+    return finding.unless(is_one, "log, queues and index are on one file system")
 
 
 def mounted_at(place: Path, mountinfo: str) -> tuple[str, str] | None:
@@ -262,14 +256,6 @@ def _existing(path: Path) -> Path:
     while not path.is_dir() and path != path.parent:
         path = path.parent
     return path
-
-
-def _bounded(finding: Finding, *, holds: bool, well: str | None = None) -> Finding:
-    """Return the finding, or its version of level OK if the check passed."""
-    if not holds:
-        return finding
-    cause = finding.cause if well is None else well
-    return finding._replace(level=Level.OK, code="", remedy="", cause=cause)
 
 
 def _not_writable(check: str, place: Path, error: OSError) -> Finding:

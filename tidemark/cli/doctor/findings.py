@@ -42,6 +42,12 @@ class Finding(NamedTuple):
     """A heading of docs/runbook.md; empty if the check passed."""
     remedy: str = ""
 
+    def unless(self, holds: bool, well: str = "") -> Finding:
+        """Return the finding, or that the check passed if this holds. well: its cause then."""
+        if not holds:
+            return self
+        return self._replace(level=Level.OK, code="", remedy="", cause=well or self.cause)
+
 
 class Check(NamedTuple):
     """A check to run. ``work`` blocks and returns the findings."""

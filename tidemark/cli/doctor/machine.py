@@ -84,7 +84,7 @@ def steps() -> Finding:
         code="doctor-clock-wrong",
         remedy="Let one service set the clock, and let it slew instead of step.",
     )
-    return finding if abs(moved_ms) > STEP_MAX_MS else _as_ok(finding)
+    return finding.unless(abs(moved_ms) <= STEP_MAX_MS)
 
 
 def synchronised() -> Finding:
@@ -139,7 +139,7 @@ def open_files(settings: Mapping[str, Any]) -> Finding:
         code="doctor-limit-low",
         remedy=f"ulimit -n {needed}, LimitNOFILE= of the unit, or lower connections_max.",
     )
-    return _as_ok(finding) if allowed >= needed else finding
+    return finding.unless(allowed >= needed)
 
 
 def mappings(settings: Mapping[str, Any], *, proc: Path = Path("/proc")) -> Finding:
@@ -162,7 +162,7 @@ def mappings(settings: Mapping[str, Any], *, proc: Path = Path("/proc")) -> Find
         code="doctor-limit-low",
         remedy="sysctl -w vm.max_map_count=65530",
     )
-    return _as_ok(finding) if allowed >= needed else finding
+    return finding.unless(allowed >= needed)
 
 
 def memory_lock(settings: Mapping[str, Any]) -> list[Finding]:
@@ -183,7 +183,7 @@ def memory_lock(settings: Mapping[str, Any]) -> list[Finding]:
         code="doctor-limit-low",
         remedy="LimitMEMLOCK= of the unit, or lock_files_memory = false.",
     )
-    return [_as_ok(finding) if soft in (resource.RLIM_INFINITY,) or soft >= needed else finding]
+    return [finding.unless(soft == resource.RLIM_INFINITY or soft >= needed)]
 
 
 def python() -> Finding:
@@ -205,7 +205,3 @@ def python() -> Finding:
 
 def _limit(value: int) -> str:
     return "unlimited" if value == resource.RLIM_INFINITY else str(value)
-
-
-def _as_ok(finding: Finding) -> Finding:
-    return finding._replace(level=Level.OK, code="", remedy="")

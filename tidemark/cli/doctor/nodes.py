@@ -182,10 +182,10 @@ def _clock_of(name: str, answer: NodeAnswer) -> Finding:
         code="doctor-clock-wrong",
         remedy="Synchronise both machines' clocks: delays and retention are off by as much.",
     )
-    if abs(answer.skew_s) > SKEW_MAX_S:
-        return finding
-    cause = f"its clock agrees with the local clock within {SKEW_MAX_S:.0f} s"
-    return finding._replace(level=Level.OK, code="", remedy="", cause=cause)
+    return finding.unless(
+        abs(answer.skew_s) <= SKEW_MAX_S,
+        f"its clock agrees with the local clock within {SKEW_MAX_S:.0f} s",
+    )
 
 
 def _versions(versions: Mapping[str, str | None]) -> Finding:

@@ -23,7 +23,7 @@ from tidemark import __version__
 from tidemark.cli.doctor.command import examined
 from tidemark.cli.doctor.settings import ask
 from tidemark.cli.doctor.subject import subject, subject_options
-from tidemark.cli.output import expected_errors, output_option, print_facts, say
+from tidemark.cli.output import print_facts, say, with_output
 from tidemark.cli.support import of_machine, of_nodes, of_store, redact
 from tidemark.cli.support.bundle import Bundle
 from tidemark.errors import TidemarkError
@@ -60,8 +60,7 @@ class BundleNotWritten(TidemarkError):
     "target",
     help="Output file; `-`: standard output. Default: a new name in the current directory.",
 )
-@output_option
-@expected_errors
+@with_output
 def support_bundle(
     config: tuple[str, ...],
     store: Path | None,
