@@ -2,7 +2,7 @@
 
 This is the part of a mapped file queue that every process needs (docs/formats.md, section 7); the
 write position is in ``mapped_file_queue``. A file's name is the 20-digit offset of its first byte.
-Another process may create and remove files at any time, so unknown names are looked up on the disk.
+Another process may create and remove files at any time: ``refresh`` reads the names again.
 Invariants:
 
 - A file's name and length are durable before the next is created, a removal before the next
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from pathlib import Path
 
 from shared.files.disk import Disk, File
@@ -109,36 +109,6 @@ class FileRun:
         starts = self.starts
         return starts[-1] if starts else None
 
-    def file_at(self, offset: int, *, first_if_missing: bool = False) -> int | None:
-        """Return the start of the file that holds offset. If there is none, return None, or the
-        first file's start on request."""
-        start = offset - offset % self.file_size
-        if offset >= 0 and self._exists(start):
-            return start
-        return self.min_offset if first_if_missing else None
-
-    def file_by_update_time(self, time_ms: int) -> int | None:
-        """Return the start of the first file modified at or after time_ms, else the last file's."""
-        starts = self.starts
-        for start in starts:
-            facts = self._disk.stat(self.path(start))
-            if facts is not None and facts.modified_ms >= time_ms:
-                return start
-        return starts[-1] if starts else None
-
-    def _exists(self, start: int) -> bool:
-        """Whether the file exists; an unknown one is looked up on the disk."""
-        starts = self._starts
-        at = bisect_right(starts, start)
-        if at and starts[at - 1] == start:
-            return True
-        if self._disk.stat(self.path(start)) is None:
-            return False
-        with self.changing:
-            if start not in self._starts:
-                self._insert(start)
-        return True
-
     def _insert(self, start: int) -> None:
         """Add a known file. This replaces the list, as ``remove`` does, because otherwise:
 
@@ -148,29 +118,6 @@ class FileRun:
         starts = self._starts
         at = bisect_left(starts, start)
         self._starts = [*starts[:at], start, *starts[at:]]
-
-    def self_check(self) -> list[str]:
-        """Describe the faults of the directory, one sentence each; nothing is changed."""
-        problems: list[str] = []
-        previous: int | None = None
-        for entry in self._disk.list_directory(self.directory):
-            if entry.is_directory or entry.name == RUNNING_SIGN:
-                continue
-            path = self.directory / entry.name
-            start = parse_offset_name(entry.name)
-            if start is None or start % self.file_size != 0:
-                problems.append(stray_file(path, self.file_size).detail)
-                continue
-            facts = self._disk.stat(path)
-            if facts is not None and facts.size != self.file_size:
-                problems.append(wrong_size(path, facts.size, self.file_size).detail)
-            if previous is not None and start != previous + self.file_size:
-                problems.append(
-                    f"{path} does not follow its neighbour: {offset_name(previous)} ends at "
-                    f"{previous + self.file_size}."
-                )
-            previous = start
-        return problems
 
     def region(self, start: int) -> memoryview:
         """Return all bytes of the file that begins at start, mapped on demand.

@@ -134,7 +134,7 @@ class LogWriter:
             file.close()
         self._open.clear()
         self._current, self._settled = None, False
-        files.wrote_offset = files.flushed_offset = self._flushed = end
+        files.wrote_offset = self._flushed = end
         self._written = Mark(end, 0)
         with contextlib.suppress(DiskFull, ReadOnlyDisk, OutOfResources):
             if self._prepares_soon:
@@ -297,7 +297,6 @@ class LogWriter:
                     self._failure = log_file_replaced(file.path, flushed)
                     raise self._failure
             self._flushed = mark.end
-            self._files.flushed_offset = mark.end
             self._positions.publish(Slot.FLUSHED, mark.end)
             if mark.store_timestamp_ms > 0:
                 self._positions.put_head(physic_timestamp_ms=mark.store_timestamp_ms)

@@ -1,11 +1,10 @@
 """Fixed-size files as one range of offsets without end (docs/formats.md, section 7).
 
-It holds the written and flushed ends of one directory's files, and the operations based on them:
-the next file, truncation, expiry. It does not know the files' contents. One process writes a
-directory. Invariants:
+It holds the written end of one directory's files, and the operations based on it: the next file,
+and the removal of the last or the oldest one. It does not know the files' contents. One process
+writes a directory. Invariants:
 
-- Bytes behind a cut are overwritten with zeros, not cut off: others have the file mapped.
-- Truncation removes files from the end, expiry from the start, never the last one in use.
+- Expiry removes files from the start, never the last one in use.
 - Files created ahead of the current one do not count as files of the queue until ``roll``.
 
 Step before: ``store_dir`` provides the directory. Step after: ``commit_log``, and reput's queue
@@ -14,8 +13,6 @@ writer.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -29,10 +26,7 @@ from tidemark.errors import FileNotReady, FlushFailed, StoreError
 
 WAIT_S: Final = 5.0
 """Time that a writer waits for the next file (section 7.3)."""
-DELETE_FILES_MAX: Final = 10
-"""Files removed per run of retention (section 14.2)."""
 ZEROING_SIZE: Final = 1 << 20
-PAGE_SIZE: Final = 4096
 
 
 class Preallocation(NamedTuple):
@@ -55,7 +49,7 @@ ON_DEMAND: Final = Preallocation()
 
 
 class MappedFileQueue(FileRun):
-    """A run of files with its written and flushed ends. Call ``load`` before anything else."""
+    """A run of files with its written end. Call ``load`` before anything else."""
 
     def __init__(
         self,
@@ -84,16 +78,13 @@ class MappedFileQueue(FileRun):
         """The files locked in memory; None without lock_memory."""
         self.wrote_offset = 0
         """Written end, set by the owner; after ``load`` the end of the last file."""
-        self.flushed_offset = 0
-        """End of the bytes on disk, as far as this queue flushed them."""
         self.last_error: StoreError | OSError | None = None
         """Error of the last attempt to create the next file; None after a success."""
         self._ahead = preallocation.ahead
-        self._flush_error: FlushFailed | None = None
         self._maker = self._new_maker() if preallocation.background else None
 
     def load(self) -> None:
-        """Read the directory; all its contents count as written and flushed.
+        """Read the directory; all its contents count as written.
 
         Raises StrayFile or WrongFileSize, with the file's name and the remedy; nothing was changed
         then.
@@ -107,80 +98,7 @@ class MappedFileQueue(FileRun):
         if self.locked is not None:
             self.locked.again()
         end = self._starts[-1] + self.file_size if self._starts else 0
-        self.wrote_offset = self.flushed_offset = end
-
-    @property
-    def max_offset(self) -> int:
-        """Written end; 0 if there is no file."""
-        return self.wrote_offset if self._starts else 0
-
-    @property
-    def bytes_behind(self) -> int:
-        """Bytes that are written and not flushed yet."""
-        return self.max_offset - self.flushed_offset if self._starts else 0
-
-    def last_or_create(self, offset: int = 0) -> int:
-        """Return the start of the file to write to: the last one, or a new one if that is full.
-
-        offset: an offset in the first file of an empty queue; the file starts at the file border at
-        or below it. Raises what ``prepare_next`` raises.
-        """
-        last = self.last()
-        if last is None:
-            self.wrote_offset = self.flushed_offset = offset - offset % self.file_size
-        if last is None or self.wrote_offset >= last + self.file_size:
-            self.ensure_next()
-            return self.roll()
-        return last
-
-    def flush(self, *, least_pages: int = 0) -> int:
-        """Sync the files between flushed and written end; return the flushed end.
-
-        least_pages: do nothing unless that many page borders were crossed, or a file was filled.
-        Raises FlushFailed, then and on every later call: the page cache may hold bytes that never
-        reach the disk.
-        """
-        if self._flush_error is not None:
-            raise self._flush_error.with_traceback(None)
-        wrote, flushed, size = self.wrote_offset, self.flushed_offset, self.file_size
-        pages = wrote // PAGE_SIZE - flushed // PAGE_SIZE
-        if wrote <= flushed or (pages < least_pages and wrote // size == flushed // size):
-            return flushed
-        for start in range(flushed - flushed % size, wrote, size):
-            path = self.path(start)
-            try:
-                file = self._disk.open(path, writable=self._writable)
-            except FileNotFoundError:  # expired or cut meanwhile, so there is nothing to sync
-                self.flushed_offset = min(wrote, start + size)
-                continue
-            try:
-                file.sync()
-            except (OSError, StoreError) as error:
-                self._flush_error = flush_failed(path, error)
-                raise self._flush_error from error
-            finally:
-                file.close()
-            self.flushed_offset = min(wrote, start + size)
-        return self.flushed_offset
-
-    def truncate_behind(self, offset: int) -> None:
-        """Make offset the end: remove later files, zero later bytes of its file, durably.
-
-        For the owner only, and only after others have stopped reading behind offset.
-        """
-        with self.changing:
-            for start in reversed([start for start in self._starts if start > offset]):
-                self.remove(start)
-            last = self._starts[-1] if self._starts else None
-            if last is not None and offset < last + self.file_size:
-                file = self.open_file(last)
-                try:
-                    if zero_range(file, offset - last, self.file_size):
-                        file.sync()
-                finally:
-                    file.close()
-            self.wrote_offset = min(self.wrote_offset, offset)
-            self.flushed_offset = min(self.flushed_offset, offset)
+        self.wrote_offset = end
 
     # -- removing files -------------------------------------------------------------------------
 
@@ -193,35 +111,16 @@ class MappedFileQueue(FileRun):
             for start in reversed([start for start in self._starts if start >= last]):
                 self.remove(start)
             self.wrote_offset = min(self.wrote_offset, last)
-            self.flushed_offset = min(self.flushed_offset, last)
             return last
-
-    def delete_oldest_while(
-        self, may_go: Callable[[int], bool], *, files_max: int = DELETE_FILES_MAX
-    ) -> list[int]:
-        """Remove files from the first on, never the last, while may_go(start) is true."""
-        deleted: list[int] = []
-        for start in self.starts[:-1]:
-            if len(deleted) >= files_max or not may_go(start):
-                break
-            with self.changing:
-                self.remove(start)
-            deleted.append(start)
-        return deleted
 
     def delete_oldest(self, start: int) -> bool:
         """Remove the first file if it begins at start and is not the last; return whether it was
         removed. Usable in any thread while another appends."""
-        return bool(self.delete_oldest_while(lambda first: first == start, files_max=1))
-
-    def destroy(self) -> None:
-        """Remove every file and, if it is then empty, the directory."""
+        if self.starts[:-1][:1] != [start]:
+            return False
         with self.changing:
-            for start in reversed(list(self._starts)):
-                self.remove(start)
-            self.wrote_offset = self.flushed_offset = 0
-            with contextlib.suppress(OSError):
-                self._disk.remove_directory(self.directory)
+            self.remove(start)
+        return True
 
     # -- making files ahead ---------------------------------------------------------------------
 

@@ -150,6 +150,7 @@ def _make_first_file(store: StoreDir, first_offset: int) -> None:
     )
     try:
         queue.load()
-        queue.last_or_create(first_offset)
+        queue.wrote_offset = first_offset
+        queue.prepare_next()
     finally:
         queue.close()

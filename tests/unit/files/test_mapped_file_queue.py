@@ -6,8 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shared.files.mapped_file_queue import MappedFileQueue, Preallocation, zero_range
 from shared.files.os_disk import OsDisk, OsFile
@@ -15,7 +13,6 @@ from shared.files.region_cache import RegionCache
 from tidemark.errors import (
     DiskFull,
     FileNotReady,
-    FlushFailed,
     StrayFile,
     WrongFileSize,
 )
@@ -54,19 +51,12 @@ class TestLoading:
         for directory in (tmp_path, tmp_path / "none"):
             empty = queue(directory)
             assert empty.starts == []
-            assert (empty.min_offset, empty.max_offset, empty.bytes_behind) == (None, 0, 0)
-            assert empty.last() is None
-            assert empty.file_at(0) is None
-            assert empty.file_at(0, first_if_missing=True) is None
-            assert empty.file_by_update_time(0) is None
-            assert empty.delete_last() is None
-            assert empty.self_check() == []
+            assert (empty.min_offset, empty.last(), empty.delete_last()) == (None, None, None)
 
-    def test_existing_files_count_as_written_and_flushed(self, tmp_path: Path) -> None:
+    def test_existing_files_count_as_written(self, tmp_path: Path) -> None:
         found = filled(tmp_path, SIZE, 2 * SIZE)
         assert found.starts == [SIZE, 2 * SIZE]
-        assert (found.min_offset, found.max_offset) == (SIZE, 3 * SIZE)
-        assert found.flushed_offset == 3 * SIZE
+        assert (found.min_offset, found.wrote_offset) == (SIZE, 3 * SIZE)
 
     def test_a_directory_inside_is_ignored(self, tmp_path: Path) -> None:
         (tmp_path / "sub").mkdir()
@@ -110,64 +100,17 @@ class TestLoading:
         with pytest.raises(WrongFileSize):
             queue(tmp_path)
 
-    def test_self_check_names_every_problem_and_changes_nothing(self, tmp_path: Path) -> None:
-        found = filled(tmp_path, 0, SIZE, 3 * SIZE)
-        (tmp_path / "stray").touch()
-        os.truncate(tmp_path / f"{SIZE:020}", 5)
-        problems = found.self_check()
-        assert len(problems) == 3
-        assert "has 5 bytes" in problems[0]
-        assert "does not follow its neighbour" in problems[1]
-        assert "stray does not belong here" in problems[2]
-        assert found.starts == [0, SIZE, 3 * SIZE]
-
 
 class TestFinding:
-    def test_the_file_of_an_offset(self, tmp_path: Path) -> None:
-        found = filled(tmp_path, SIZE, 2 * SIZE)
-        assert found.file_at(SIZE) == SIZE
-        assert found.file_at(2 * SIZE - 1) == SIZE
-        assert found.file_at(2 * SIZE) == 2 * SIZE
-        for outside in (0, SIZE - 1, 3 * SIZE, -1):
-            assert found.file_at(outside) is None
-            assert found.file_at(outside, first_if_missing=True) == SIZE
-
-    def test_the_file_by_update_time(self, tmp_path: Path) -> None:
-        found = filled(tmp_path, 0, SIZE, 2 * SIZE)
-        for number in range(3):
-            os.utime(tmp_path / f"{number * SIZE:020}", (number * 10, number * 10))
-        assert found.file_by_update_time(0) == 0
-        assert found.file_by_update_time(1) == SIZE
-        assert found.file_by_update_time(10_000) == SIZE
-        assert found.file_by_update_time(10_001) == 2 * SIZE
-        assert found.file_by_update_time(99_999) == 2 * SIZE
-
     def test_a_file_that_another_process_makes_or_removes_is_noticed(self, tmp_path: Path) -> None:
         reader = MappedFileQueue(DISK, tmp_path, SIZE)
         assert reader.view(0, 10) is None
         filled(tmp_path, 0, SIZE)
-        assert reader.file_at(SIZE) == SIZE
-        assert reader.starts == [SIZE]
         reader.refresh()
         assert reader.starts == [0, SIZE]
         (tmp_path / f"{0:020}").unlink()
         reader.refresh()
         assert reader.min_offset == SIZE
-
-    @given(first=st.integers(0, 5), count=st.integers(1, 4), offset=st.integers(-10, 10 * SIZE))
-    def test_an_offset_belongs_to_the_one_file_around_it(
-        self,
-        tmp_path_factory: pytest.TempPathFactory,
-        first: int,
-        count: int,
-        offset: int,
-    ) -> None:
-        directory = tmp_path_factory.mktemp("find")
-        starts = [(first + number) * SIZE for number in range(count)]
-        for start in starts:
-            DISK.create(directory / f"{start:020}", SIZE, reserve=False).close()
-        expected = [start for start in starts if start <= offset < start + SIZE]
-        assert queue(directory).file_at(offset) == (expected[0] if expected else None)
 
 
 class TestBytes:
@@ -247,12 +190,11 @@ class TestCreating:
         self, tmp_path: Path
     ) -> None:
         made = queue(tmp_path / "new")
-        assert made.last_or_create(3 * SIZE + 17) == 3 * SIZE
-        assert made.last_or_create(99 * SIZE) == 3 * SIZE
-        assert names(tmp_path / "new") == [3 * SIZE]
-        made.wrote_offset = 4 * SIZE
-        assert made.last_or_create() == 4 * SIZE
-        assert made.last() == 4 * SIZE
+        made.wrote_offset = 3 * SIZE + 17
+        for start in (3 * SIZE, 4 * SIZE):
+            made.prepare_next()
+            assert made.roll() == made.last() == start
+        assert names(tmp_path / "new") == [3 * SIZE, 4 * SIZE]
         assert made.region(4 * SIZE)[0] == 0
 
     def test_files_ahead_are_made_with_their_blocks_and_do_not_count_yet(
@@ -355,97 +297,7 @@ class TestCreating:
         made.close()
 
 
-class TestFlushing:
-    def test_it_syncs_pending_bytes_and_returns_the_end(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        made = filled(tmp_path, 0, SIZE)
-        made.flushed_offset = 100
-        synced: list[str] = []
-        real = OsFile.sync
-
-        def sync(self: OsFile) -> None:
-            synced.append(self.path.name)
-            real(self)
-
-        monkeypatch.setattr(OsFile, "sync", sync)
-        assert made.bytes_behind == 2 * SIZE - 100
-        assert made.flush() == 2 * SIZE
-        assert made.bytes_behind == 0
-        assert made.flush() == 2 * SIZE
-        assert [int(name) for name in synced] == [0, SIZE]
-
-    def test_least_pages_counts_page_borders_and_a_full_file_always_goes(
-        self, tmp_path: Path
-    ) -> None:
-        made = filled(tmp_path, 0, SIZE)
-        made.flushed_offset = 4095
-        made.wrote_offset = 4096 + 4095
-        assert made.flush(least_pages=2) == 4095
-        made.wrote_offset = 8192
-        assert made.flush(least_pages=2) == 8192
-        made.wrote_offset = SIZE - 1
-        assert made.flush(least_pages=4) == 8192
-        made.wrote_offset = SIZE
-        assert made.flush(least_pages=4) == SIZE
-
-    def test_a_failed_one_is_final(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        made = filled(tmp_path, 0)
-        made.flushed_offset = 0
-
-        def fail(_self: OsFile) -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
-        monkeypatch.setattr(OsFile, "sync", fail)
-        with pytest.raises(FlushFailed, match=f"{0:020} failed"):
-            made.flush()
-        monkeypatch.undo()
-        with pytest.raises(FlushFailed):
-            made.flush()
-        assert made.flushed_offset == 0
-
-    def test_a_file_that_has_expired_meanwhile_is_passed(self, tmp_path: Path) -> None:
-        made = filled(tmp_path, 0, SIZE)
-        made.flushed_offset = 0
-        made.delete_oldest(0)
-        assert made.flush() == 2 * SIZE
-
-
 class TestCutting:
-    @pytest.mark.parametrize("offset", [0, 1, 100, SIZE - 1, SIZE, SIZE + 1, 2 * SIZE + 7])
-    def test_behind_the_cut_are_zeros_and_no_files(self, tmp_path: Path, offset: int) -> None:
-        made = filled(tmp_path, 0, SIZE, 2 * SIZE)
-        others_view = MappedFileQueue(DISK, tmp_path, SIZE).region(offset - offset % SIZE)
-        made.truncate_behind(offset)
-        start = offset - offset % SIZE
-        assert names(tmp_path) == list(range(0, start + 1, SIZE))
-        number = start // SIZE + 1
-        expected = bytes([number]) * (offset - start) + bytes(SIZE - offset + start)
-        assert (tmp_path / f"{start:020}").read_bytes() == expected
-        assert bytes(others_view) == expected  # the same file, not a new one
-        assert made.wrote_offset == made.flushed_offset == offset
-
-    def test_a_cut_behind_the_end_changes_nothing(self, tmp_path: Path) -> None:
-        made = filled(tmp_path, 0, SIZE)
-        made.truncate_behind(2 * SIZE)
-        assert (tmp_path / f"{SIZE:020}").read_bytes() == b"\x02" * SIZE
-        assert made.starts == [0, SIZE]
-
-    def test_a_cut_before_the_first_file_leaves_none(self, tmp_path: Path) -> None:
-        made = filled(tmp_path, SIZE, 2 * SIZE)
-        made.truncate_behind(5)
-        assert names(tmp_path) == []
-        assert made.max_offset == 0
-        assert made.last_or_create(5) == 0
-
-    def test_files_made_ahead_go_too(self, tmp_path: Path) -> None:
-        made = queue(tmp_path, ahead=2)
-        made.last_or_create()
-        made.prepare_next()
-        made.truncate_behind(10)
-        assert names(tmp_path) == [0]
-        assert made.ready_ahead == 0
-
     @pytest.mark.parametrize(("start", "end"), [(0, 5 << 20), (7, (3 << 20) + 9), (5, 5), (1, 2)])
     def test_zeroing_touches_its_range_only(self, tmp_path: Path, start: int, end: int) -> None:
         (tmp_path / "a").write_bytes(b"\xff" * (5 << 20))
@@ -474,17 +326,6 @@ class TestRemoving:
         assert made.delete_last() == 0
         assert made.delete_last() is None
 
-    def test_from_the_oldest_until_the_first_that_stays_and_never_the_last(
-        self, tmp_path: Path
-    ) -> None:
-        made = filled(tmp_path, *range(0, 5 * SIZE, SIZE))
-        assert made.delete_oldest_while(lambda start: start in (0, SIZE, 3 * SIZE)) == [0, SIZE]
-        assert made.delete_oldest_while(lambda start: True, files_max=1) == [2 * SIZE]
-        assert made.delete_oldest_while(lambda start: True) == [3 * SIZE]
-        assert made.delete_oldest_while(lambda start: True) == []
-        assert names(tmp_path) == [4 * SIZE]
-        assert made.min_offset == 4 * SIZE
-
     def test_one_file_by_its_start_if_it_is_the_oldest(self, tmp_path: Path) -> None:
         made = filled(tmp_path, 0, SIZE, 2 * SIZE)
         assert not made.delete_oldest(SIZE)
@@ -497,22 +338,14 @@ class TestRemoving:
     def test_a_file_made_ahead_does_not_save_the_last_one_used(self, tmp_path: Path) -> None:
         made = filled(tmp_path, 0, SIZE)
         made.prepare_next()
-        assert made.delete_oldest_while(lambda start: True) == [0]
+        assert made.delete_oldest(0)
+        assert not made.delete_oldest(SIZE)
 
     def test_a_removed_file_is_unmapped(self, tmp_path: Path) -> None:
         made = filled(tmp_path, 0, SIZE)
         assert made.region(0)[0] == 1
         made.delete_oldest(0)
         assert str(tmp_path) not in Path("/proc/self/maps").read_text()
-
-    def test_destroying_removes_files_and_directory(self, tmp_path: Path) -> None:
-        directory = tmp_path / "queue"
-        directory.mkdir()
-        made = filled(directory, 0, SIZE)
-        made.destroy()
-        assert not directory.exists()
-        assert made.max_offset == 0
-        assert made.last_or_create() == 0
 
     def test_each_removal_is_durable_before_the_next(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -531,9 +364,6 @@ class TestRemoving:
 
         monkeypatch.setattr(OsDisk, "unlink", unlink)
         monkeypatch.setattr(OsDisk, "sync_directory", sync)
-        made.delete_oldest_while(lambda start: start < 2 * SIZE)
-        assert steps == ["00000", "s", "16384", "s"]
-        steps.clear()
-        made = filled(tmp_path, *range(0, 4 * SIZE, SIZE))
-        made.truncate_behind(SIZE)
-        assert steps == ["49152", "s", "32768", "s"]
+        assert made.delete_oldest(0)
+        assert made.delete_last() == 3 * SIZE
+        assert steps == ["00000", "s", "49152", "s"]

@@ -7,6 +7,7 @@ import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.for_each import for_each
 from tests.support.fuzz_cases import FUZZERS
+from tests.support.fuzz_twins import Pairs
 from tests.support.twin_pairs import branches, function_pairs
 from tests.support.twins import twin_modules_of
 from tidemark.formats import native
@@ -61,8 +63,11 @@ def test_a_twin_has_its_originals_name_and_parameters(name: str) -> None:
     assert original.__doc__, "the contract stands at the original"
 
 
-def test_every_twin_is_fuzzed_under_the_address_sanitizer() -> None:
-    assert FUZZERS.keys() == branches()[0].keys()
+@built
+@for_each("name", sorted(branches()[0]))
+def test_twins_do_the_same_to_valid_and_to_damaged_input(name: str) -> None:
+    """The cases also run under the address sanitizer: ``tests/processes``."""
+    FUZZERS[name](Random(f"1 {name}"), Pairs().same, 2)
 
 
 @pytest.mark.parametrize("crc32", twin_modules_of("checksum", zlib))
