@@ -14,6 +14,8 @@ NODES ?= 2
 SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# Where it is set, every process of every test compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: java lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee sim simulation-group simulation-mutants drill stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
 

@@ -37,3 +37,10 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> Any:
         return group_of(self._root / nodeid.partition("::")[0]) or nodeid
+
+    def _reschedule(self, node: Any) -> None:
+        # The base class counts the tests of all units that a worker ever had, after every test.
+        units = self.assigned_work[node]
+        for scope in [scope for scope, done in units.items() if all(done.values())]:
+            del units[scope]
+        super()._reschedule(node)

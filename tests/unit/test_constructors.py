@@ -22,6 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pytest
+
+pytestmark = pytest.mark.xdist_group("constructors")
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("tidemark", "shared", "services", "analytics", "drills", "deploy")
 PARAMETERS_MAX: Final = 8
@@ -163,16 +167,13 @@ class Project:
             for package in PACKAGES
             for path in sorted((ROOT / package).rglob("*.py"))
         }
-        self.classes = [
-            Found(path, node)
-            for path, tree in self.trees.items()
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ClassDef)
-        ]
+        self.classes: list[Found] = []
+        self.functions: list[tuple[str, Function]] = []
+        """Module and function."""
         self.names: dict[tuple[str, str], Found | ast.expr | tuple[str, str]] = {}
         """Module and name → a class, the expression of an alias, or the place of an import."""
         for path, tree in self.trees.items():
-            self._collect_names(path, tree)
+            self._collect(path, tree)
         for each in self.classes:
             self.names[each.module, each.node.name] = each
         self.owners: dict[str, list[tuple[str, bool]]] = defaultdict(list)
@@ -181,9 +182,13 @@ class Project:
             for attribute, is_wiring in self._attributes_of(each).items():
                 self.owners[attribute].append((each.module, is_wiring))
 
-    def _collect_names(self, path: str, tree: ast.Module) -> None:
+    def _collect(self, path: str, tree: ast.Module) -> None:
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module is not None:
+            if isinstance(node, ast.ClassDef):
+                self.classes.append(Found(path, node))
+            elif isinstance(node, Function):
+                self.functions.append((path, node))
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
                 source = node.module.replace(".", "/") + ".py"
                 for each in node.names:
                     self.names[path, each.asname or each.name] = source, each.name
@@ -279,14 +284,12 @@ class Project:
         return 0
 
     def outside_assignments(self) -> Iterator[str]:
-        for path, tree in self.trees.items():
+        for path, function in self.functions:
             if path in FOREIGN:
                 continue
-            for function in ast.walk(tree):
-                if isinstance(function, Function):
-                    for line, target in assigned_attributes(function):
-                        if self._is_wired_elsewhere(path, target.attr):
-                            yield f"{path}:{line}: {ast.unparse(target)} is assigned"
+            for line, target in assigned_attributes(function):
+                if self._is_wired_elsewhere(path, target.attr):
+                    yield f"{path}:{line}: {ast.unparse(target)} is assigned"
 
     def _is_wired_elsewhere(self, path: str, attribute: str) -> bool:
         owners = self.owners.get(attribute, [])
@@ -296,7 +299,8 @@ class Project:
 def assigned_attributes(function: Function) -> Iterator[tuple[int, ast.Attribute]]:
     """Attributes that a function assigns of objects that it has neither created nor is part of."""
     created = {"self", "cls", "made"}
-    for node in ast.walk(function):
+    nodes = list(ast.walk(function))
+    for node in nodes:
         match node:
             case ast.Assign(targets=targets, value=ast.Call() | ast.Await()):
                 created |= {name_of(each) for each in targets}
@@ -306,7 +310,7 @@ def assigned_attributes(function: Function) -> Iterator[tuple[int, ast.Attribute
                 created.add(target.id)
             case ast.withitem(optional_vars=ast.Name(id=name)):
                 created.add(name)
-    for node in ast.walk(function):
+    for node in nodes:
         if (
             isinstance(node, ast.Attribute)
             and isinstance(node.ctx, ast.Store)
@@ -315,12 +319,14 @@ def assigned_attributes(function: Function) -> Iterator[tuple[int, ast.Attribute
             yield node.lineno, node
 
 
-PROJECT: Final = Project()
+@pytest.fixture(scope="module")
+def project() -> Project:
+    return Project()
 
 
-def test_constructors_take_few_parameters() -> None:
-    assert sorted(PROJECT.wide_constructors()) == []
+def test_constructors_take_few_parameters(project: Project) -> None:
+    assert sorted(project.wide_constructors()) == []
 
 
-def test_no_component_is_wired_up_after_its_construction() -> None:
-    assert sorted(PROJECT.outside_assignments()) == []
+def test_no_component_is_wired_up_after_its_construction(project: Project) -> None:
+    assert sorted(project.outside_assignments()) == []

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+import pytest
+
 from services.ha.core import outbox, replica_context
 from tests.support.for_each import for_each
 from tests.support.log_events import MORE, ROOT, Said, said
+
+pytestmark = pytest.mark.xdist_group("log-events")
 
 SECTIONS: Final = {
     "Every service": "all",
@@ -48,38 +53,37 @@ ROWS: Final = list(page())
 PAGE: Final = dict(ROWS)
 
 
-def by_event() -> dict[tuple[str, str], list[Said]]:
+@functools.cache
+def written() -> dict[tuple[str, str], list[Said]]:
+    """The lines of the code by service and event."""
     found: dict[tuple[str, str], list[Said]] = {}
     for each in said():
         found.setdefault((each.service, each.event), []).append(each)
     return found
 
 
-CODE: Final = by_event()
-
-
 def test_every_event_is_described_once_and_every_described_one_is_written() -> None:
     assert len(ROWS) == len(PAGE) > 100
-    assert CODE.keys() - PAGE.keys() == set(), "written, and not in docs/logs.md"
-    assert PAGE.keys() - CODE.keys() == set(), "in docs/logs.md, and not written"
+    assert written().keys() - PAGE.keys() == set(), "written, and not in docs/logs.md"
+    assert PAGE.keys() - written().keys() == set(), "in docs/logs.md, and not written"
 
 
-@for_each("key", sorted(CODE))
+@for_each("key", sorted(PAGE))
 def test_an_event_has_the_level_and_the_facts_that_the_page_says(key: tuple[str, str]) -> None:
-    lines, row = CODE[key], PAGE[key]
+    lines, row = written()[key], PAGE[key]
     levels = {line.level for line in lines} - {"any"}
     assert levels <= row.levels
     assert row.levels == levels or any(line.level == "any" for line in lines)
-    written = frozenset().union(*(line.facts for line in lines))
-    assert written - row.facts - {MORE} == set(), "facts that the page does not name"
-    if MORE not in written:
-        assert row.facts - written == set(), "facts that no code writes"
+    facts = frozenset().union(*(line.facts for line in lines))
+    assert facts - row.facts - {MORE} == set(), "facts that the page does not name"
+    if MORE not in facts:
+        assert row.facts - facts == set(), "facts that no code writes"
     assert row.when
     assert row.to_do
 
 
 def test_names_of_events_and_facts_are_of_one_kind() -> None:
-    for (_, event), lines in CODE.items():
+    for (_, event), lines in written().items():
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", event)
         for line in lines:
             assert not line.facts & BARE_OFFSETS, f"{line.where}: {event}"
@@ -88,7 +92,7 @@ def test_names_of_events_and_facts_are_of_one_kind() -> None:
 
 
 def test_what_is_paced_says_how_often_it_happened() -> None:
-    paced = {event for (_, event), lines in CODE.items() if "held_back" in lines[0].facts}
+    paced = {event for (_, event), lines in written().items() if "held_back" in lines[0].facts}
     assert {"link-refused", "connect-failed", "internal-error", "trace-limit"} <= paced
 
 
