@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -16,8 +15,9 @@ import pyarrow.compute as pc
 from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Window
-from analytics.schema import GAPS, LOGS, OFFSET_EVENTS, PAIRS, POSITIONS, SERIES, TIME, fit
-from bench.harness import Figure, interleave, options, report
+from analytics.schema import GAPS, OFFSET_EVENTS, TIME
+from bench.analytics_positions import tables
+from bench.harness import Figure, Options, Result, benchmark, interleave
 from bench.servers import SERVER_CORE, pin_to
 
 GOAL: Final = 0.25e6
@@ -67,68 +67,10 @@ def made(pairs: int, share: float, ticks: int = TICKS) -> Load:
     age = np.maximum(behind + (1 - pace) * elapsed, 0)
     high = np.floor(1e6 + produced * elapsed)
     commit = np.minimum(np.floor(1e6 + produced * (elapsed - age)), high)
-    caught_up = (commit >= high).reshape(-1)
-    ts = np.broadcast_to(at + 200_000, (series, total))
-    head = ts - (age * SECOND).astype(np.int64)
-    size = series * total
-
-    def column(values: object) -> pa.Array:
-        return pa.array(np.asarray(values).reshape(-1).astype(np.int64))
-
-    def word(text: str, count: int) -> pa.Array:
-        return pa.array([text]).take(pa.array(np.zeros(count, np.int64)))
-
-    positions = {
-        "ts": column(ts).cast(TIME),
-        "tick": column(np.broadcast_to(at, (series, total))).cast(TIME),
-        "series_id": column(np.repeat(series_id, total)),
-        "pair_id": column(np.repeat(np.repeat(pair_id, QUEUES), total)),
-        "replica": word("n1", size),
-        "epoch": column(np.ones(size)),
-        "min_offset": column(np.zeros(size)),
-        "max_offset": column(high),
-        "commit_offset": column(commit),
-        "head_store_ts": pa.array(head.reshape(-1), mask=caught_up).cast(TIME),
-        "head_method": pc.if_else(pa.array(caught_up), "none", "exact"),
-    }
-    names = [f"group{number}" for number in range(pairs)]
-    dimension = {
-        "series_id": column(series_id),
-        "pair_id": column(np.repeat(pair_id, QUEUES)),
-        "cluster": word("c1", series),
-        "broker": word("g0", series),
-        "group": pa.array(np.repeat(names, QUEUES)),
-        "topic": word("orders", series),
-        "queue": column(np.tile(np.arange(QUEUES), pairs)).cast(pa.int32()),
-        "kind": word("main", series),
-        "first_seen": column(np.full(series, START)).cast(TIME),
-        "last_seen": column(np.full(series, START)).cast(TIME),
-    }
-    sample_count = pairs * total
-    facts = {
-        "ts": column(np.tile(at + 200_000, pairs)).cast(TIME),
-        "tick": column(np.tile(at, pairs)).cast(TIME),
-        "pair_id": column(np.repeat(pair_id, total)),
-        "cluster": word("c1", sample_count),
-        "broker": word("g0", sample_count),
-        "replica": word("n1", sample_count),
-        "group": pa.array(np.repeat(names, total)),
-        "topic": word("orders", sample_count),
-        "subscribed": pa.array(np.ones(sample_count, np.bool_)),
-        "members": column(np.full(sample_count, 3)),
-        "objective_seconds": pa.array(np.full(sample_count, 60.0)),
-    }
-    logs = {
-        **{name: facts[name].slice(0, total) for name in ("ts", "tick")},
-        **{name: facts[name].slice(0, total) for name in ("cluster", "broker", "replica")},
-        **{name: column(at).cast(TIME) for name in ("t_max", "t_confirm", "t_dispatched")},
-        "t_min": column(np.full(total, START - 86_400 * SECOND)).cast(TIME),
-    }
+    head = np.where(commit < high, at + 200_000 - (age * SECOND).astype(np.int64), 0)
+    made_tables = tables(pair_id, series_id, at, at + 200_000, (high, commit), head)
     window = Window(
-        fit(pa.table(positions), POSITIONS),
-        fit(pa.table(dimension), SERIES),
-        fit(pa.table(facts), PAIRS),
-        fit(pa.table(logs), LOGS),
+        *(made_tables[name] for name in ("positions", "series", "pairs", "logs")),
         OFFSET_EVENTS.empty_table(),
         GAPS.empty_table(),
     )
@@ -162,12 +104,10 @@ def aggregate(load: Load) -> float:
     return int(rows.num_rows) / (time.process_time() - began)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print and write the results."""
-    given = options(__doc__, arguments)
+def main(given: Options) -> Result:
     pin_to(SERVER_CORE)
     pa.set_cpu_count(1)
-    pairs = PAIRS_QUICK if given.quick else PAIRS_COUNT
+    pairs = given.pick(PAIRS_COUNT, quick=PAIRS_QUICK)
     usual, all_late = made(pairs, LAGGING), made(pairs, 1.0)
     fresh = made(pairs * 4, LAGGING, ticks=4)
     jobs: dict[str, Callable[[], float]] = {
@@ -198,8 +138,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tables are computed: rates, lag, pair_lag, stages, status_changes, offset_events, state. A
         minute at a time: {pairs * 4} pairs and four ticks per call. The baseline does nothing but
         sum up the same rows."""
-    return report("analytics_evaluate", figures, method, quick=given.quick)
+    return Result(
+        figures,
+        method,
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

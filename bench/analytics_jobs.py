@@ -18,25 +18,28 @@ from typing import Final
 
 from analytics.errors import BadOption
 from analytics.tables import TableRoot
-from bench.analytics_positions import BEGIN_S, PERIOD_S, SLICE_S, CannedServer, hour
-from bench.harness import WORK_DIR, Figure, interleave, of_ratios, options, report
+from bench.analytics_positions import BEGIN_S, PERIOD_S, SLICE_S, CannedServer, hour, slices
+from bench.harness import (
+    WORK_DIR,
+    Figure,
+    Options,
+    Result,
+    at_most,
+    benchmark,
+    interleave,
+    of_ratios,
+)
 
 PAIRS, QUEUES, TICKS = 625, 16, 240  # 10,000 series, an hour
 SAMPLED_QUEUES: Final = 2_500  # four samples each: 10,000 series of Prometheus
 BEGIN: Final = datetime.fromtimestamp(BEGIN_S, UTC)
 
 
-def main() -> int:
-    """Measure, or execute one run of evaluate or backfill in this process."""
-    if len(sys.argv) > 1 and sys.argv[1] in ("evaluate", "backfill"):
-        job = one_evaluate if sys.argv[1] == "evaluate" else one_backfill
-        print(json.dumps(job(sys.argv[2:])))
-        return 0
-    given = options(__doc__)
+def main(given: Options) -> Result:
     work = WORK_DIR / "analytics_jobs"
     shutil.rmtree(work, ignore_errors=True)
     tables = work / "tables"
-    pairs = PAIRS // 10 if given.quick else PAIRS
+    pairs = given.pick(PAIRS, quick=PAIRS // 10)
     per_row = fill(tables, pairs)
     rows = pairs * QUEUES * TICKS
     runs = interleave(
@@ -44,32 +47,29 @@ def main() -> int:
             cores: lambda cores=cores: rows / run("evaluate", str(tables), cores)["seconds"]  # type: ignore[misc]
             for cores in ("1", "2")
         },
-        runs=2 if given.quick else 3,
+        runs=given.pick(3, quick=2),
         warm_up=0,
     )
-    hours = 1 if given.quick else 24
+    hours = given.pick(24, quick=1)
     filled = run("backfill", str(work / "filled"), str(hours))
     shutil.rmtree(work, ignore_errors=True)
     load = os.getloadavg()[1]
-    return report(
-        "analytics_jobs",
+    return Result(
         [
-            Figure("positions on disk", "bytes/row", [per_row], 5.0, more_is_better=False),
+            at_most("positions on disk", "bytes/row", [per_row], 5.0),
             Figure("evaluate through Spark, two cores", "rows/s", runs["2"], 500_000),
             of_ratios("evaluate, two cores", runs["2"], runs["1"], 1.6, "one core"),
-            Figure(
+            at_most(
                 f"backfill of {hours} h of 10,000 series of Prometheus",
                 "s",
                 [filled["seconds"]],
                 180.0 * hours / 24,
-                more_is_better=False,
             ),
             Figure("the same, samples", "samples/s", [filled["samples"] / filled["seconds"]]),
-            Figure(
+            at_most(
                 "the same, processor time of driver, JVM and workers",
                 "core-seconds",
                 [filled["core_seconds"]],
-                more_is_better=False,
             ),
         ],
         f"""evaluate: one hour of {pairs * QUEUES} series of {pairs} pairs, 240 ticks, 60 % idle, in
@@ -78,7 +78,6 @@ def main() -> int:
         {SAMPLED_QUEUES} queues of a group, four series each, every 15 s, from a server on the
         loopback address whose answers are made beforehand (it costs a copy of the bytes), over
         HTTP and JSON into all tables; local[2]. Load of the machine beside it: {load:.1f}.""",
-        quick=given.quick,
     )
 
 
@@ -129,7 +128,7 @@ def one_backfill(arguments: list[str]) -> dict[str, float]:
     tables, hours = Path(arguments[0]), int(arguments[1])
     spark = session("bench", master="local[2]", driver_memory="1g", extra=QUIET)
     spark.range(2).count()
-    with CannedServer(SAMPLED_QUEUES) as server:
+    with CannedServer(slices(SAMPLED_QUEUES)) as server:
         before, began = processor_seconds(), time.monotonic()
         done = backfill.run(
             spark,
@@ -167,4 +166,8 @@ def processor_seconds() -> float:
 QUIET: Final = {"spark.log.level": "ERROR"}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    JOBS: Final = {"evaluate": one_evaluate, "backfill": one_backfill}
+    if len(sys.argv) > 1 and sys.argv[1] in JOBS:  # one run in this process
+        print(json.dumps(JOBS[sys.argv[1]](sys.argv[2:])))
+    else:
+        benchmark(main)

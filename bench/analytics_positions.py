@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, Self
 from urllib.parse import parse_qs
@@ -24,100 +25,105 @@ SLICE_S: Final = 3000
 """Length of an answer: 200 ticks; a multiple of 1,000 s, so that one template fits all answers."""
 
 
+def tables(
+    pair_ids: np.ndarray,
+    series_ids: np.ndarray,
+    ticks_us: np.ndarray,
+    sampled_us: np.ndarray,
+    offsets: tuple[np.ndarray, np.ndarray],
+    head_us: np.ndarray,
+) -> dict[str, pa.Table]:
+    """Build positions, series, pairs and logs.
+
+    Each pair has the same number of series. offsets: produced and committed, a row per series and a
+    column per tick. head_us: store time of the oldest unread message, 0 if there is none.
+    """
+    produced, committed = offsets
+    series, ticks = produced.shape
+    pairs = len(pair_ids)
+    queues = series // pairs
+    numbers = np.arange(pairs)
+    groups = np.array([f"group{number}" for number in numbers])
+    topics = np.array([f"topic{number}" for number in numbers])
+    caught_up = head_us.ravel() == 0
+
+    def words(count: int, **columns: str) -> dict[str, pa.Array]:
+        first = pa.array(np.zeros(count, np.int8))
+        return {name: pa.array([word]).take(first) for name, word in columns.items()}
+
+    positions = {
+        "ts": _times(np.tile(sampled_us, series)),
+        "tick": _times(np.tile(ticks_us, series)),
+        "series_id": np.repeat(series_ids, ticks),
+        "pair_id": np.repeat(pair_ids, queues * ticks),
+        **words(series * ticks, replica="n0"),
+        "epoch": np.full(series * ticks, 3),
+        "min_offset": np.full(series * ticks, 12_345),
+        "max_offset": produced.astype(np.int64).ravel(),
+        "commit_offset": committed.astype(np.int64).ravel(),
+        "head_store_ts": pa.array(head_us.astype(np.int64).ravel(), mask=caught_up).cast(_TIME),
+        "head_method": pa.array(["none", "exact"]).take(pa.array(~caught_up * 1)),
+        "head_error_seconds": pa.array(np.zeros(series * ticks), mask=caught_up),
+    }
+    dimension = {
+        "series_id": series_ids,
+        "pair_id": np.repeat(pair_ids, queues),
+        **words(series, cluster="c", broker="g0", kind="main"),
+        "group": np.repeat(groups, queues),
+        "topic": np.repeat(topics, queues),
+        "queue": np.tile(np.arange(queues), pairs),
+        "first_seen": _times(np.full(series, ticks_us[0])),
+        "last_seen": _times(np.full(series, ticks_us[0])),
+    }
+    facts = {
+        "ts": _times(np.tile(sampled_us, pairs)),
+        "tick": _times(np.tile(ticks_us, pairs)),
+        "pair_id": np.repeat(pair_ids, ticks),
+        **words(pairs * ticks, cluster="c", broker="g0", replica="n0"),
+        "group": np.repeat(groups, ticks),
+        "topic": np.repeat(topics, ticks),
+        "subscribed": np.ones(pairs * ticks, bool),
+        "members": np.full(pairs * ticks, 4),
+        "objective_seconds": np.full(pairs * ticks, 60.0),
+    }
+    end, at = np.arange(ticks) * 1_000_000, _times(sampled_us)
+    logs = {
+        "ts": at,
+        "tick": _times(ticks_us),
+        **words(ticks, cluster="c", broker="g0", replica="n0", role="master"),
+        "epoch": np.full(ticks, 3),
+        **{f"{name}_physical_offset": end for name in ("max", "confirm", "dispatched")},
+        **{f"t_{name}": at for name in ("max", "confirm", "dispatched")},
+        "t_min": _times(np.full(ticks, ticks_us[0] - 86_400_000_000)),
+    }
+    return {
+        "positions": fit(pa.table(positions), POSITIONS),
+        "series": fit(pa.table(dimension), SERIES),
+        "pairs": fit(pa.table(facts), PAIRS),
+        "logs": fit(pa.table(logs), LOGS),
+    }
+
+
 def hour(pairs: int, queues: int, ticks: int, seed: int) -> dict[str, pa.Table]:
-    """Generate positions, series, pairs and logs of ``pairs`` pairs with ``queues`` queues each."""
+    """Generate the tables of ``pairs`` pairs with ``queues`` queues each."""
     chance = np.random.default_rng(seed)
     count = pairs * queues
-    ids = np.array([pair_id("c", "g0", f"group{p}", f"topic{p}") for p in range(pairs)])
-    names = np.array(
-        [
-            series_id("c", "g0", f"group{p}", f"topic{p}", q)
-            for p in range(pairs)
-            for q in range(queues)
-        ]
-    )
-    of_series = np.repeat(ids, queues)
+    names = [("c", "g0", f"group{p}", f"topic{p}") for p in range(pairs)]
     tick = (BEGIN_S + PERIOD_S * np.arange(ticks)) * 1_000_000
     rate = chance.lognormal(2.0, 1.5, count) * (chance.random(count) >= IDLE)
     produced = chance.poisson(rate[:, None] * PERIOD_S, (count, ticks)).cumsum(axis=1) + 1_000_000
     behind = chance.poisson(rate[:, None] * 3, (count, ticks))
     commit = np.maximum.accumulate(produced - behind, axis=1)
-    sampled_at = tick[None, :] + 200_000 + chance.integers(0, 20_000, (1, ticks))
-    sample_times = np.broadcast_to(sampled_at, (count, ticks))
+    sampled = tick + 200_000 + chance.integers(0, 20_000, ticks)
     lag = produced - commit
-    head = np.where(lag > 0, sample_times // 1000 * 1000 - lag * 250_000, 0)
-    rows = count * ticks
-    positions = pa.table(
-        {
-            "ts": _times(sample_times),
-            "tick": _times(np.broadcast_to(tick, (count, ticks))),
-            "series_id": np.repeat(names, ticks),
-            "pair_id": np.repeat(of_series, ticks),
-            "replica": pa.array(["n0"]).take(pa.array(np.zeros(rows, np.int8))),
-            "epoch": np.full(rows, 3),
-            "min_offset": np.full(rows, 12_345),
-            "max_offset": produced.ravel(),
-            "commit_offset": commit.ravel(),
-            "head_store_ts": pa.array(head.ravel(), mask=head.ravel() == 0).cast(_TIME),
-            "head_method": pa.array(["none", "exact"]).take(pa.array((head.ravel() > 0) * 1)),
-            "head_error_seconds": pa.array(np.zeros(rows), mask=head.ravel() == 0),
-        }
+    return tables(
+        np.array([pair_id(*name) for name in names]),
+        np.array([series_id(*name, queue) for name in names for queue in range(queues)]),
+        tick,
+        sampled,
+        (produced, commit),
+        np.where(lag > 0, sampled // 1000 * 1000 - lag * 250_000, 0),
     )
-    when = pa.array([int(tick[0])], _TIME)
-    series = pa.table(
-        {
-            "series_id": names,
-            "pair_id": of_series,
-            "cluster": ["c"] * count,
-            "broker": ["g0"] * count,
-            "group": [f"group{p}" for p in range(pairs) for _ in range(queues)],
-            "topic": [f"topic{p}" for p in range(pairs) for _ in range(queues)],
-            "queue": [q for _ in range(pairs) for q in range(queues)],
-            "kind": ["main"] * count,
-            "first_seen": when.take(pa.array([0] * count)),
-            "last_seen": when.take(pa.array([0] * count)),
-        }
-    )
-    per_pair = pairs * ticks
-    every = pa.table(
-        {
-            "ts": _times(np.tile(sampled_at[0], pairs)),
-            "tick": _times(np.tile(tick, pairs)),
-            "pair_id": np.repeat(ids, ticks),
-            "cluster": ["c"] * per_pair,
-            "broker": ["g0"] * per_pair,
-            "replica": ["n0"] * per_pair,
-            "group": [f"group{p}" for p in range(pairs) for _ in range(ticks)],
-            "topic": [f"topic{p}" for p in range(pairs) for _ in range(ticks)],
-            "subscribed": np.ones(per_pair, bool),
-            "members": np.full(per_pair, 4),
-            "objective_seconds": np.full(per_pair, 60.0),
-        }
-    )
-    end = np.arange(ticks) * 1_000_000
-    logs = pa.table(
-        {
-            "ts": _times(sampled_at[0]),
-            "tick": _times(tick),
-            "cluster": ["c"] * ticks,
-            "broker": ["g0"] * ticks,
-            "replica": ["n0"] * ticks,
-            "epoch": np.full(ticks, 3),
-            "role": ["master"] * ticks,
-            "max_physical_offset": end,
-            "confirm_physical_offset": end,
-            "dispatched_physical_offset": end,
-            "t_max": _times(sampled_at[0]),
-            "t_confirm": _times(sampled_at[0]),
-            "t_dispatched": _times(sampled_at[0]),
-        }
-    )
-    return {
-        "positions": fit(positions, POSITIONS),
-        "series": fit(series, SERIES),
-        "pairs": fit(every, PAIRS),
-        "logs": fit(logs, LOGS),
-    }
 
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -131,17 +137,13 @@ _RANGE: Final = re.compile(r"\[([0-9]+)ms\]")
 
 
 class CannedServer(ThreadingHTTPServer):
-    """Answers each range of SLICE_S with the samples of the queues of one group.
-
-    The body is built once. For each range only its times are replaced, so that the server costs
-    almost nothing compared with the reader. There are four series per queue.
-    """
+    """A Prometheus that answers every query by a function of the query's fields."""
 
     daemon_threads = True
 
-    def __init__(self, queues: int) -> None:
+    def __init__(self, answer: Callable[[Mapping[str, list[str]]], bytes]) -> None:
         super().__init__(("127.0.0.1", 0), _Canned)
-        self.template = _template(queues)
+        self.answer = answer
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def __enter__(self) -> Self:
@@ -158,17 +160,7 @@ class _Canned(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         size = int(self.headers["Content-Length"])
-        fields = parse_qs(self.rfile.read(size).decode())
-        if "time" not in fields:
-            body = b'{"status":"success","data":{"resultType":"scalar","result":[1,"1"]}}'
-        else:
-            body = self.server.template
-            span = _RANGE.search(fields["query"][0])
-            assert span is not None, fields
-            end_ms = round(float(fields["time"][0]) * 1000)
-            first = (end_ms - int(span[1]) + 1) // 1_000_000
-            for index, mark in enumerate((b"[@", b"[#", b"[~")):
-                body = body.replace(mark, b"[%d" % (first + index))
+        body = self.server.answer(parse_qs(self.rfile.read(size).decode()))
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -176,6 +168,28 @@ class _Canned(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None: ...
+
+
+def slices(queues: int) -> Callable[[Mapping[str, list[str]]], bytes]:
+    """Return answers of each range of SLICE_S with the samples of the queues of one group.
+
+    The body is built once. For each range only its times are replaced, so that the server costs
+    almost nothing compared with the reader. There are four series per queue.
+    """
+    template = _template(queues)
+
+    def answer(fields: Mapping[str, list[str]]) -> bytes:
+        if "time" not in fields:
+            return b'{"status":"success","data":{"resultType":"scalar","result":[1,"1"]}}'
+        body, span = template, _RANGE.search(fields["query"][0])
+        assert span is not None, fields
+        end_ms = round(float(fields["time"][0]) * 1000)
+        first = (end_ms - int(span[1]) + 1) // 1_000_000
+        for index, mark in enumerate((b"[@", b"[#", b"[~")):
+            body = body.replace(mark, b"[%d" % (first + index))
+        return body
+
+    return answer
 
 
 def _template(queues: int) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from analytics.report.page import page
 from analytics.report.source import RootTables
 from analytics.schema import TABLES, TIME, fit
 from analytics.tables import TableRoot
-from bench.harness import interleave, of_ratios, options, report
+from bench.harness import Options, Result, benchmark, interleave, of_ratios
 
 GOAL: Final = 0.2
 """Share of the reading speed: the report may take five times as long."""
@@ -89,10 +88,8 @@ def make(root: TableRoot) -> int:
     return len(page(facts)) + len(to_json(facts))
 
 
-def main() -> int:
-    """Measure, print and store the results."""
-    given = options(__doc__)
-    pairs = PAIRS // 20 if given.quick else PAIRS
+def main(given: Options) -> Result:
+    pairs = given.pick(PAIRS, quick=PAIRS // 20)
     with tempfile.TemporaryDirectory() as directory:
         root = TableRoot.create(Path(directory) / "tables")
         fill(root, pairs)
@@ -108,14 +105,12 @@ def main() -> int:
     figure = of_ratios(
         "Report, HTML and JSON", found["report"], found["read"], GOAL, "reading the same tables"
     )
-    return report(
-        "analytics_report",
+    return Result(
         [figure],
         f"""{pairs:,} pairs, {HOURS} hours at 15 s: {count:,} rows of pair_lag and stages, one pair
         of two hundred behind; the baseline reads all columns of both with pyarrow.""",
-        quick=given.quick,
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +23,8 @@ from analytics.sources.exposition import Parser
 from analytics.sources.labelled import batches, series
 from analytics.sources.prometheus.options import parse as parse_options
 from analytics.sources.prometheus.reader import Reader
-from bench.harness import Figure, interleave, of_ratios, options, report
+from bench.analytics_positions import CannedServer
+from bench.harness import Figure, Options, Result, benchmark, interleave, of_ratios
 
 TUPLES_GOAL: Final = 5.0
 PARSER_GOAL: Final = 5.0
@@ -117,32 +115,6 @@ def answer() -> bytes:
     return json.dumps(data, separators=(",", ":")).encode()
 
 
-class Canned(ThreadingHTTPServer):
-    """Returns the same answer to every query."""
-
-    daemon_threads = True
-
-    def __init__(self, body: bytes) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.body = body
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Canned
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.server.body)))
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Do not log."""
-
-
 def rate(count: int, work: Callable[[], object]) -> float:
     """Return how often per second ``count`` units are done."""
     began = time.perf_counter()
@@ -193,10 +165,8 @@ def parser_jobs(text: str) -> dict[str, Callable[[], float]]:
     }
 
 
-def main() -> int:
-    """Measure, print and store the results."""
-    given = options(__doc__)
-    rows = ROWS // 10 if given.quick else ROWS
+def main(given: Options) -> Result:
+    rows = given.pick(ROWS, quick=ROWS // 10)
     text = "".join(
         f'{OFFSET}{{group="group-{number % 100}",topic="topic-{number // 100 % 100}",'
         f'queue="{number // 10_000}"}} {number * 3}\n'
@@ -205,7 +175,7 @@ def main() -> int:
     parsers = interleave(parser_jobs(text), given.runs)
     body, count = answer(), SERIES * SAMPLES_EACH
     samples = pa.Table.from_batches([batch for part in range(20) for batch in made_batches(part)])
-    with Canned(body) as server:
+    with CannedServer(lambda _: body) as server:
         assert read_once(server.url) == count, "the canned answer fills its slice"
         reads = interleave(
             {
@@ -231,7 +201,6 @@ def main() -> int:
             given.runs,
         )
         spark.stop()
-        server.shutdown()
     figures = [
         of_ratios(
             "Samples as record batches through Spark", through["batches"], through["tuples"],
@@ -259,17 +228,15 @@ def main() -> int:
         Figure("Samples of Prometheus through Spark", "samples/s", through["prometheus"]),
         Figure("Shaping samples to tables, one process", "samples/s", reads["shape"]),
     ]  # fmt: skip
-    return report(
-        "analytics_sources",
+    return Result(
         figures,
         f"""{PARTS} parts of {rows:,} rows of the table samples (13 columns), {rows // 4:,} of
         tuples, to Spark's noop sink, local[2]; {LINES:,} lines of one family by group, topic and
         queue; an answer of {count:,} samples of {SERIES:,} series ({len(body) / count:.0f} bytes
         each) from a server of the same process, and four such answers through Spark;
         {samples.num_rows:,} samples shaped.""",
-        quick=given.quick,
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

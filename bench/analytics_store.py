@@ -7,7 +7,6 @@ same bytes once, from the page cache and from disk.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -22,7 +21,7 @@ from analytics.session import session
 from analytics.sources.store.options import StoreOptions
 from analytics.sources.store.reader import StoreReader
 from bench.dispatch import Log, Shape
-from bench.harness import Figure, Options, interleave, of_ratios, options, report
+from bench.harness import Figure, Options, Result, benchmark, interleave, of_ratios
 from bench.servers import work_dir
 from services.reput.config import ReputConfig
 from tidemark.formats import native
@@ -31,12 +30,10 @@ from tidemark.formats.filenames import offset_name
 RECORDS_GOAL: Final = 1e6
 RATIO_GOAL: Final = 0.3
 FILE_SIZE: Final = 1 << 30
-BYTES: Final = 4 * FILE_SIZE
-BYTES_QUICK: Final = 1 * FILE_SIZE
-"""Size of the log; the last file is not completely full."""
 SHAPE: Final = Shape(body_size=860, queues=384, keys=True)
 """Including topic, tag, key and unique id, a record has about one kilobyte."""
 MARGIN: Final = 32 << 20
+"""What the last file of the log lacks to be full."""
 READ_SIZE: Final = 2 << 20
 FEW: Final = ("topic", "queue", "queue_offset", "store_ts", "body_size", "gap")
 ALL: Final = tuple(StoreOptions(root=Path()).schema.names)
@@ -94,16 +91,14 @@ def with_spark(spark: SparkSession, root: Path, columns: Sequence[str]) -> float
     return time.perf_counter() - began
 
 
-def main() -> int:
-    """Measure and report."""
-    given = options(__doc__)
-    size = (BYTES_QUICK if given.quick else BYTES) - MARGIN
+def main(given: Options) -> Result:
+    size = given.pick(4, quick=1) * FILE_SIZE - MARGIN
     with closing(Log(work_dir("analytics-store-"), SHAPE, size)) as log:
         log.dispatch(ReputConfig().step_size)
         return _measure(given, log)
 
 
-def _measure(given: Options, log: Log) -> int:
+def _measure(given: Options, log: Log) -> Result:
     root, count = log.root, log.records
     spark = session("bench", master="local[2]", driver_memory="1g")
     try:
@@ -151,17 +146,15 @@ def _measure(given: Options, log: Log) -> int:
         Figure("the reader alone on one core, 6 columns", "records/s", rates["alone few"]),
         Figure("the reader alone on one core, all columns", "records/s", rates["alone all"]),
     ]
-    return report(
-        "analytics_store",
+    return Result(
         figures,
         f"""{count:,} records of about 1 kB in {-(-log.size // FILE_SIZE)} files of
         1 GiB and {SHAPE.queues} queues, in the page cache or dropped from it. Spark local[2], rows
         to the sink noop, planning included. The baseline is one process with pread of 2 MiB.""",
-        quick=given.quick,
         versions={"PySpark": pyspark.__version__, "pyarrow": pyarrow.__version__},
         notes=[] if native.COMPILED else [native.WHY_PURE],
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

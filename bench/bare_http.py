@@ -1,7 +1,7 @@
 """A bare aiohttp server on uvloop: reads the body, answers 200 with some bytes, stores nothing.
 
 It shows the cost of the transport alone, as the baseline of the broker's HTTP figures.
-``python -m bench.bare_http PORT ANSWER_SIZE``; run by ``servers.BareHttp``.
+``python -m bench.bare_http PORT ANSWER_SIZE``; run by ``http_single``.
 """
 
 from __future__ import annotations

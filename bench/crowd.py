@@ -18,7 +18,6 @@ COMMITTED: Final = 1
 
 
 def topic_name(number: int) -> str:
-    """Return the name of one topic."""
     return f"crowd-{number:05d}"
 
 

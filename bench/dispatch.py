@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import shutil
 import statistics
-import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.harness import Figure, Series, interleave, options, report
+from bench.harness import Figure, Options, Result, Series, benchmark, interleave
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
 from services.reput.config import ReputConfig
 from services.reput.dispatcher import Dispatcher
@@ -149,7 +148,6 @@ class Log:
         return self.records / seconds
 
     def close(self) -> None:
-        """Unmap and remove the log."""
         self._sync_helpers.shutdown()
         self._positions.close()
         shutil.rmtree(self._store.root)
@@ -179,10 +177,8 @@ def log_of(shape: Shape, size: int) -> Iterator[Log]:
         yield log
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
-    size = BYTES_QUICK if given.quick else BYTES
+def main(given: Options) -> Result:
+    size = given.pick(BYTES, quick=BYTES_QUICK)
     pin_to(SERVER_CORE)
     step_size = ReputConfig().step_size
     jobs: dict[str, Callable[[], float]] = {}
@@ -212,15 +208,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     series = [] if given.quick else _series(step_size)
     implementation = "native" if native.COMPILED else "pure"
-    return report(
-        "dispatch",
+    return Result(
         figures,
         f"""services.reput.dispatcher.Dispatcher.step ({step_size:,} bytes at a time,
         {implementation} implementation)
         from the first byte of a log of {size >> 20} MiB in the page cache to its end, then its sync
         of all files; one process on one core, time on the clock, sync included. Neighbouring
         records belong to different queues; record CRC on, both CRCs of every record verified.""",
-        quick=given.quick,
         series=series,
     )
 
@@ -250,4 +244,4 @@ def _once(shape: Shape, step_size: int) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

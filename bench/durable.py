@@ -6,9 +6,8 @@ import asyncio
 import gc
 import os
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Final, NamedTuple, cast
 
 import uvloop
 
-from bench.harness import Figure, Series, interleave, options, report
+from bench.harness import Figure, Options, Result, Series, benchmark, interleave
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
 from services.broker.config import BrokerConfig
 from services.broker.log.append import Append
@@ -44,10 +43,6 @@ from tidemark.formats.hosts import parse
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
-SECONDS: Final = 3.0
-SECONDS_QUICK: Final = 0.5
-LONG_SECONDS: Final = 60.0
-LONG_SECONDS_QUICK: Final = 3.0
 WINDOWS: Final = 6
 """Number of parts of the long run: the medians of its first and last half are compared."""
 WAITERS: Final = (1, 16, 64)
@@ -145,7 +140,6 @@ class Log:
         self._clock = SystemClock()
 
     def close(self) -> None:
-        """Close files and mappings."""
         self.appender.close(clean=True)
         self._positions.close()
 
@@ -208,7 +202,6 @@ class Bare:
         self._at = 0
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
     def rate(self, data: bytes, messages: int, seconds: float) -> float:
@@ -234,10 +227,8 @@ def directory() -> Iterator[Path]:
         shutil.rmtree(root)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
-    seconds = SECONDS_QUICK if given.quick else SECONDS
+def main(given: Options) -> Result:
+    seconds = given.pick(3.0, quick=0.5)
     pin_to(SERVER_CORE)
     with ExitStack() as opened:
         root = opened.enter_context(directory())
@@ -269,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             **{f"bare {waiters}": partial(beneath, waiters) for waiters in WAITERS},
         }
         found = interleave(jobs, given.runs)
-        long_seconds = LONG_SECONDS_QUICK if given.quick else LONG_SECONDS
+        long_seconds = given.pick(60.0, quick=3.0)
         long = log.on_loop(raw, WAITERS[-1], long_seconds)
         series = []
         if not given.quick:
@@ -368,8 +359,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         the file's extents). Every waiter sends its next message when the last one is on disk.
         Runs of {seconds:g} s, jobs interleaved with bare pwrite + fdatasync of the same bytes,
         as many records at a time as senders wait."""
-    return report("durable", figures, method, quick=given.quick, series=series, notes=notes)
+    return Result(figures, method, series=series, notes=notes)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

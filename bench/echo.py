@@ -1,6 +1,6 @@
 """Sends back all received bytes, one connection at a time: measures a loopback round trip.
 
-``python -m bench.echo PORT``; run by ``servers.Echo``.
+``python -m bench.echo PORT``; run by ``latency``.
 """
 
 from __future__ import annotations

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import mmap
 import statistics
-import sys
 import time
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from bench.harness import Figure, Series, interleave, of_ratios, options, report
+from bench.harness import Figure, Options, Result, Series, benchmark, interleave, of_ratios
 from bench.servers import SERVER_CORE, pin_to
 from tidemark.formats import batch, native, properties
 from tidemark.formats.batch import WireMessage
@@ -118,10 +117,8 @@ def _run(body_size: int, count: int, first: int, *, named: bool) -> Run:
     return Run("orders", 3, batch.encode(messages), count, HOST, HOST, NOW_MS)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
-    size = BYTES_QUICK if given.quick else BYTES
+def main(given: Options) -> Result:
+    size = given.pick(BYTES, quick=BYTES_QUICK)
     pin_to(SERVER_CORE)
     shapes = {
         "1 KiB off": Encoding(1024, 256, named=False, record_crc=False),
@@ -160,15 +157,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for setting in ("off", "on")
     ]
     implementation = "native" if native.COMPILED else "pure"
-    return report(
-        "encode",
+    return Result(
         figures,
         f"""encode_runs ({implementation}) of one run of 256 messages at a time into a mapping
         of {MAPPING_SIZE >> 20} MiB of anonymous memory, filled again and again, {size >> 20} MiB of
         records per run; {BATCHES} different batches in turn; one core. Each body's CRC is computed,
         and with record CRC on that of the whole record too. The baseline copies the same records'
         bytes into the same mapping, a batch at a time, and computes their zlib CRC-32 once.""",
-        quick=given.quick,
         series=[] if given.quick else _series(size // 4),
     )
 
@@ -206,4 +201,4 @@ def _series(size: int) -> list[Series]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

@@ -21,21 +21,19 @@ import redis
 
 from bench.exchange import LoadFailed
 from bench.flow import BATCH, BODY_SIZE, READ_MAX, SENDERS, Sent
-from bench.harness import Figure, interleave, options, report
+from bench.harness import Figure, Options, Result, benchmark, interleave
 from bench.servers import (
     HOST,
     Node,
-    RedisServer,
-    redis_version,
+    redis_server,
     settle,
     start_pinned,
+    version_of,
     wait_until,
     work_dir,
 )
 from tidemark.testing.child import ChildProcess
 
-COUNT: Final = 1_500_000
-COUNT_QUICK: Final = 300_000
 REDIS_SHARE: Final = 5
 """Redis gets this many times fewer messages, because it takes as long for them."""
 QUEUES: Final = 4
@@ -52,7 +50,7 @@ class Flows:
         self._logs = work_dir("flow")
         running.callback(shutil.rmtree, self._logs, ignore_errors=True)
         self._node = running.enter_context(Node())
-        self._redis = running.enter_context(RedisServer("always"))
+        self._redis = running.enter_context(redis_server("always"))
         for pid in (self._node.pid("broker"), self._node.pid("reput"), self._redis.process.pid):
             _on_two_cores(pid)
         self._runs = 0
@@ -139,10 +137,8 @@ def _sent(end: tuple[ChildProcess, Path]) -> Sent:
     return Sent(**json.loads(line))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
-    count = COUNT_QUICK if given.quick else COUNT
+def main(given: Options) -> Result:
+    count = given.pick(1_500_000, quick=300_000)
     with ExitStack() as running:
         flows = Flows(running, count)
         jobs: dict[str, Callable[[], float]] = {
@@ -180,15 +176,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         messages. Redis: appendonly, appendfsync always, pipelines of {BATCH} XADD, XREADGROUP of
         {READ_MAX} and one XACK for them, {REDIS_SHARE} times fewer messages. Clients run on uvloop.
         {given.runs} runs of each in turn after a warm-up; the disk is synced between runs."""
-    return report(
-        "end_to_end",
+    return Result(
         figures,
         method,
-        quick=given.quick,
-        versions={"redis-server": redis_version()},
+        versions={"redis-server": version_of("redis-server")},
         notes=notes,
     )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    benchmark(main)

@@ -114,7 +114,6 @@ class Connection(asyncio.BaseProtocol):
         self.exchange.fail(f"the server closed a connection: {error}")
 
     def close(self) -> None:
-        """Close at once, without waiting for answers."""
         if self.transport is not None:
             self.transport.abort()
 

@@ -72,6 +72,5 @@ class Group(NodeGroup[Node]):
         shutil.rmtree(self.slave.store_dir)
 
     def close(self) -> None:
-        """Kill running services and remove the directories."""
         super().close()
         shutil.rmtree(self.directory, ignore_errors=True)

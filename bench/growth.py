@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import shutil
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Final, NamedTuple
 
 from bench.exchange import LoadFailed
-from bench.harness import WORK_DIR, Figure, Series, interleave, options, report
+from bench.harness import WORK_DIR, Figure, Options, Result, Series, at_most, benchmark, interleave
 from bench.load import Place, Shape, send
 from bench.servers import Node, pin_to_load_core, settle
 from tidemark.formats.checkpoint import Slot
@@ -24,8 +25,6 @@ LOG_SIZES: Final = (10 * MB, 100 * MB, 1_000 * MB, 5_000 * MB, 20_000 * MB)
 QUEUE_COUNTS: Final = (10, 100, 1_000, 10_000)
 FRESH_UP_TO: Final = 100 * MB
 """Smaller logs are rebuilt for each measurement, larger ones keep growing."""
-QUICK: Final = (3, 3)
-"""Number of sizes and counts that --quick measures."""
 CONNECTIONS: Final = 8
 MESSAGES: Final = 256
 LOG_BODY_SIZE: Final = 1024
@@ -175,13 +174,12 @@ def figures(costs: Mapping[int, Sequence[Cost]], what: str, span: str) -> list[F
     first = what.format(f"{points[0]:,}")
     return [
         *(
-            Figure(
+            at_most(
                 f"CPU of broker and reput per message, {what.format(f'{x:,}')}",
                 "µs",
                 [each.total_us for each in costs[x]],
                 baseline=first,
                 baseline_values=[each.total_us for each in costs[points[0]]],
-                more_is_better=False,
             )
             for x in points
         ),
@@ -195,12 +193,11 @@ def figures(costs: Mapping[int, Sequence[Cost]], what: str, span: str) -> list[F
             )
             for x in points
         ),
-        Figure(
+        at_most(
             f"largest / smallest CPU per message, {span}",
             "×",
             [max(medians.values()) / min(medians.values())],
             GOAL,
-            more_is_better=False,
         ),
     ]
 
@@ -218,18 +215,15 @@ def series(costs: Mapping[int, Sequence[Cost]], name: str, title: str, x: str) -
     return Series(name, title, x, "CPU per message [µs]", lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
-    sizes = LOG_SIZES[: QUICK[0]] if given.quick else LOG_SIZES
-    counts = QUEUE_COUNTS[: QUICK[1]] if given.quick else QUEUE_COUNTS
+def main(given: Options) -> Result:
+    sizes = given.pick(LOG_SIZES, quick=LOG_SIZES[:3])
+    counts = given.pick(QUEUE_COUNTS, quick=QUEUE_COUNTS[:3])
     pin_to_load_core()
     WORK_DIR.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(WORK_DIR).free
     if free < FREE_SPACE_MIN and not given.quick:
-        print(f"{WORK_DIR} has {free:,} bytes free; this needs {FREE_SPACE_MIN:,}")
-        return 1
-    rounds = given.runs if given.quick else ROUNDS
+        sys.exit(f"{WORK_DIR} has {free:,} bytes free; this needs {FREE_SPACE_MIN:,}")
+    rounds = given.pick(ROUNDS, quick=given.runs)
     by_size = {size // MB: runs for size, runs in by_log_size(sizes, rounds).items()}
     by_count = by_queue_count(counts, rounds)
     shape = f"{MESSAGES} messages per request, memory, unique ids"
@@ -250,8 +244,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         series(by_size, "growth_log", f"Log growth, {LOG_BODY_SIZE} B, {shape}", "log [MB]"),
         series(by_count, "growth_queues", f"Queues, {QUEUE_BODY_SIZE} B, {shape}", "queues"),
     ]
-    return report("growth", found, method, quick=given.quick, series=plots)
+    return Result(found, method, series=plots)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    benchmark(main)

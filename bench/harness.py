@@ -20,7 +20,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
+from types import MappingProxyType
+from typing import Final, NamedTuple, NoReturn, TypeVar
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = PROJECT / "bench" / "results"
@@ -54,6 +55,8 @@ NAMES: Final = (
 RUNS: Final = 5
 """Measured runs of each job, not counting the warm-up."""
 QUICK_RUNS: Final = 2
+
+T = TypeVar("T")
 
 
 class Figure(NamedTuple):
@@ -125,6 +128,18 @@ class Figure(NamedTuple):
         return text
 
 
+def at_most(
+    what: str,
+    unit: str,
+    values: Sequence[float],
+    goal: float | None = None,
+    baseline: str = "",
+    baseline_values: Sequence[float] = (),
+) -> Figure:
+    """Build a figure of which less is better; its goal is a maximum."""
+    return Figure(what, unit, values, goal, baseline, baseline_values, more_is_better=False)
+
+
 def of_ratios(
     what: str, values: Sequence[float], baseline_values: Sequence[float], goal: float, baseline: str
 ) -> Figure:
@@ -175,40 +190,50 @@ class Options(NamedTuple):
     @property
     def runs(self) -> int:
         """Rounds for ``interleave``."""
-        return QUICK_RUNS if self.quick else RUNS
+        return self.pick(RUNS, quick=QUICK_RUNS)
+
+    def pick(self, full: T, *, quick: T) -> T:
+        """Return the value for a full or a quick run."""
+        return quick if self.quick else full
 
 
-def options(description: str | None, arguments: Sequence[str] | None = None) -> Options:
-    """Parse a module's command line. SIGTERM then ends it cleanly, including its servers."""
-    parser = argparse.ArgumentParser(description=description)
+class Result(NamedTuple):
+    """What a benchmark has measured."""
+
+    figures: Sequence[Figure]
+    method: str
+    notes: Sequence[str] = ()
+    """Observations, for example which side was saturated."""
+    series: Sequence[Series] = ()
+    """One plot each."""
+    versions: Mapping[str, str] = MappingProxyType({})
+    """Versions of the compared servers, by name."""
+
+
+def benchmark(main: Callable[[Options], Result]) -> NoReturn:
+    """Run a module as ``python -m bench.NAME``: parse its command line, measure, report, exit.
+
+    SIGTERM ends it cleanly, including its servers.
+    """
+    parser = argparse.ArgumentParser(description=main.__globals__["__doc__"])
     parser.add_argument("--quick", action="store_true", help="short runs; writes no result")
-    given = parser.parse_args(arguments)
+    given = Options(bool(parser.parse_args().quick))
     signal.signal(signal.SIGTERM, _leave)
-    return Options(bool(given.quick))
+    name = Path(main.__globals__["__file__"]).stem
+    sys.exit(report(name, main(given), quick=given.quick))
 
 
 def _leave(signum: int, _: object) -> NoReturn:
     sys.exit(128 + signum)
 
 
-def report(
-    name: str,
-    figures: Sequence[Figure],
-    method: str,
-    *,
-    quick: bool = False,
-    versions: Mapping[str, str] | None = None,
-    series: Sequence[Series] = (),
-    notes: Sequence[str] = (),
-) -> int:
+def report(name: str, result: Result, *, quick: bool = False) -> int:
     """Print everything and, unless quick, write bench/results/NAME.json and bench/README.md.
 
     Returns the exit status of the benchmark: 1 if a goal is missed.
-    versions: of the compared servers, by name. series: one plot each.
-    notes: observations, for example which side was saturated.
     """
-    where = machine(versions or {})
-    method = " ".join(method.split())
+    figures, notes = result.figures, result.notes
+    where, method = machine(result.versions), " ".join(result.method.split())
     print(f"machine: {where}\nmethod: {method}")
     for note in notes:
         print(f"note: {note}")
@@ -227,8 +252,8 @@ def report(
             content["missed"] = missed
         if notes:
             content["notes"] = list(notes)
-        if series:
-            content["series"] = [each._asdict() for each in series]
+        if result.series:
+            content["series"] = [each._asdict() for each in result.series]
         RESULTS.mkdir(parents=True, exist_ok=True)
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")

@@ -19,24 +19,21 @@ import uvloop
 import tidemark
 from bench import nats_jetstream, redis_streams
 from bench.exchange import Outcome
-from bench.harness import Figure, Series, interleave, of_ratios, options, report
+from bench.harness import Figure, Options, Result, Series, benchmark, interleave, of_ratios
 from bench.load import Produced, Shape, measured, produce
 from bench.servers import (
-    NatsServer,
     Node,
-    RedisServer,
-    nats_version,
+    nats_server,
     pin_to_load_core,
-    redis_version,
+    redis_server,
     settle,
+    version_of,
 )
 from tidemark.testing.child import ChildProcess
 
 CONNECTIONS: Final = 8
 MESSAGES: Final = 256
 BODY_SIZE: Final = 256
-SECONDS: Final = 2.0
-SECONDS_QUICK: Final = 0.5
 SERIES_SECONDS: Final = 0.7
 BODY_SIZES: Final = (16, 64, 256, 1024, 4096)
 BATCH_SIZES: Final = (1, 4, 16, 64, 256, 1024)
@@ -56,9 +53,9 @@ class Compare:
         self.seconds = seconds
         self.node = running.enter_context(Node())
         self.redis = {
-            mode: running.enter_context(RedisServer(mode)) for mode in ("always", "everysec")
+            mode: running.enter_context(redis_server(mode)) for mode in ("always", "everysec")
         }
-        self.nats = running.enter_context(NatsServer())
+        self.nats = running.enter_context(nats_server())
         self.node.make_topic(TOPIC, 4)
         self.shares: dict[str, str] = {}
         """CPU usage of server and load in the last run of each kind."""
@@ -146,12 +143,10 @@ def client_load(url: str, seconds: float) -> Outcome:
     return uvloop.run(run())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
-    seconds = SECONDS_QUICK if given.quick else SECONDS
+def main(given: Options) -> Result:
+    seconds = given.pick(2.0, quick=0.5)
     pin_to_load_core()
-    versions = {"redis-server": redis_version(), "nats-server": nats_version()}
+    versions = {name: version_of(name) for name in ("redis-server", "nats-server")}
     with ExitStack() as running:
         compare = Compare(running, seconds)
         jobs: dict[str, Callable[[], float]] = {
@@ -168,11 +163,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rates = interleave(jobs, given.runs)
         notes = [f"CPU in the last run, {name}: {seen}" for name, seen in compare.shares.items()]
         series = [] if given.quick else all_series(compare)
-    return report(
-        "http_batch",
+    return Result(
         figures(rates, {name: each[-given.runs :] for name, each in compare.dispatched.items()}),
         method(seconds, given.runs),
-        quick=given.quick,
         versions=versions,
         series=series,
         notes=notes,
@@ -272,4 +265,4 @@ def all_series(compare: Compare) -> list[Series]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    benchmark(main)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
 import msgpack
 
-from bench.harness import Figure, Series, interleave, options, report
+from bench.harness import Figure, Options, Result, Series, benchmark, interleave
 from bench.load import Shape, produce, send
-from bench.servers import BareHttp, Node, pin_to_load_core, settle
+from bench.servers import Node, bench_server, pin_to_load_core, settle
 
 CONNECTIONS: Final = 32
 BODY_SIZE: Final = 256
-SECONDS: Final = 3.0
-SECONDS_QUICK: Final = 1.0
 SIZES: Final = (16, 256, 1024, 4096, 16384)
 BASELINE: Final = "bare aiohttp handler on uvloop, same sizes"
 TOPIC: Final = "single"
@@ -35,16 +33,14 @@ def answer_size() -> int:
     return len(msgpack.packb(answer))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
-    seconds = SECONDS_QUICK if given.quick else SECONDS
+def main(given: Options) -> Result:
+    seconds = given.pick(3.0, quick=1.0)
     pin_to_load_core()
     shares: dict[str, str] = {}
 
     with ExitStack() as running:
         node = running.enter_context(Node())
-        bare = running.enter_context(BareHttp(answer_size()))
+        bare = running.enter_context(bench_server("bare_http", str(answer_size())))
         node.make_topic(TOPIC, 4)
 
         def to_broker(ack: str, body_size: int = BODY_SIZE) -> float:
@@ -98,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         the broker; {seconds:.0f} s per run, {given.runs} runs of each in turn with the bare handler
         (on core 0 too) after a warm-up; after each run the queues' max offsets are checked against
         the acknowledged messages."""
-    return report("http_single", figures, method, quick=given.quick, series=series, notes=notes)
+    return Result(figures, method, series=series, notes=notes)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    benchmark(main)

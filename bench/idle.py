@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.harness import Figure, options, report
+from bench.harness import Figure, Options, Result, at_most, benchmark
 from bench.load import Shape, send
 from bench.servers import ROLES, Node, pin_to_load_core
 
@@ -17,8 +15,6 @@ CPU_GOAL_PERCENT: Final = 1.0
 MEMORY_GOAL_MIB: Final = 90.0
 SETTLE_S: Final = 3.0
 """Wait after the last message: longer than any sync, pause or doorbell that follows it."""
-WINDOW_S: Final = 10.0
-WINDOW_QUICK_S: Final = 2.0
 SHAPE: Final = Shape(messages=64, body_size=256, ack="memory", ids="given")
 REQUESTS: Final = 200
 MIB: Final = 1 << 20
@@ -34,11 +30,9 @@ def wake_ups(pid: int) -> int:
     return count
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
+def main(given: Options) -> Result:
     pin_to_load_core()
-    window_s = WINDOW_QUICK_S if given.quick else WINDOW_S
+    window_s = given.pick(10.0, quick=2.0)
     cpu: dict[str, list[float]] = defaultdict(list)
     memory: dict[str, list[float]] = defaultdict(list)
     woken: dict[str, list[float]] = defaultdict(list)
@@ -63,27 +57,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures: list[Figure] = []
     for role in ROLES:
         figures += [
-            Figure(
-                f"CPU of {role}", "% of a core", cpu[role], CPU_GOAL_PERCENT, more_is_better=False
-            ),
-            Figure(
-                f"anonymous memory of {role}",
-                "MiB",
-                memory[role],
-                MEMORY_GOAL_MIB,
-                more_is_better=False,
-            ),
-            Figure(f"wake-ups of {role}", "1/s", woken[role], more_is_better=False),
+            at_most(f"CPU of {role}", "% of a core", cpu[role], CPU_GOAL_PERCENT),
+            at_most(f"anonymous memory of {role}", "MiB", memory[role], MEMORY_GOAL_MIB),
+            at_most(f"wake-ups of {role}", "1/s", woken[role]),
         ]
-    return report(
-        "idle",
+    return Result(
         figures,
         f"""A node, default profile, that took {REQUESTS * SHAPE.messages:,} messages over HTTP and
         then nothing; windows of {window_s:.0f} s. CPU by each process's own clock, RssAnon of
         /proc/PID/status, voluntary context switches of all threads.""",
-        quick=given.quick,
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

@@ -20,13 +20,11 @@ from typing import Final, NamedTuple
 import msgpack
 
 from bench.exchange import LoadFailed
-from bench.harness import Figure, Series, interleave, options, report
-from bench.servers import Echo, Node, pin_to_load_core, settle, work_dir
+from bench.harness import Options, Result, Series, at_most, benchmark, interleave
+from bench.servers import Compared, Node, bench_server, pin_to_load_core, settle, work_dir
 
 RATE: Final = 1000
 """Messages per second at even intervals."""
-SECONDS: Final = 20.0
-SECONDS_QUICK: Final = 3.0
 SETTLE_MESSAGES: Final = 1000
 """Messages sent first and not counted, because connections, files and caches are new."""
 BODY_SIZE: Final = 256
@@ -123,7 +121,6 @@ class OpenLoop:
         self.late_count = 0
 
     def close(self) -> None:
-        """Close all connections."""
         for each in (*self._producers, self._puller):
             each.socket.close()
 
@@ -228,7 +225,7 @@ def bare_syncs() -> Percentiles:
         directory.rmdir()
 
 
-def round_trips(echo: Echo) -> Percentiles:
+def round_trips(echo: Compared) -> Percentiles:
     """Measure round trips of a body's bytes, one after another."""
     data, taken = os.urandom(BODY_SIZE), []
     with socket.create_connection(echo.address) as connection:
@@ -243,17 +240,15 @@ def round_trips(echo: Echo) -> Percentiles:
     return percentiles(taken)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
-    seconds = SECONDS_QUICK if given.quick else SECONDS
+def main(given: Options) -> Result:
+    seconds = given.pick(20.0, quick=3.0)
     pin_to_load_core()
     runs: list[Percentiles] = []
     floors: list[Percentiles] = []
     waited = 0
     with ExitStack() as running:
         node = running.enter_context(Node())
-        echo = running.enter_context(Echo())
+        echo = running.enter_context(bench_server("echo"))
         node.make_topic(TOPIC, 1)
 
         def run(seconds: float, body_size: int) -> Percentiles:
@@ -291,14 +286,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     what = f"send → visible to a held pull, {RATE:,} msg/s, {BODY_SIZE} B, disk"
     figures = [
-        Figure(
+        at_most(
             f"{what}, {name}",
             "ms",
             [getattr(run, field) for run in runs],
             goal,
             BASELINE,
             [getattr(floor, field) for floor in floors],
-            more_is_better=False,
         )
         for name, field, goal in (("p50", "p50", 2.0), ("p99", "p99", 8.0), ("max", "most", None))
     ]
@@ -309,8 +303,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with its bytes. {seconds:.0f} s per run after {SETTLE_MESSAGES} messages that are not
         counted, {given.runs} runs, each with {PROBES} bare syncs and {PROBES} round trips beside
         it; every message must arrive exactly once."""
-    return report("latency", figures, method, quick=given.quick, notes=notes, series=series)
+    return Result(figures, method, notes=notes, series=series)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    benchmark(main)

@@ -49,7 +49,6 @@ class Warnings(logging.Handler):
         self.events: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Count one log record."""
         self.events[str(getattr(record, "event", "other"))] += 1
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.harness import Figure, options, report
+from bench.harness import Options, Result, at_most, benchmark
 from bench.load import Place, Shape, send
 from bench.servers import ROLES, START_TIMEOUT_S, Node, pin_to_load_core, settle, wait_until
 from tidemark.formats.checkpoint import Slot
@@ -17,8 +16,6 @@ from tidemark.formats.checkpoint import Slot
 START_GOAL_S: Final = 5.0
 MEMORY_GOAL_MIB: Final = 300.0
 DESCRIPTORS_GOAL: Final = 2000.0
-QUEUES: Final = 10_000
-QUEUES_QUICK: Final = 1_000
 QUEUES_PER_TOPIC: Final = 50
 FIRST: Final = Shape(messages=8, body_size=256, ack="memory", ids="given")
 LOAD: Final = Shape(messages=64, body_size=256, ack="memory", ids="given")
@@ -81,11 +78,9 @@ def run(node: Node, places: Sequence[Place], seen: Measured) -> None:
     seen.values["topic"].append(timed_call(node, f"/v1/topics/{topic_name(0)}"))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
+def main(given: Options) -> Result:
     pin_to_load_core()
-    count = QUEUES_QUICK if given.quick else QUEUES
+    count = given.pick(10_000, quick=1_000)
     topics = [topic_name(number) for number in range(count // QUEUES_PER_TOPIC)]
     places: list[Place] = [(topic, queue) for queue in range(QUEUES_PER_TOPIC) for topic in topics]
     seen, warm_up = Measured(), Measured()
@@ -99,44 +94,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run(node, places, seen)
     values = seen.values
     figures = [
-        Figure(
+        at_most(
             f"broker and reput ready after SIGKILL, {count:,} queues",
             "s",
             values["start"],
             START_GOAL_S,
-            more_is_better=False,
         ),
-        Figure("CPU time of both until then", "s", values["CPU"], more_is_better=False),
+        at_most("CPU time of both until then", "s", values["CPU"]),
     ]
     for when in ("after the start", "after load"):
         for role in ROLES:
             for field, goal in (("RssAnon", MEMORY_GOAL_MIB), ("RssFile", None)):
                 what = f"{field} of {role} {when}"
-                figures.append(Figure(what, "MiB", values[what], goal, more_is_better=False))
+                figures.append(at_most(what, "MiB", values[what], goal))
             what = f"descriptors of {role} {when}"
-            figures.append(
-                Figure(what, "descriptors", values[what], DESCRIPTORS_GOAL, more_is_better=False)
-            )
+            figures.append(at_most(what, "descriptors", values[what], DESCRIPTORS_GOAL))
     figures += [
-        Figure("GET /v1/topics", "ms", values["list"], more_is_better=False),
-        Figure(
-            f"GET of one topic of {QUEUES_PER_TOPIC} queues",
-            "ms",
-            values["topic"],
-            more_is_better=False,
-        ),
+        at_most("GET /v1/topics", "ms", values["list"]),
+        at_most(f"GET of one topic of {QUEUES_PER_TOPIC} queues", "ms", values["topic"]),
     ]
-    return report(
-        "many_queues",
+    return Result(
         figures,
         f"""Broker and reput, default profile, on one core; {len(topics)} topics of
         {QUEUES_PER_TOPIC} queues. Each run sends {LOAD.messages} messages of {LOAD.body_size} B
         with unique ids to every queue over HTTP, waits until they are dispatched and synced, kills
         both services and starts them again. Memory as /proc/PID/status says it; RssFile is mapped
         log, queues and index, which the kernel takes back.""",
-        quick=given.quick,
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

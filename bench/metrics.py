@@ -18,7 +18,7 @@ import uvloop
 
 from bench import crowd
 from bench.exchange import LoadFailed
-from bench.harness import Figure, Options, options, report
+from bench.harness import Figure, Options, Result, at_most, benchmark
 from bench.load import Shape
 from bench.one_sender import TOPIC
 from bench.servers import (
@@ -41,11 +41,7 @@ SCRAPE_GOAL_S: Final = 1.0
 P99_GOAL: Final = 1.5
 SENDS: Final = 250
 """Number of sends in one block."""
-BLOCKS: Final = 240
-BLOCKS_QUICK: Final = 60
 MESSAGES: Final = {"a message": 1, "16 messages": 16}
-COUNT: Final = 10_000
-COUNT_QUICK: Final = 1_000
 PER_SECOND: Final = 200.0
 CONNECTIONS: Final = 8
 PHASE_S: Final = 15.0
@@ -136,26 +132,19 @@ def cost_figures(given: Options) -> list[Figure]:
     figures = []
     for name, messages in MESSAGES.items():
         root = work_dir("metrics")
-        blocks = BLOCKS_QUICK if given.quick else BLOCKS
+        blocks = given.pick(240, quick=60)
         counting, silent = uvloop.run(_costs(root, messages, blocks))
         settle()
         added = [(one / none - 1) * 100 for one, none in zip(counting, silent, strict=True)]
         figures += [
-            Figure(
-                f"instruments add to a send of {name}, processor time",
-                "%",
-                added,
-                COST_GOAL,
-                more_is_better=False,
-            ),
-            Figure(
+            at_most(f"instruments add to a send of {name}, processor time", "%", added, COST_GOAL),
+            at_most(
                 f"send of {name} with instruments",
                 "µs",
                 counting,
                 None,
                 "with instruments that do nothing",
                 silent,
-                more_is_better=False,
             ),
         ]
     return figures
@@ -223,7 +212,7 @@ def _phases(node: Node, given: Options) -> Phases:
 
 def _phases_with(scraper: Pool, node: Node, given: Options) -> Phases:
     url = _metrics_of(node)
-    phase_s = PHASE_S_QUICK if given.quick else PHASE_S
+    phase_s = given.pick(PHASE_S, quick=PHASE_S_QUICK)
     shape = Shape(messages=1, ack="disk")
     found = Phases([], [], [], [], [], [], 0, 0)
     for number in range(-1, PHASES):
@@ -263,7 +252,7 @@ def _phases_with(scraper: Pool, node: Node, given: Options) -> Phases:
 
 def scrape_figures(given: Options) -> tuple[list[Figure], str]:
     """Measure a scrape; return the figures and a note about the node."""
-    count = COUNT_QUICK if given.quick else COUNT
+    count = given.pick(10_000, quick=1_000)
     limits: dict[str, Any] = {}
     with Node(profile="local", broker=limits, core=None) as node:
         node.make_topic(TOPIC, 4)
@@ -281,45 +270,30 @@ def scrape_figures(given: Options) -> tuple[list[Figure], str]:
         )
     ratios = [busy / quiet for busy, quiet in zip(found.scraped_ms, found.quiet_ms, strict=True)]
     figures = [
-        Figure(
+        at_most(
             f"scrape of {count:,} topics and groups, {found.lines:,} lines",
             "s",
             found.scrape_s,
             SCRAPE_GOAL_S,
-            more_is_better=False,
         ),
-        Figure(
-            "p99 of a send during scrapes",
-            "× without",
-            ratios,
-            P99_GOAL,
-            more_is_better=False,
+        at_most("p99 of a send during scrapes", "× without", ratios, P99_GOAL),
+        at_most(
+            "p99 of a send during scrapes", "ms", found.scraped_ms, None, "without", found.quiet_ms
         ),
-        Figure(
-            "p99 of a send during scrapes",
-            "ms",
-            found.scraped_ms,
-            None,
-            "without",
-            found.quiet_ms,
-            more_is_better=False,
-        ),
-        Figure(
+        at_most(
             f"p99 of a send after {count:,} topics and groups were made, while files of them are "
             "written",
             "ms",
             found.writing_ms,
             None,
-            more_is_better=False,
         ),
-        Figure(
+        at_most(
             "p99 of a send during scrapes, until the sender's thread has a core",
             "ms",
             found.scraped_read_ms,
             None,
             "without",
             found.quiet_read_ms,
-            more_is_better=False,
         ),
     ]
     note = (
@@ -330,15 +304,12 @@ def scrape_figures(given: Options) -> tuple[list[Figure], str]:
     return figures, note
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
+def main(given: Options) -> Result:
     pin_to(SERVER_CORE)
     figures = cost_figures(given)
     pin_to_load_core()
     shown, note = scrape_figures(given)
-    return report(
-        "metrics",
+    return Result(
         [*figures, *shown],
         f"""Cost: the broker's own code from a connection on the loopback to the page cache and
         back, ack=memory, one request after the other from another process, blocks of {SENDS} with
@@ -348,10 +319,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         topic; {PHASES} times {PHASE_S:g} s without and {PHASE_S:g} s with a scrape every
         {PAUSE_S:g} s after the last, all of it once before that. During scrapes: sends due while
         one was under way. A send takes until the kernel has its answer for the sender.""",
-        quick=given.quick,
         notes=[note],
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

@@ -22,14 +22,14 @@ from nats.js.errors import NotFoundError
 
 from bench.exchange import Connection, Exchange, LoadFailed, Outcome, drive
 from bench.redis_streams import Shape
-from bench.servers import NatsServer
+from bench.servers import Compared
 
 STREAM: Final = "bench"
 SUBJECT: Final = "bench.messages"
 _GREETING_S: Final = 10.0
 
 
-def python_client(server: NatsServer, shape: Shape, seconds: float) -> Outcome:
+def python_client(server: Compared, shape: Shape, seconds: float) -> Outcome:
     """Use nats-py; each connection publishes a batch of messages, then waits for all answers."""
     body = os.urandom(shape.body_size)
 
@@ -53,7 +53,7 @@ def python_client(server: NatsServer, shape: Shape, seconds: float) -> Outcome:
     return _counted(server, lambda: uvloop.run(run()))
 
 
-def raw_connections(server: NatsServer, shape: Shape, seconds: float) -> Outcome:
+def raw_connections(server: Compared, shape: Shape, seconds: float) -> Outcome:
     """Send prebuilt publishes; acknowledgements are counted by their braces."""
     body = os.urandom(shape.body_size)
     return _counted(
@@ -110,11 +110,11 @@ class NatsConnection(Connection, asyncio.Protocol):
             self.send_next()
 
 
-def _url(server: NatsServer) -> str:
+def _url(server: Compared) -> str:
     return "nats://{}:{}".format(*server.address)
 
 
-def _counted(server: NatsServer, run: Callable[[], Outcome]) -> Outcome:
+def _counted(server: Compared, run: Callable[[], Outcome]) -> Outcome:
     """Run with a new stream in files, check that it has the acknowledged messages, delete it."""
 
     async def with_client(act: Callable[[Client], Awaitable[int]]) -> int:

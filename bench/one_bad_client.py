@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import tidemark
 from bench.bad_clients import ATTACKS, GROWTH_MAX, MIB, SETTINGS, attackable
-from bench.harness import PROJECT, Figure, of_ratios, report
+from bench.harness import PROJECT, Figure, Result, at_most, of_ratios, report
 from bench.servers import LOAD_CORE, Node, pin_to_load_core, wait_until
 
 SECONDS: Final = 4.0
@@ -200,10 +200,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ratio = of_ratios(f"p99 of sends beside {what}", during, before, RATIO_MAX, "before it")
         figures.append(ratio._replace(more_is_better=False))
         back = [each.back_s for each in rounds]
-        figures.append(Figure(f"back after {what}", "s", back, BACK_MAX_S, more_is_better=False))
+        figures.append(at_most(f"back after {what}", "s", back, BACK_MAX_S))
         most = [each.memory / MIB for each in rounds]
         bound = GROWTH_MAX / MIB
-        figures.append(Figure(f"memory beside {what}", "MiB", most, bound, more_is_better=False))
+        figures.append(at_most(f"memory beside {what}", "MiB", most, bound))
         notes.append(f"{what}: {summary(rounds)}")
     method = f"""Broker and reput on core 0; on core {LOAD_CORE} one client that sends one message
         at a time at disk, with {PAUSE_S * 1000:.0f} ms between two, and the attack's process, which
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         that took longer than {RATIO_MAX:.0f} times the p99 of before. Memory is the most that the
         broker had of its own during the attack above that of before, at most half of
         waiting_bytes_max and what one request takes while it is decoded."""
-    return report("one_bad_client", figures, method, quick=given.quick, notes=notes)
+    return report("one_bad_client", Result(figures, method, notes), quick=given.quick)
 
 
 if __name__ == "__main__":

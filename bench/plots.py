@@ -27,7 +27,6 @@ def _tick(value: float) -> str:
 
 
 def draw(series: Mapping[str, Any]) -> None:
-    """Draw one series into bench/plots."""
     with mpl.rc_context(
         {
             "svg.fonttype": "none",  # text is stored as text: searchable, and without paths

@@ -6,16 +6,16 @@ import asyncio
 import re
 import select
 import socket
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import tidemark
-from bench.harness import Figure, Series, interleave, options, report
+from bench.harness import Figure, Options, Result, Series, benchmark, interleave
 from bench.load import Shape, produce
-from bench.servers import Compared, Node, pin_to_load_core
+from bench.servers import Compared, Node, bench_server, pin_to_load_core
 from tidemark.formats import native
 
 CONNECTIONS: Final = 4
@@ -23,8 +23,6 @@ CONNECTIONS: Final = 4
 QUEUES: Final = 4
 MESSAGES_MAX: Final = 1024
 """Messages per pull: the largest ``max`` that the broker accepts."""
-SECONDS: Final = 3.0
-SECONDS_QUICK: Final = 1.0
 SIZES: Final = (16, 256, 1024, 4096, 16384)
 STORED_BYTES: Final = 192 << 20
 """Bodies of each size in the log: more than any processor cache holds."""
@@ -39,18 +37,11 @@ _HEAD_SIZE_MAX: Final = 1024
 _BUFFER_SIZE: Final = 1 << 20
 
 
-class Canned(Compared):
-    """One answer of the broker, sent repeatedly by ``canned``."""
-
-    def __init__(self, answer: bytes) -> None:
-        super().__init__("canned")
-        self._answer = answer
-
-    def command(self) -> list[str]:
-        """The module, run by this interpreter."""
-        path = self.directory / "answer"
-        path.write_bytes(self._answer)
-        return [sys.executable, "-m", "bench.canned", str(self.port), str(path)]
+def canned_server(answer: bytes, directory: Path) -> Compared:
+    """Return a server that sends one answer of the broker repeatedly."""
+    path = directory / f"answer-{len(answer)}"
+    path.write_bytes(answer)
+    return bench_server("canned", str(path))
 
 
 class Puller:
@@ -200,21 +191,19 @@ def decode_rate(records: bytes, seconds: float) -> float:
     return count / (now - began)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
-    seconds = SECONDS_QUICK if given.quick else SECONDS
+def main(given: Options) -> Result:
+    seconds = given.pick(3.0, quick=1.0)
     pin_to_load_core()
     shares: dict[str, str] = {}
 
     with ExitStack() as running:
         node = running.enter_context(Node())
         answers: dict[int, bytes] = {}
-        canned: dict[int, Canned] = {}
+        canned: dict[int, Compared] = {}
         for size in (256, 1024):
             fill(node, f"pull-{size}", size)
             answers[size] = one_answer(node.address, f"pull-{size}")
-            canned[size] = running.enter_context(Canned(answers[size]))
+            canned[size] = running.enter_context(canned_server(answers[size], node.directory))
         records = answers[256][answers[256].index(b"\r\n\r\n") + 4 :]
 
         def from_broker(size: int) -> Read:
@@ -250,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if size not in answers:
                     fill(node, topic, size)
                     answer = one_answer(node.address, topic)
-                    canned[size] = running.enter_context(Canned(answer))
+                    canned[size] = running.enter_context(canned_server(answer, node.directory))
                 lines["broker"].append((size, messages(from_broker(size))))
                 read = pull(canned[size].address, "x", seconds)
                 lines["loopback TCP"].append((size, messages(read)))
@@ -286,8 +275,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The baseline is a process on core 0 that sends the first answer's bytes from a mapped file.
         async for: the asyncio client on its default loop, one reader, every body checked against
         its CRC. {seconds:.0f} s per run, {given.runs} runs of each in turn after a warm-up."""
-    return report("pull", figures, method, quick=given.quick, series=series, notes=notes)
+    return Result(figures, method, series=series, notes=notes)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    benchmark(main)

@@ -6,15 +6,14 @@ import asyncio
 import os
 import shutil
 import statistics
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from bench.harness import Figure, Series, interleave, options, report
+from bench.harness import Options, Result, Series, at_most, benchmark, interleave
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
 from services.broker.read.query import Queries
 from services.reput.config import ReputConfig
@@ -37,8 +36,6 @@ from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
 P50_GOAL_US: Final = 20.0
-LOG_SIZES: Final = (20_000, 200_000, 2_000_000)
-LOG_SIZES_QUICK: Final = (20_000, 200_000)
 ASKED: Final = 5_000
 """Number of random keys of the whole log per run."""
 TOPIC: Final = "orders"
@@ -55,7 +52,6 @@ def key_of(number: int) -> str:
 
 
 def unique_id_of(number: int) -> str:
-    """Return the unique id of a message."""
     return f"7F0000010001{number:020X}"
 
 
@@ -163,7 +159,6 @@ class Log:
         return [self._random.randrange(self.messages) for _ in range(ASKED)]
 
     def close(self) -> None:
-        """Unmap and remove the log."""
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._index.close()
@@ -177,10 +172,8 @@ def median_us(measured_ns: Callable[[], list[int]]) -> Callable[[], float]:
     return lambda: statistics.median(measured_ns()) / 1000
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
-    sizes = LOG_SIZES_QUICK if given.quick else LOG_SIZES
+def main(given: Options) -> Result:
+    sizes = given.pick((20_000, 200_000, 2_000_000), quick=(20_000, 200_000))
     pin_to(SERVER_CORE)
     jobs: dict[str, Callable[[], float]] = {}
     with ExitStack() as logs:
@@ -191,14 +184,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             jobs[f"id {size}"] = median_us(log.by_unique_id)
         found = interleave(jobs, runs=given.runs)
     figures = [
-        Figure(
+        at_most(
             f"query by {what}, {size:,} messages, p50",
             "µs",
             found[f"{name} {size}"],
             P50_GOAL_US if size == sizes[-1] and name == "key" else None,
             BASELINE,
             found[f"dict {size}"],
-            more_is_better=False,
         )
         for size in reversed(sizes)
         for name, what in (("key", "key"), ("id", "unique id"))
@@ -208,8 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, what in (("key", "by key"), ("id", "by unique id"), ("dict", "dict and pread"))
     }
     implementation = "native" if native.COMPILED else "pure"
-    return report(
-        "query",
+    return Result(
         figures,
         f"""services.broker.read.query.Queries in this process, {implementation} implementation,
         no HTTP: {ASKED:,} keys of
@@ -217,10 +208,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         unique id per message, so two index entries; default index geometry; everything in the page
         cache. A query hashes the key, walks the chain, reads the record, verifies both its CRCs
         and its key, and decodes it; the baseline decodes nothing.""",
-        quick=given.quick,
         series=[Series("query", "Query by key", "messages in the log", "p50 [µs]", lines)],
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

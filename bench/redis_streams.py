@@ -20,7 +20,7 @@ import redis.asyncio
 import uvloop
 
 from bench.exchange import Connection, Exchange, LoadFailed, Outcome, drive
-from bench.servers import HOST, RedisServer, program
+from bench.servers import HOST, Compared, program
 
 KEY: Final = "stream"
 PROBE_PIPELINES: Final = 200
@@ -37,7 +37,7 @@ class Shape(NamedTuple):
     connections: int = 8
 
 
-def python_client(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
+def python_client(server: Compared, shape: Shape, seconds: float) -> Outcome:
     """Use redis.asyncio; each connection sends a pipeline of XADD after the previous answer."""
     body = os.urandom(shape.body_size)
 
@@ -68,7 +68,7 @@ def python_client(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
     return _counted(server, lambda: uvloop.run(run()))
 
 
-def raw_connections(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
+def raw_connections(server: Compared, shape: Shape, seconds: float) -> Outcome:
     """Send prebuilt requests; answers are counted by lines."""
     parts = [b"XADD", KEY.encode(), b"*", b"body", os.urandom(shape.body_size)]
     command = b"*%d\r\n" % len(parts)
@@ -85,7 +85,7 @@ def raw_connections(server: RedisServer, shape: Shape, seconds: float) -> Outcom
     )
 
 
-def own_tool(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
+def own_tool(server: Compared, shape: Shape, seconds: float) -> Outcome:
     """Use redis-benchmark with the number of commands that takes it about the given seconds."""
 
     def command(pipelines: int) -> list[str]:
@@ -133,7 +133,7 @@ class RedisConnection(Connection, asyncio.Protocol):
             self.send_next()
 
 
-def _counted(server: RedisServer, run: Callable[[], Outcome]) -> Outcome:
+def _counted(server: Compared, run: Callable[[], Outcome]) -> Outcome:
     """Run with an empty stream, and check that it has the acknowledged messages."""
     with redis.Redis(host=HOST, port=server.port) as client:
         outcome = run()

@@ -7,14 +7,13 @@ the senders. The baseline of a rate is a single node with the same cores.
 from __future__ import annotations
 
 import statistics
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from bench import outages
 from bench.group import Group
-from bench.harness import Figure, interleave, of_ratios, options, report
+from bench.harness import Figure, Options, Result, at_most, benchmark, interleave, of_ratios
 from bench.joining import LIGHT_RATE, Joined, Observed, fill, join, observe
 from bench.latency import percentiles
 from bench.load import Shape, send
@@ -24,19 +23,13 @@ from tidemark.formats.checkpoint import Slot
 
 BODY_SIZE: Final = 256
 TOPIC: Final = "replicated"
-SECONDS: Final = 3.0
-SECONDS_QUICK: Final = 1.0
 RATIO_GOAL: Final = 0.5
 LAG_GOAL_MS: Final = 20.0
 LAG_PAUSE_S: Final = 0.02
 LAG_POLL_S: Final = 0.0002
 LAG_MAX_S: Final = 30.0
 COPY_GOAL: Final = 300.0
-COPY_SIZE: Final = 2 << 30
-COPY_SIZE_QUICK: Final = 768 << 20
 P99_GOAL: Final = 2.0
-IDLE_S: Final = 10.0
-IDLE_QUICK_S: Final = 3.0
 IDLE_GOAL: Final = 1.0
 
 
@@ -229,24 +222,21 @@ def outages_of(runs: int) -> list[list[float]]:
         return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
-    seconds = SECONDS_QUICK if given.quick else SECONDS
-    size = COPY_SIZE_QUICK if given.quick else COPY_SIZE
-    idle_s = IDLE_QUICK_S if given.quick else IDLE_S
+def main(given: Options) -> Result:
+    seconds = given.pick(3.0, quick=1.0)
+    size = given.pick(2 << 30, quick=768 << 20)
+    idle_s = given.pick(10.0, quick=3.0)
     found = throughput(seconds, idle_s, given.runs)
     joins, felts = joining(size, seconds, given.runs)
     lost = outages_of(given.runs)
     figures = [
         *found.batches.figures(),
         *found.single.figures(),
-        Figure(
+        at_most(
             "lag of the slave at half load, 99th percentile",
             "ms",
             [percentiles([ms / 1000 for ms in lags.ms]).p99 for lags in found.lags],
             LAG_GOAL_MS,
-            more_is_better=False,
         ),
         Figure(
             f"an empty slave copies {size >> 20} MiB from an idle master",
@@ -254,28 +244,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             [joined.rate for joined in joins],
             COPY_GOAL,
         ),
-        Figure(
+        at_most(
             f"99th percentile of {LIGHT_RATE} sends/s while a slave copies, against before",
             "×",
             [each.ratio for each in felts],
             P99_GOAL,
-            more_is_better=False,
         ),
-        Figure(
+        at_most(
             "CPU time of ha in an idle group, the busier node",
             "% of a core",
             [max(found.idle)],
             IDLE_GOAL,
-            more_is_better=False,
         ),
         *(
-            Figure(
-                f"no send answered: {outage.name}",
-                "s",
-                values,
-                outage.goal_s,
-                more_is_better=False,
-            )
+            at_most(f"no send answered: {outage.name}", "s", values, outage.goal_s)
             for outage, values in zip(OUTAGES, lost, strict=True)
         ),
     ]
@@ -306,8 +288,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         that is late counts from when it was due. Outages: the longest time between two answered
         sends of one client that asks both nodes in turn, times of the local profile, the start of
         processes included."""
-    return report("replication", figures, method, quick=given.quick, notes=notes)
+    return Result(figures, method, notes=notes)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

@@ -7,24 +7,21 @@ the log is not dispatched, queues and index are not synced, and the page cache h
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from bench.exchange import LoadFailed
-from bench.harness import Figure, interleave, options, report
+from bench.harness import Figure, Options, Result, at_most, benchmark, interleave
 from bench.load import Place, Shape, send
 from bench.servers import ROLES, START_TIMEOUT_S, Node, pin_to_load_core, settle, wait_until
 from tidemark.formats.checkpoint import Slot
 
 GOAL_S: Final = 2.0
 LOST_GOAL_S: Final = 5.0
-LOG_SIZE: Final = 2 << 30
-LOG_SIZE_QUICK: Final = 256 << 20
 TOPICS: Final = 20
 QUEUES: Final = 50
 """Queues per topic."""
@@ -132,11 +129,9 @@ def warm(directory: Path) -> None:
                     pass
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
+def main(given: Options) -> Result:
     pin_to_load_core()
-    size = LOG_SIZE_QUICK if given.quick else LOG_SIZE
+    size = given.pick(2 << 30, quick=256 << 20)
     with Node() as node:
         restarts = Restarts(node)
         restarts.fill(size)
@@ -150,42 +145,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shape = f"{size >> 30} GiB log" if size >= 1 << 30 else f"{size >> 20} MiB log"
     shape += f" of {TOPICS * QUEUES:,} queues"
     figures = [
-        Figure(
+        at_most(
             f"broker ready after SIGKILL under load, {shape}",
             "s",
             found["killed"],
             GOAL_S,
             "after an orderly stop",
             found["stopped"],
-            more_is_better=False,
         ),
-        Figure(
-            "reput ready after the same",
-            "s",
-            restarts.reput_s["killed"][-given.runs :],
-            GOAL_S,
-            more_is_better=False,
+        at_most(
+            "reput ready after the same", "s", restarts.reput_s["killed"][-given.runs :], GOAL_S
         ),
         _cpu("killed", restarts, given.runs),
-        Figure(
+        at_most(
             "broker ready after SIGKILL and the loss of the checkpoint page: the whole log is "
             "walked, then compared with queues and index",
             "s",
             found["without checkpoint"],
             LOST_GOAL_S,
-            more_is_better=False,
         ),
         _cpu("without checkpoint", restarts, given.runs),
     ]
     walked = sorted(restarts.walked)
-    return report(
-        "restart",
+    return Result(
         figures,
         f"""Broker and reput, default profile, on one core; a log filled over HTTP with requests of
         {SHAPE.messages} messages of {SHAPE.body_size:,} B with unique ids, each for the next queue,
         record CRC on. Both are killed with SIGKILL under load; all files are read once and the disk
         is settled; time on the clock from the start of the two processes until /ready says 200.""",
-        quick=given.quick,
         notes=[
             f"{walked[0] >> 20} to {walked[-1] >> 20} MiB lay behind the durable mark at the "
             f"kills; the log ended at {end >> 20:,} MiB"
@@ -196,8 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _cpu(job: str, restarts: Restarts, runs: int) -> Figure:
     """CPU cost of the start, independent of other processes."""
     values = restarts.cpu_s[job][-runs:]
-    return Figure("CPU time of both services until then", "s", values, more_is_better=False)
+    return at_most("CPU time of both services until then", "s", values)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

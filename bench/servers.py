@@ -5,7 +5,7 @@
         ... node.url ...
 
 Broker and reput (``Node``) share SERVER_CORE, and so do the servers that they are compared with
-(``RedisServer``, ``NatsServer``); the load uses LOAD_CORE alone. All waits have a condition and a
+(``redis_server``, ``nats_server``); the load uses LOAD_CORE alone. All waits have a condition and a
 deadline. The data are removed at the end.
 """
 
@@ -22,7 +22,6 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
@@ -199,7 +198,6 @@ class Node(NodeProcesses):
         wait_until(is_synced, "reput to sync", START_TIMEOUT_S)
 
     def close(self) -> None:
-        """Kill running services and remove the directories."""
         super().close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -224,19 +222,16 @@ def program(name: str, package: str) -> str:
     return found
 
 
-class Compared(ABC):
+class Compared:
     """A server that Tidemark is compared with: a process, a port, its own directory."""
 
-    def __init__(self, name: str) -> None:
-        """name: for error messages and the directory."""
+    def __init__(self, name: str, command: Callable[[Compared], list[str]]) -> None:
+        """name: for error messages and the directory. command: returns the command to run."""
         self.name = name
         self.directory = work_dir(name)
         self.port = free_port()
+        self._command = command
         self._process: ChildProcess | None = None
-
-    @abstractmethod
-    def command(self) -> list[str]:
-        """Return the command to run."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -250,7 +245,9 @@ class Compared(ABC):
         return self._process
 
     def __enter__(self) -> Self:
-        process = self._process = start_pinned(self.command(), self.directory / f"{self.name}.log")
+        process = self._process = start_pinned(
+            self._command(self), self.directory / f"{self.name}.log"
+        )
 
         def listens() -> bool:
             process.check_alive()
@@ -269,81 +266,55 @@ class Compared(ABC):
         self.close()
 
     def close(self) -> None:
-        """Kill the server and remove its data."""
         if self._process is not None:
             self._process.kill()
             self._process = None
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class RedisServer(Compared):
-    """redis-server with an append-only file and no snapshots."""
+def redis_server(appendfsync: str) -> Compared:
+    """Return a redis-server with an append-only file, no snapshots, no rewriting during a run.
 
-    def __init__(self, appendfsync: str) -> None:
-        """appendfsync: ``always`` (answers after fdatasync) or ``everysec`` (after write)."""
-        self._path = program("redis-server", "redis-server")
-        super().__init__("redis")
-        self._appendfsync = appendfsync
+    appendfsync: ``always`` (answers after fdatasync) or ``everysec`` (after write).
+    """
+    path = program("redis-server", "redis-server")
 
-    def command(self) -> list[str]:
-        """Append-only file, no snapshots, no rewriting of the file during a run."""
+    def command(server: Compared) -> list[str]:
         settings = {
-            "port": self.port,
+            "port": server.port,
             "bind": HOST,
-            "dir": self.directory,
+            "dir": server.directory,
             "appendonly": "yes",
-            "appendfsync": self._appendfsync,
+            "appendfsync": appendfsync,
             "auto-aof-rewrite-percentage": 0,
             "save": "",
         }
-        given = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-        return [self._path, *given]
+        return [
+            path,
+            *(part for name, value in settings.items() for part in (f"--{name}", str(value))),
+        ]
+
+    return Compared("redis", command)
 
 
-class NatsServer(Compared):
-    """nats-server with JetStream, streams in files."""
-
-    def __init__(self) -> None:
-        self._path = program("nats-server", "nats-server")
-        super().__init__("nats")
-
-    def command(self) -> list[str]:
-        """JetStream on, its directory on the measured disk; otherwise the defaults."""
-        return [self._path, "-a", HOST, "-p", str(self.port), "-js", "-sd", str(self.directory)]
+def nats_server() -> Compared:
+    """Return a nats-server with JetStream, streams in files; otherwise the defaults."""
+    path = program("nats-server", "nats-server")
+    return Compared(
+        "nats", lambda s: [path, "-a", HOST, "-p", str(s.port), "-js", "-sd", str(s.directory)]
+    )
 
 
-class BareHttp(Compared):
-    """The bare handler of ``bare_http``."""
-
-    def __init__(self, answer_size: int) -> None:
-        """answer_size: bytes of each answer's body."""
-        super().__init__("bare-http")
-        self._answer_size = answer_size
-
-    def command(self) -> list[str]:
-        """The module, run by this interpreter."""
-        return [sys.executable, "-m", "bench.bare_http", str(self.port), str(self._answer_size)]
+def bench_server(module: str, *arguments: str) -> Compared:
+    """Return a module of this package as a server: ``python -m bench.MODULE PORT ARGUMENTS``."""
+    return Compared(
+        module, lambda s: [sys.executable, "-m", f"bench.{module}", str(s.port), *arguments]
+    )
 
 
-class Echo(Compared):
-    """``echo``: the other end of a loopback round trip."""
-
-    def __init__(self) -> None:
-        super().__init__("echo")
-
-    def command(self) -> list[str]:
-        """The module, run by this interpreter."""
-        return [sys.executable, "-m", "bench.echo", str(self.port)]
-
-
-def redis_version() -> str:
-    """Version of the installed server. Raises MissingServer."""
-    return _version(program("redis-server", "redis-server"))
-
-
-def nats_version() -> str:
-    """Version of the installed server. Raises MissingServer."""
-    return _version(program("nats-server", "nats-server"))
+def version_of(name: str) -> str:
+    """Version of an installed server. Raises MissingServer."""
+    return _version(program(name, name))
 
 
 def _version(path: str) -> str:

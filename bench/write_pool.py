@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from typing import Final, NamedTuple
 
-from bench.harness import Figure, interleave, options, report
+from bench.harness import Figure, Options, Result, at_most, benchmark, interleave
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
 from shared.files.commit_log import CommitLogAppender
 from shared.files.os_disk import OsDisk
@@ -100,7 +99,6 @@ class Trial:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Close and remove the store."""
         self.appender.close(clean=True)
         self._positions.close()
         shutil.rmtree(self._root)
@@ -203,16 +201,14 @@ def fill_files(way: Way, files: int) -> float:
         return appender.flush() / (time.perf_counter() - began) / 1e6
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    given = options(__doc__, arguments)
+def main(given: Options) -> Result:
     pin_to(SERVER_CORE)
     slowest: dict[str, list[float]] = defaultdict(list)
     jobs: dict[str, Callable[[], float]] = {}
 
     def job(name: str, way: Way, load: Load) -> Callable[[], float]:
         def measure() -> float:
-            steps = load.steps // QUICK if given.quick else load.steps
+            steps = given.pick(load.steps, quick=load.steps // QUICK)
             rate, p99 = run_load(way, load, steps)
             slowest[name].append(p99)
             return rate
@@ -222,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for what, load in LOADS.items():
         for name, way in WAYS.items():
             jobs[f"{what}: {name}"] = job(f"{what}: {name}", way, load)
-    files = 2 if given.quick else FILLED_FILES
+    files = given.pick(FILLED_FILES, quick=2)
     for name in FILLED_WAYS:
         jobs[f"{FILLING}: {name}"] = partial(fill_files, WAYS[name], files)
     found = interleave(jobs, runs=given.runs)
@@ -235,16 +231,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             key, plain = f"{what}: {name}", f"{what}: {PLAIN}"
             figures += [
                 Figure(key, "msg/s", found[key], None, PLAIN, found[plain]),
-                Figure(
-                    f"{key}, p99", "µs", p99[key], None, PLAIN, p99[plain], more_is_better=False
-                ),
+                at_most(f"{key}, p99", "µs", p99[key], None, PLAIN, p99[plain]),
             ]
     for name in FILLED_WAYS[1:]:
         key, plain = f"{FILLING}: {name}", f"{FILLING}: {PLAIN}"
         figures.append(Figure(key, "MB/s", found[key], None, PLAIN, found[plain]))
     implementation = "native" if native.COMPILED else "pure"
-    return report(
-        "write_pool",
+    return Result(
         figures,
         f"""CommitLogAppender in this process, one thread, {implementation} implementation, no HTTP;
         every run in a new
@@ -253,9 +246,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records), batches unique ids. p99: of one step, that is of all its appends and the commit
         or flush behind them. Out of the cache: all pages of the file are dropped before each
         append. Whole files: as a broker does it, files ahead made by a thread on the same core.""",
-        quick=given.quick,
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(main)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from drills import families
+from drills.group import Group
 from drills.namespaces import Loopback, Namespaces, Network, NoNamespaces
 from drills.picture import NoPictures, draw
 from drills.report import page
@@ -41,7 +42,7 @@ def main() -> int:
         help="directory of stores, logs and report; default: %(default)s",
     )
     arguments = parser.parse_args()
-    drills = list(families.all_drills())
+    drills = families.all_drills()
     if arguments.list:
         for found in drills:
             print(f"{found.number:>3}  {found.name:<28} {found.title}")
@@ -63,7 +64,7 @@ def main() -> int:
     return _run(chosen, network, arguments, seed)
 
 
-def _chosen(drills: list[Drill], arguments: argparse.Namespace) -> list[Drill]:
+def _chosen(drills: list[Drill[Group]], arguments: argparse.Namespace) -> list[Drill[Group]]:
     if arguments.all:
         return [found for found in drills if not found.long]
     if arguments.short:
@@ -76,11 +77,13 @@ def _chosen(drills: list[Drill], arguments: argparse.Namespace) -> list[Drill]:
     return [found for found in drills if wanted & {found.name, found.number}]
 
 
-def _privileged(found: Drill) -> bool:
+def _privileged(found: Drill[Group]) -> bool:
     return found.needs.cuts or found.needs.disk_size is not None
 
 
-def _run(drills: list[Drill], network: Network, arguments: argparse.Namespace, seed: int) -> int:
+def _run(
+    drills: list[Drill[Group]], network: Network, arguments: argparse.Namespace, seed: int
+) -> int:
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     began, started = time.strftime("%Y-%m-%d %H:%M:%S"), time.monotonic()

@@ -1,13 +1,12 @@
 """Compare logs and consume queues of all nodes with each other and with the ledger.
 
-The load is stopped. The step before is a drill that ended and whose faults were removed; the step
+The step before is a drill that ended and whose faults were removed; the step
 after is ``running``, which judges the drill.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -24,10 +23,11 @@ POLL_S: Final = 0.05
 
 
 async def compare(stage: GroupStage[G], *, whole: bool) -> Verdict:
-    """Compare the master's log with the ledger and with the logs of the other nodes.
+    """Pause the load; compare the master's log with the ledger and the logs of the other nodes.
 
     whole: compare all nodes, each of which must have the complete log; otherwise only the master.
     """
+    await stage.pause_load()
     master = await stage.master()
     names = stage.group.names if whole else (master,)
     await _level(stage, names, master)
@@ -93,5 +93,4 @@ async def _level(stage: GroupStage[G], names: Sequence[str], master: str) -> int
             return end
         if time.monotonic() > deadline:
             raise DrillFailed(f"without load the nodes do not come to one end: {ends}")
-        with contextlib.suppress(TimeoutError):
-            await asyncio.sleep(POLL_S)
+        await asyncio.sleep(POLL_S)

@@ -38,7 +38,6 @@ class NodeStatus(NamedTuple):
 
     @property
     def master(self) -> str | None:
-        """The master that the node reports."""
         master = self.response.get("master")
         return str(master) if master else None
 
@@ -91,7 +90,6 @@ class Known:
     """Reports of two different masters of the group in one epoch."""
 
     def take(self, status: NodeStatus) -> None:
-        """Record the status of a node."""
         before = self.newest.get(status.node)
         self.newest[status.node] = status
         if before is None or (before.role, before.epoch) != (status.role, status.epoch):
@@ -155,7 +153,6 @@ class Finder:
         return None if best is None else best.master
 
     async def ask(self, node: str) -> NodeStatus:
-        """Request the status of one node now."""
         assert self._session is not None
         response: dict[str, Any] = {}
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError, OSError):

@@ -7,18 +7,15 @@ directory or in a ``Lease`` of a test's Kubernetes API. ``node_group`` is the st
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
-
 from drills.faults import FAULTS_VARIABLE, FaultPage
 from drills.namespaces import Host, Network
-from drills.node_group import NodeGroup
+from drills.node_group import NodeGroup, ask_async
 from shared.runtime import programs
 from tidemark.testing.node import NodeProcesses
 
@@ -145,7 +142,7 @@ class Group(NodeGroup[DrillNode]):
     ) -> tuple[int, dict[str, Any]]:
         """Send a command to a node's ha service; status 0 means that there was no response."""
         url = f"{self.nodes[name].admin_url('ha')}/v1/cluster/{command}"
-        return await self.ask(url, "POST", arguments)
+        return await ask_async(url, "POST", arguments, timeout_s=COMMAND_TIMEOUT_S)
 
     def wipe(self, name: str) -> None:
         """Delete the store of a node that is down, as if its volume had been replaced."""
@@ -154,24 +151,9 @@ class Group(NodeGroup[DrillNode]):
     async def status(self, name: str) -> dict[str, Any]:
         """Return the cluster status of a node's ha service; empty if there is no response."""
         url = f"{self.nodes[name].admin_url('ha')}/v1/cluster"
-        return (await self.ask(url, timeout_s=STATUS_TIMEOUT_S))[1]
+        return (await ask_async(url, timeout_s=STATUS_TIMEOUT_S))[1]
 
-    async def ask(
-        self,
-        url: str,
-        method: str = "GET",
-        body: object = None,
-        *,
-        timeout_s: float = COMMAND_TIMEOUT_S,
-    ) -> tuple[int, dict[str, Any]]:
-        """Make an HTTP call; return status and JSON. Status 0 means that there was no response."""
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout) as session,
-                session.request(method, url, json=body) as answer,
-            ):
-                text = await answer.read()
-                return answer.status, json.loads(text) if text else {}
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-            return 0, {}
+    async def entry(self, asked: str, name: str) -> dict[str, Any]:
+        """Return what one node's ha service reports of another; empty if there is nothing."""
+        nodes = (await self.status(asked)).get("nodes") or ()
+        return next((dict(node) for node in nodes if node.get("node") == name), {})

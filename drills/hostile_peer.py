@@ -10,7 +10,6 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Final
 
 from services.ha.wire import payloads
@@ -29,24 +28,19 @@ class HostilePeer:
         self._socket = socket.create_connection((host, port), timeout=timeout_s)
         self._decoder = Decoder()
         self._frames: list[Frame] = []
+        self.sent = bytearray()
+        """All bytes that were sent, so that they can be replayed."""
 
     def __enter__(self) -> HostilePeer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def prove(
-        self, claimed: Identity, *, secret: bytes, wanted: str, nodes: Iterable[str]
-    ) -> Peer | None:
-        """Do the handshake as ``claimed``; return the other side, None if it closed.
+    def prove(self, claimed: Identity, *, secret: bytes, wanted: str, nodes: Iterable[str]) -> Peer:
+        """Do the handshake as ``claimed``; return the other side.
 
-        Raises handshake.Refused with the reason that the other side gave.
+        Raises handshake.Refused with the reason that the other side gave, or for which it closed.
         """
         proof = Connecting(
             claimed,
@@ -61,7 +55,7 @@ class HostilePeer:
                 self.write(encode(step.send))
             if step.peer is not None:
                 return step.peer
-        return None
+        raise proof.ended()
 
     def say(self, epoch: int, payload: Payload) -> bool:
         """Send a frame; return whether the connection accepted it."""
@@ -69,6 +63,7 @@ class HostilePeer:
 
     def write(self, data: bytes) -> bool:
         """Send bytes; return whether the connection accepted all of them."""
+        self.sent += data
         try:
             self._socket.sendall(data)
         except OSError:

@@ -29,7 +29,6 @@ class LeaseObjects:
     """Leases and pods by namespace and name."""
 
     def __init__(self, new_uid: Callable[[], str] = lambda: str(uuid.uuid4())) -> None:
-        """new_uid: generates the uid of a new object."""
         self._leases: dict[tuple[str, str], dict[str, Any]] = {}
         self._labels: dict[tuple[str, str], dict[str, str]] = {}
         self.pods_are_made = False
@@ -80,7 +79,6 @@ class LeaseObjects:
         return Answer(200, copy.deepcopy(replaced))
 
     def delete(self, namespace: str, name: str) -> Answer:
-        """Delete a Lease."""
         if self._leases.pop((namespace, name), None) is None:
             return _missing(LEASES, name)
         self._next_version()
@@ -92,7 +90,6 @@ class LeaseObjects:
         self._next_version()
 
     def remove_pod(self, namespace: str, name: str) -> None:
-        """Remove a pod with its labels."""
         self._labels.pop((namespace, name), None)
         self._next_version()
 

@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
-
 from drills.namespaces import Network
+from drills.node_group import ask_async
 from shared.runtime import programs
 from tidemark.testing.child import ChildProcess
 from tidemark.testing.ports import free_ports
@@ -46,11 +45,8 @@ class LeaseServer:
     @property
     def settings(self) -> dict[str, object]:
         """The [cluster] settings of the lease."""
-        return {
-            "lease": "kubernetes",
-            "kubernetes_url": self.url,
-            "kubernetes_namespace": NAMESPACE,
-        }
+        names = {"kubernetes_url": self.url, "kubernetes_namespace": NAMESPACE}
+        return {"lease": "kubernetes", **names}
 
     async def __aenter__(self) -> LeaseServer:
         self.process.start(self._command)
@@ -97,13 +93,4 @@ class LeaseServer:
             raise RuntimeError(f"the lease cannot be made: {status} {answer}")
 
     async def _ask(self, method: str, url: str, body: object = None) -> tuple[int, dict[str, Any]]:
-        timeout = aiohttp.ClientTimeout(total=5)
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout) as session,
-                session.request(method, url, json=body, headers=BY_HAND) as answer,
-            ):
-                found: dict[str, Any] = await answer.json(content_type=None) or {}
-                return answer.status, found
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return 0, {}
+        return await ask_async(url, method, body, headers=BY_HAND)

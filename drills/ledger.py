@@ -79,7 +79,6 @@ class Ledger:
     """Contradictory reads of a consumer, as sentences."""
 
     def record_ack(self, key: str, ack: Ack) -> None:
-        """Record the ack of a message."""
         before = self.acked.get(key)
         if before is not None and before.place != ack.place:
             self.conflicting_acks.append(f"{key} was acked at {before} and again at {ack}")

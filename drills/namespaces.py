@@ -69,7 +69,6 @@ class Loopback:
     """Network without namespaces: all hosts are this machine, and nothing can be cut."""
 
     def add(self, name: str) -> Host:
-        """Return a host with the loopback address."""
         return Host(name, LOOPBACK, None)
 
     def cut(self, sender: str, receiver: str) -> None:

@@ -6,6 +6,8 @@ its nodes. The groups of tests, drills, benchmarks and lag scenarios are made of
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import json
 import sys
 import time
@@ -27,6 +29,8 @@ POLL_S: Final = 0.05
 ANSWER_TIMEOUT_S: Final = 5.0
 
 N = TypeVar("N", bound=NodeProcesses)
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Nodes are on this machine, so no proxy of the environment is used."""
 
 
 class NodeGroup(Generic[N]):
@@ -81,7 +85,6 @@ class NodeGroup(Generic[N]):
 
     @property
     def secret_path(self) -> Path:
-        """File with the secret of the group."""
         return Path(str(self.table["secret_file"]))
 
     @property
@@ -130,7 +133,6 @@ class NodeGroup(Generic[N]):
         self.nodes[name].resume(*roles)
 
     def close(self) -> None:
-        """Kill what still runs."""
         self.kill_all()
         for node in self.nodes.values():
             node.close()
@@ -223,11 +225,26 @@ def ask(
         sent["Content-Type"] = "application/json"
     call = urllib.request.Request(url, data=data, headers=sent, method=method)
     try:
-        with urllib.request.urlopen(call, timeout=timeout_s) as answer:
+        with _DIRECT.open(call, timeout=timeout_s) as answer:
             text, status = answer.read(), int(answer.status)
     except urllib.error.HTTPError as error:
         text, status = error.read(), error.code
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return 0, {}
-    found = json.loads(text) if text else {}
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        found = {}
     return status, found if isinstance(found, dict) else {}
+
+
+async def ask_async(
+    url: str,
+    method: str = "GET",
+    body: object = None,
+    *,
+    timeout_s: float = ANSWER_TIMEOUT_S,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int, dict[str, Any]]:
+    """Do the same as ``ask`` without blocking the event loop."""
+    return await asyncio.to_thread(ask, url, method, body, timeout_s=timeout_s, headers=headers)

@@ -12,12 +12,12 @@ import shutil
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Final, Protocol
+from typing import Any, Final
 
 from drills.checker import Verdict
 from drills.comparing import compare
@@ -28,46 +28,24 @@ from drills.ledger import Ledger, Outcome
 from drills.namespaces import Network
 from drills.pace import Pace, allowed_s
 from drills.small_disks import SmallDisks
-from drills.stage import Drill, DrillFailed, G, GroupStage, Needs, Stage
+from drills.stage import Drill, DrillFailed, G, GroupStage, Needs, Observed, Stage
 from drills.workload import Plan, Workload
 
 READY_S: Final = 60.0
 DRILL_S: Final = 600.0
 LONG_DRILL_S: Final = 1800.0
 GROUP_NAME: Final = "drills-g0"
+ACKED_BEFORE: Final = 30
+"""Messages that are acked before each drill, to see that the group serves."""
 LINES_SHOWN: Final = 20
 """Log lines of each service in the report of a failed drill."""
-
-
-class Described(Protocol):
-    """What the report needs of a drill."""
-
-    @property
-    def number(self) -> str:
-        """Number in the list of faults."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Name on the command line."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """Description of what the drill does."""
-        ...
-
-    @property
-    def restored_within_s(self) -> float | None:
-        """Time limit for restored service [s]; None if service may be interrupted."""
-        ...
 
 
 @dataclass(slots=True)
 class Result:
     """Result of a drill."""
 
-    drill: Described
+    drill: Drill[Any]
     seed: int
     passed: bool = False
     seconds: float = 0.0
@@ -123,7 +101,7 @@ class Runner:
         self.results: list[Result] = []
         self.sessions: list[Session] = []
 
-    async def run(self, drills: Sequence[Drill]) -> list[Result]:
+    async def run(self, drills: Sequence[Drill[Group]]) -> list[Result]:
         """Run all drills, including those after a failed one."""
         waiting = list(drills)
         while waiting:
@@ -136,7 +114,7 @@ class Runner:
             waiting = [found for found in waiting if found.name not in done]
         return self.results
 
-    async def _on_one_group(self, needs: Needs, drills: Sequence[Drill]) -> None:
+    async def _on_one_group(self, needs: Needs, drills: Sequence[Drill[Group]]) -> None:
         """Run drills on one group until one fails; at least the first drill."""
         name = f"group{len(self.sessions)}"
         directory = self._directory / name
@@ -183,34 +161,17 @@ class Runner:
             session.acks = [(ack.ended_at, ack.messages) for ack in ledger.acks()]
             session.changes = [] if finder is None else finder.known.changes
 
-    async def _no_group(self, drill: Drill, group: Group, error: Exception) -> None:
+    async def _no_group(self, drill: Drill[Group], group: Group, error: Exception) -> None:
         result = Result(drill, self._seed, failure=f"the group does not come up: {error}")
         await self._keep_logs(result, group)
         self.results.append(result)
         self._report(f"{drill.number:>3} {drill.name}: FAILED, {result.failure}")
 
-    async def _one(self, drill: Drill, shared: Stage, session: Session, pace: Pace) -> bool:
+    async def _one(self, drill: Drill[Group], stage: Stage, session: Session, pace: Pace) -> bool:
         """Run one drill on a complete group; return whether the group can be used again."""
-        stage = Stage(
-            shared.group, shared.finder, shared.load, shared.ledger, shared.random, shared.lease
-        )
         result = Result(drill, self._seed)
         self.results.append(result)
-        acked_before = len(stage.ledger.acked)
-        began = time.monotonic()
-        self._report(f"{drill.number:>3} {drill.name} ...")
-        verdict = Verdict()
-        try:
-            async with asyncio.timeout((LONG_DRILL_S if drill.long else DRILL_S) * pace.now):
-                await drill.run(stage)
-                served_until = time.monotonic()
-                verdict = await self._settle(drill, stage)
-            judge_drill(result, stage, verdict, served_until, pace, began)
-        except (DrillFailed, TimeoutError) as error:
-            result.failure = str(error) or "it does not end"
-        except Exception:  # noqa: BLE001 (an error in the drill itself is a failure too)
-            result.failure = traceback.format_exc()
-        count(result, stage, verdict, began, acked_before)
+        await run_drill(result, stage, pace, self._settle, self._report)
         if stage.observed.fault_at:
             session.faults.append((stage.observed.fault_at, drill.number))
         if result.failure:
@@ -218,7 +179,7 @@ class Runner:
         self._report(result_line(result))
         return result.passed and not drill.needs.fresh
 
-    async def _settle(self, drill: Drill, stage: Stage) -> Verdict:
+    async def _settle(self, drill: Drill[Group], stage: Stage) -> Verdict:
         """Remove all faults, wait for the group to recover, pause the load and compare the logs."""
         group = stage.group
         group.network.heal()
@@ -232,12 +193,7 @@ class Runner:
             await stage.acked_again(READY_S)
         else:
             await stage.in_sync()
-        stage.load.pause()
-        try:
-            await stage.load.quiet()
-            return await compare(stage, whole=not drill.needs.fresh)
-        finally:
-            stage.load.resume()
+        return await compare(stage, whole=not drill.needs.fresh)
 
     async def _keep_logs(self, result: Result, group: Group) -> None:
         """Write everything that helps to explain a failed drill into one file."""
@@ -250,6 +206,39 @@ class Runner:
         path.write_text(
             f"{result.failure}\n\n{status_text}\n{group.logs(LINES_SHOWN)}\n", encoding="utf-8"
         )
+
+
+async def run_drill(
+    result: Result,
+    stage: GroupStage[G],
+    pace: Pace,
+    settle: Callable[[Drill[G], GroupStage[G]], Awaitable[Verdict]],
+    report: Callable[[str], None],
+) -> None:
+    """Run the drill of a result, remove its faults and judge it.
+
+    settle: removes all faults, waits for the group to recover and compares the logs; the load is
+    then paused.
+    """
+    drill, stage.observed = result.drill, Observed()
+    acked_before, began = len(stage.ledger.acked), time.monotonic()
+    report(f"{drill.number:>3} {drill.name} ...")
+    verdict = Verdict()
+    try:
+        async with asyncio.timeout((LONG_DRILL_S if drill.long else DRILL_S) * pace.now):
+            await stage.load.acked(ACKED_BEFORE)
+            await drill.run(stage)
+            served_until = time.monotonic()
+            try:
+                verdict = await settle(drill, stage)
+            finally:
+                stage.load.resume()
+        judge_drill(result, stage, verdict, served_until, pace, began)
+    except (DrillFailed, TimeoutError) as error:
+        result.failure = str(error) or "it does not end"
+    except Exception:  # noqa: BLE001 (an error in the drill itself is a failure too)
+        result.failure = traceback.format_exc()
+    _count(result, stage, verdict, began, acked_before)
 
 
 def judge_drill(
@@ -299,7 +288,7 @@ def judge_drill(
         result.failure = verdict.shown()
 
 
-def count(
+def _count(
     result: Result, stage: GroupStage[G], verdict: Verdict, began: float, acked_before: int
 ) -> None:
     """Record the counts of a finished drill. acked_before: acked messages at its start."""
@@ -314,7 +303,6 @@ def count(
 
 
 def result_line(result: Result) -> str:
-    """Return the result in one line."""
     restored = "" if result.restored_s is None else f", restored in {result.restored_s:.1f} s"
     return (
         f"{result.drill.number:>3} {result.drill.name}: "

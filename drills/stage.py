@@ -6,12 +6,13 @@ expected effects and notes what it observed. ``running`` removes the faults afte
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from drills.finding import Finder, Known
 from drills.group import Group
@@ -21,6 +22,7 @@ from drills.workload import Workload
 from shared.cluster.time_rules import PROFILES, TimeRules
 
 SETTLE_S: Final = 45.0
+PAUSE_S: Final = 0.2
 MS: Final = 1000
 
 
@@ -45,27 +47,24 @@ class Needs(NamedTuple):
     """Retention limit of the log [bytes]; 0 for none."""
 
 
+ANY_GROUP: Final = Needs()
+
+
 class AnyNode(Protocol):
     """A node whose store can be read."""
 
     @property
-    def store_dir(self) -> Path:
-        """Store directory on this machine."""
-        ...
+    def store_dir(self) -> Path: ...
 
 
 class AnyGroup(Protocol):
     """Nodes that run as processes or as pods."""
 
     @property
-    def names(self) -> Sequence[str]:
-        """Names of all nodes."""
-        ...
+    def names(self) -> Sequence[str]: ...
 
     @property
-    def nodes(self) -> Mapping[str, AnyNode]:
-        """Nodes by name."""
-        ...
+    def nodes(self) -> Mapping[str, AnyNode]: ...
 
     @property
     def table(self) -> Mapping[str, object]:
@@ -84,9 +83,7 @@ class Observed:
     """Sentences for the report."""
     fault_at: float = 0.0
     gaps: list[tuple[float, float]] = field(default_factory=list)
-    """Begin and end of the judged gaps; if empty, the longest gap between acks since the fault is
-    judged.
-    """
+    """Begin and end of the judged gaps; if empty, the longest gap between acks since the fault."""
     restored_by: float | None = None
     """End of the period that is searched for the longest gap; None: the end of the drill."""
 
@@ -100,7 +97,7 @@ class GroupStage(Generic[G]):
     load: Workload
     ledger: Ledger
     random: Random
-    lease: LeaseServer | None
+    lease: LeaseServer | None = None
     observed: Observed = field(default_factory=Observed)
 
     @property
@@ -129,6 +126,10 @@ class GroupStage(Generic[G]):
         self.observed.fault_at = time.monotonic()
         return self.observed.fault_at
 
+    def judge_until_now(self) -> None:
+        """End the period that is searched for the longest gap."""
+        self.observed.restored_by = time.monotonic()
+
     def expect_loss_from(self, offset: int) -> None:
         """Record that an operator gave up all acked messages from an offset on."""
         self.ledger.give_up(offset)
@@ -147,20 +148,68 @@ class GroupStage(Generic[G]):
         if not holds:
             raise DrillFailed(sentence)
 
+    def check_epoch(self, expected: int) -> None:
+        """Raise DrillFailed if there was a change of epoch."""
+        self.check(self.epoch == expected, f"the epoch went from {expected} to {self.epoch}")
+
+    async def check_master(self, expected: str) -> None:
+        """Raise DrillFailed if another node is master."""
+        self.check(await self.master() == expected, f"{expected} is not the master any more")
+
+    async def eventually(
+        self,
+        holds: Callable[[], Awaitable[object]],
+        sentence: Callable[[], str],
+        timeout_s: float,
+    ) -> None:
+        """Wait until the condition holds. Raises DrillFailed with the sentence."""
+        deadline = time.monotonic() + timeout_s
+        while not await holds():
+            self.check(time.monotonic() < deadline, sentence())
+            await asyncio.sleep(PAUSE_S)
+
+    async def ordered(
+        self: GroupStage[Group], name: str, command: str, timeout_s: float, **arguments: object
+    ) -> dict[str, Any]:
+        """Repeat a command at a node until it succeeds; return the answer. Raises DrillFailed."""
+        status = 0
+        answer: dict[str, Any] = {}
+
+        async def done() -> bool:
+            nonlocal status, answer
+            status, answer = await self.group.command(name, command, **arguments)
+            return status == 200
+
+        await self.eventually(done, lambda: f"{command} was answered {status} {answer}", timeout_s)
+        return answer
+
     # -- roles ------------------------------------------------------------------------------------
 
     async def master(self, timeout_s: float = SETTLE_S) -> str:
-        """Wait for a master that also reports itself as master in the highest epoch; return its
-        name.
-        """
+        """Wait for a master that also reports itself as master in the highest epoch."""
+        return (await self._serving_other_than(None, "a master", timeout_s))[0]
 
-        def known(known: Known) -> bool:
-            return _serving(known) is not None
+    async def successor(self, old: str, timeout_s: float) -> str:
+        """Wait until a node other than old reports itself as master; return its name."""
+        found, took = await self._serving_other_than(old, f"a master other than {old}", timeout_s)
+        self.note(f"{found} is master after {took:.1f} s")
+        return found
 
-        await self.finder.until(known, "a master", timeout_s)
+    async def _serving_other_than(
+        self, old: str | None, what: str, timeout_s: float
+    ) -> tuple[str, float]:
+        took = await self.finder.until(
+            lambda known: _serving(known) not in (None, old), what, timeout_s
+        )
         found = _serving(self.finder.known)
         assert found is not None
-        return found
+        return found, took
+
+    async def roles(self, acked: int) -> tuple[str, ...]:
+        """Wait until so many more messages are acked; return the master, then the slaves."""
+        await self.load.acked(acked)
+        master = await self.master()
+        return (master, *self.slaves(master))
 
     def slaves(self, master: str) -> list[str]:
         """Return all other nodes."""
@@ -171,23 +220,9 @@ class GroupStage(Generic[G]):
         """The highest epoch that any node reports."""
         return max((status.epoch for status in self.finder.known.newest.values()), default=0)
 
-    async def successor(self, old: str, timeout_s: float) -> str:
-        """Wait until a node other than old reports itself as master; return its name."""
-
-        def known(known: Known) -> bool:
-            found = _serving(known)
-            return found is not None and found != old
-
-        took = await self.finder.until(known, f"a master other than {old}", timeout_s)
-        found = _serving(self.finder.known)
-        assert found is not None
-        self.note(f"{found} is master after {took:.1f} s")
-        return found
-
     async def in_sync(self, *names: str, timeout_s: float = SETTLE_S) -> float:
         """Wait until the master's in-sync set is exactly the named nodes (default: all); return the
-        duration [s].
-        """
+        duration [s]."""
         wanted = frozenset(names or self.group.names)
 
         def known(known: Known) -> bool:
@@ -198,8 +233,7 @@ class GroupStage(Generic[G]):
 
     async def target(self, timeout_s: float = SETTLE_S) -> float:
         """Wait until the master reports an in-sync slave without a reason against a switchover;
-        return the duration [s].
-        """
+        return the duration [s]."""
 
         def known(known: Known) -> bool:
             master = _serving(known)
@@ -218,14 +252,19 @@ class GroupStage(Generic[G]):
 
     # -- acks -------------------------------------------------------------------------------------
 
+    async def pause_load(self) -> None:
+        """Send no new requests until ``load.resume``, and wait until none is pending."""
+        self.load.pause()
+        await self.load.quiet()
+
     async def acked_again(self, timeout_s: float) -> float:
         """Wait for the ack of a request sent from now on; return the duration [s]."""
         began = time.monotonic()
-
-        def known(_: Known) -> bool:
-            return self.ledger.first_ack(began) is not None
-
-        return await self.finder.until(known, "a send to be acknowledged", timeout_s)
+        return await self.finder.until(
+            lambda _: self.ledger.first_ack(began) is not None,
+            "a send to be acknowledged",
+            timeout_s,
+        )
 
     async def restored(self, timeout_s: float) -> float:
         """Do the same as ``acked_again`` and add the duration to the judged gaps."""
@@ -261,46 +300,39 @@ def _serving(known: Known) -> str | None:
 
 Stage = GroupStage[Group]
 """Stage of a group of processes."""
-DrillFunction = Callable[[Stage], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Drill:
+class Drill(Generic[G]):
     """A fault and its expected effects."""
 
     number: str
     name: str
     title: str
-    needs: Needs
-    run: DrillFunction
-    restored_within_s: float | None
-    """Time limit for the profile ``local`` [s]; None if service may be interrupted."""
-    short: bool
+    run: Callable[[GroupStage[G]], Awaitable[None]]
+    restored_within_s: float | None = None
+    """Time limit of the group's profile [s]; None if service may be interrupted."""
+    short: bool = False
     """Whether the drill is part of continuous integration."""
     long: bool = False
     """Whether the drill takes longer than ten minutes; then ``--all`` does not include it."""
+    needs: Needs = ANY_GROUP
 
 
-REGISTERED: Final[dict[str, Drill]] = {}
+REGISTERED: Final[dict[str, Drill[Group]]] = {}
+DrillFunction = Callable[[Stage], Awaitable[None]]
 
 
 def drill(
-    number: str,
-    name: str,
-    title: str,
-    *,
-    needs: Needs = Needs(),  # noqa: B008 (a value)
-    restored_within_s: float | None = None,
-    short: bool = False,
-    long: bool = False,
+    number: str, title: str, needs: Needs, *, name: str = "", **limits: Any
 ) -> Callable[[DrillFunction], DrillFunction]:
-    """Register a function as a drill."""
+    """Register a function as a drill. name: default: that of the function. limits: the other fields
+    of ``Drill``."""
 
     def register(function: DrillFunction) -> DrillFunction:
-        assert name not in REGISTERED, f"two drills are called {name}"
-        REGISTERED[name] = Drill(
-            number, name, title, needs, function, restored_within_s, short, long
-        )
+        named = name or function.__name__.replace("_", "-")
+        assert named not in REGISTERED, f"two drills are called {named}"
+        REGISTERED[named] = Drill(number, named, title, function, needs=needs, **limits)
         return function
 
     return register

@@ -12,6 +12,7 @@ from typing import Final
 import aiohttp
 import msgpack
 
+from drills.node_group import ask_async
 from drills.positions import slot
 from drills.stage import DrillFailed, Stage
 from tidemark.formats.checkpoint import Slot
@@ -21,15 +22,15 @@ MSGPACK: Final = "application/msgpack"
 BODY_SIZE: Final = 64 << 10
 BODIES: Final = 16
 TIMEOUT_S: Final = 3.0
+MAKE_TIMEOUT_S: Final = 40.0
 GIVE_UP_S: Final = 60.0
 
 
 async def make_topic(stage: Stage) -> None:
     """Create the topic of tails on the current master."""
     node = stage.group.nodes[await stage.master()]
-    status, answer = await stage.group.ask(
-        f"{node.api_url}/v1/topics/{TOPIC}", "PUT", {"queues": 1}
-    )
+    url = f"{node.api_url}/v1/topics/{TOPIC}"
+    status, answer = await ask_async(url, "PUT", {"queues": 1}, timeout_s=MAKE_TIMEOUT_S)
     if status not in (200, 201):
         raise DrillFailed(f"the topic {TOPIC} cannot be made: {status} {answer}")
 

@@ -56,7 +56,6 @@ class Record(NamedTuple):
 
 
 def groups() -> list[dict[str, Any]]:
-    """Return all groups as in the rule files."""
     files = (yaml.safe_load((RULES / f"{name}.yml").read_text()) for name in SUBJECTS)
     return [group for file in files for group in file["groups"]]
 

@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import importlib
+import pkgutil
 
-from drills.families import (
-    consumers,
-    crashes,
-    disks,
-    intruders,
-    lease_by_hand,
-    lease_faults,
-    operators,
-    partitions,
-    pauses,
-    planned,
-    rejoining,
-    steps,
-)
+from drills.group import Group
 from drills.stage import REGISTERED, Drill
 
-FAMILIES = (
-    consumers,
-    crashes,
-    disks,
-    intruders,
-    lease_by_hand,
-    lease_faults,
-    operators,
-    partitions,
-    pauses,
-    planned,
-    rejoining,
-    steps,
-)
 
-
-def all_drills() -> Iterable[Drill]:
+def all_drills() -> list[Drill[Group]]:
     """Return all drills, by number."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
     return sorted(REGISTERED.values(), key=_order)
 
 
-def _order(found: Drill) -> tuple[int, str]:
+def _order(found: Drill[Group]) -> tuple[int, str]:
     return int(found.number.rstrip("abcd")), found.number

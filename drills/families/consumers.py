@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final
@@ -76,9 +75,8 @@ class Handled:
 
 @drill(
     "43",
-    "group-through-failovers",
     "an ordered consumer group reads through two failovers",
-    needs=Needs(nodes=3),
+    Needs(nodes=3),
     restored_within_s=6.0,
 )
 async def group_through_failovers(stage: Stage) -> None:
@@ -101,8 +99,7 @@ async def group_through_failovers(stage: Stage) -> None:
             await stage.load.acked(200)
             stage.group.start(master)
             await stage.in_sync()
-        stage.load.pause()
-        await stage.load.quiet()
+        await stage.pause_load()
         await _caught_up(stage, handled, members)
     finally:
         stage.load.resume()
@@ -137,18 +134,19 @@ async def _read(urls: list[str], number: int, handled: Handled) -> None:
 
 async def _caught_up(stage: Stage, handled: Handled, members: list[asyncio.Task[None]]) -> None:
     """Wait until all acked messages were handled."""
-    deadline = time.monotonic() + CAUGHT_UP_S
-    while True:
-        missing = [
-            ack.place for ack in stage.ledger.acked.values() if ack.place not in handled.keys
-        ]
-        if not missing:
-            return
+    missing: list[Place] = []
+
+    async def caught_up() -> bool:
         for task in members:
             if task.done():
                 task.result()
-        stage.check(
-            time.monotonic() < deadline,
-            f"{len(missing)} acked messages were not handled, the first at {missing[:1]}",
+        missing[:] = (
+            ack.place for ack in stage.ledger.acked.values() if ack.place not in handled.keys
         )
-        await asyncio.sleep(PAUSE_S)
+        return not missing
+
+    await stage.eventually(
+        caught_up,
+        lambda: f"{len(missing)} acked messages were not handled, the first at {missing[:1]}",
+        CAUGHT_UP_S,
+    )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, BinaryIO, Final
 
 from drills.faults import Fault
 from drills.positions import slot
@@ -15,48 +14,33 @@ from drills.tails import grow_tail, make_topic
 from tidemark.formats.checkpoint import Slot
 
 MIB: Final = 1 << 20
+LOG_FILE_SIZE: Final = 4 * MIB
 THREE: Final = Needs(nodes=3)
 SMALL: Final = Needs(nodes=2, disk_size=96 * MIB)
 SLOW_SYNC_MS: Final = 5000
-STATES_OF_TROUBLE: Final = ("halted", "HALTED")
 NAMED_S: Final = 20.0
 
 
-@drill(
-    "19",
-    "slow-disk",
-    "every fdatasync of one slave takes five seconds",
-    needs=THREE,
-    restored_within_s=5.0,
-)
+@drill("19", "every fdatasync of one slave takes five seconds", THREE, restored_within_s=5.0)
 async def slow_disk(stage: Stage) -> None:
     """Expect the slave to leave the set after the lag limit and to rejoin when its disk is fast
     again.
     """
-    master = await stage.master()
-    slow, other = stage.slaves(master)
-    await stage.load.acked(50)
+    master, slow, other = await stage.roles(50)
     stage.mark()
     stage.group.nodes[slow].faults.set(Fault.SYNC_DELAY_MS, SLOW_SYNC_MS)
     took = await stage.in_sync(master, other, timeout_s=20)
     await stage.acked_again(10)
-    stage.observed.restored_by = time.monotonic()
+    stage.judge_until_now()
     stage.note(f"{slow} left the set after {took:.1f} s")
     stage.group.nodes[slow].faults.clear()
     stage.note(f"and was back {await stage.in_sync(timeout_s=60):.1f} s after its disk")
 
 
-@drill(
-    "20",
-    "master-disk-full",
-    "the master's disk is full",
-    needs=SMALL,
-    restored_within_s=10.0,
-)
+@drill("20", "the master's disk is full", SMALL, restored_within_s=10.0)
 async def master_disk_full(stage: Stage) -> None:
     """Expect send errors, then a master with free space; no record may be stored partially."""
-    master = await stage.master()
-    await stage.load.acked(50)
+    master, *_ = await stage.roles(50)
     stage.mark()
     ballast = fill(stage.group.nodes[master].store_dir)
     try:
@@ -69,19 +53,11 @@ async def master_disk_full(stage: Stage) -> None:
         ballast.unlink()
 
 
-@drill(
-    "21",
-    "slave-disk-full",
-    "the only slave's disk is full",
-    needs=SMALL,
-    restored_within_s=10.0,
-)
+@drill("21", "the only slave's disk is full", SMALL, restored_within_s=10.0)
 async def slave_disk_full(stage: Stage) -> None:
     """Expect the slave to leave the set and to rejoin when it has free space, without damage."""
     await make_topic(stage)
-    master = await stage.master()
-    (slave,) = stage.slaves(master)
-    await stage.load.acked(50)
+    master, slave = await stage.roles(50)
     stage.mark()
     ballast = fill(stage.group.nodes[slave].store_dir)
     try:
@@ -97,19 +73,15 @@ async def slave_disk_full(stage: Stage) -> None:
 
 @drill(
     "22",
-    "torn-tail",
     "the end of a slave's log is torn: above, then below what it knows to be confirmed",
-    needs=Needs(nodes=3, fresh=True),
-    restored_within_s=None,
+    Needs(nodes=3, fresh=True),
 )
 async def torn_tail(stage: Stage) -> None:
     """Expect recovery to truncate a torn end above the confirm offset.
 
     Below the confirm offset, the replica must halt and must not be elected.
     """
-    master = await stage.master()
-    slave, other = stage.slaves(master)
-    await stage.load.acked(100)
+    master, slave, other = await stage.roles(100)
     stage.group.kill(slave)
     node = stage.group.nodes[slave]
     end = slot(node.store_dir, Slot.WRITTEN)
@@ -134,23 +106,17 @@ async def torn_tail(stage: Stage) -> None:
     stage.check(leader != slave, f"{slave} leads with a damaged log")
 
 
-@drill(
-    "23",
-    "bit-flip",
-    "one bit of the confirmed log of a slave is flipped",
-    needs=Needs(nodes=3, fresh=True),
-    restored_within_s=None,
-)
+@drill("23", "one bit of the confirmed log of a slave is flipped", Needs(nodes=3, fresh=True))
 async def bit_flip(stage: Stage) -> None:
     """Expect a checksum error at the return; the slave resyncs or halts, and never leads."""
-    master = await stage.master()
-    slave, other = stage.slaves(master)
-    await stage.load.acked(200)
+    master, slave, other = await stage.roles(200)
     stage.group.kill(slave)
     node = stage.group.nodes[slave]
     end = slot(node.store_dir, Slot.CONFIRM)
     at = end - 2000
-    _write(node.store_dir, at, bytes([_read(node.store_dir, at, 1)[0] ^ 0x10]))
+    with _log_at(node.store_dir, at) as file:
+        (byte,) = file.read(1)
+    _write(node.store_dir, at, bytes([byte ^ 0x10]))
     stage.group.start(slave)
     await stage.in_sync(master, other, timeout_s=20)
     named = await _named(stage, slave)
@@ -160,18 +126,10 @@ async def bit_flip(stage: Stage) -> None:
     )
 
 
-@drill(
-    "23a",
-    "stray-file",
-    "a file that is none of the log's lies in a slave's log",
-    needs=Needs(nodes=3, fresh=True),
-    restored_within_s=None,
-)
+@drill("23a", "a file that is none of the log's lies in a slave's log", Needs(nodes=3, fresh=True))
 async def stray_file(stage: Stage) -> None:
     """Expect the node to refuse to start and to name the file; without the file it starts."""
-    master = await stage.master()
-    slave, other = stage.slaves(master)
-    await stage.load.acked(50)
+    master, slave, other = await stage.roles(50)
     stage.group.kill(slave)
     await stage.in_sync(master, other, timeout_s=20)
     node = stage.group.nodes[slave]
@@ -189,36 +147,26 @@ async def stray_file(stage: Stage) -> None:
 
 async def _named(stage: Stage, name: str) -> str:
     """Wait until a node reports that it is halted or was resynced; return its state and reason."""
-    deadline = time.monotonic() + NAMED_S
-    while True:
-        status = await stage.group.status(name)
-        for node in status.get("nodes") or ():
-            # The reason of an in-sync node is a service that has not started; the damage is
-            # repaired.
-            if node.get("node") != name or node.get("state") == "in-sync":
-                continue
-            if node.get("reason"):
-                return f"{node.get('state')}: {node['reason']}"
-        stage.check(time.monotonic() < deadline, f"{name} does not say what is wrong with it")
-        await asyncio.sleep(0.2)
+    found: dict[str, Any] = {}
+
+    async def named() -> bool:
+        found.update(await stage.group.entry(name, name))
+        # The reason of an in-sync node is a service that has not started; the damage is repaired.
+        return bool(found.get("reason")) and found.get("state") != "in-sync"
+
+    what = f"{name} does not say what is wrong with it"
+    await stage.eventually(named, lambda: what, NAMED_S)
+    return f"{found['state']}: {found['reason']}"
 
 
-def _file(store_dir: Path, at: int) -> tuple[Path, int]:
-    """Return the log file that contains a physical offset, and the position in the file."""
-    size = 4 * MIB
-    start = at - at % size
-    return store_dir / "commitlog" / f"{start:020d}", at - start
+def _log_at(store_dir: Path, at: int) -> BinaryIO:
+    """Open the log file that contains a physical offset, there."""
+    place = at % LOG_FILE_SIZE
+    file = (store_dir / "commitlog" / f"{at - place:020d}").open("r+b")
+    file.seek(place)
+    return file
 
 
 def _write(store_dir: Path, at: int, data: bytes) -> None:
-    path, place = _file(store_dir, at)
-    with path.open("r+b") as file:
-        file.seek(place)
+    with _log_at(store_dir, at) as file:
         file.write(data)
-
-
-def _read(store_dir: Path, at: int, size: int) -> bytes:
-    path, place = _file(store_dir, at)
-    with path.open("rb") as file:
-        file.seek(place)
-        return file.read(size)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 import time
 from random import Random
 from typing import Final
 
 from drills.group import DrillNode
-from drills.intruder import Intruder
+from drills.hostile_peer import HostilePeer
 from drills.positions import slot
 from drills.stage import Needs, Stage, drill
 from services.ha.wire import payloads
-from services.ha.wire.frames import FrameType, encode
-from services.ha.wire.handshake import Identity
+from services.ha.wire.frames import BadFrame, Frame, FrameType, encode
+from services.ha.wire.handshake import Identity, Refused
 from services.ha.wire.payloads import Ack, Append, Hello
 from services.ha.wire.versions import SPOKEN
 from tidemark.formats.checkpoint import Slot
@@ -24,6 +26,7 @@ THREE: Final = Needs(nodes=3)
 ROGUE: Final = "66" * 16
 HUGE: Final = (1 << 62) - 1
 FUZZ_S: Final = 60.0
+TIMEOUT_S: Final = 3.0
 GROWTH_MAX: Final = 16 << 20
 LINES_MAX: Final = 8
 """Maximum number of log lines about peers during the minute of fuzzing.
@@ -35,9 +38,8 @@ LOG_FILE_SIZE: Final = 4 << 20
 
 @drill(
     "31",
-    "same-name-twice",
     "a second ha and a second broker are started on the master's store",
-    needs=TWO,
+    TWO,
     restored_within_s=1.5,
 )
 async def same_name_twice(stage: Stage) -> None:
@@ -49,12 +51,9 @@ async def same_name_twice(stage: Stage) -> None:
     for service in ("ha", "broker"):
         path = node.directory / f"second-{service}.toml"
         text = (node.directory / f"{service}.toml").read_text(encoding="utf-8")
-        lines = [
-            "admin_port = 0" if line.startswith("admin_port") else line
-            for line in text.splitlines()
-        ]
-        lines = ["port = 0" if line.startswith("port") else line for line in lines]
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        path.write_text(
+            re.sub(r"^(admin_port|port)\b.*", r"\1 = 0", text, flags=re.MULTILINE), encoding="utf-8"
+        )
         second = ChildProcess(
             node.directory / f"second-{service}.log",
             environment=node.processes[service].environment,
@@ -67,15 +66,14 @@ async def same_name_twice(stage: Stage) -> None:
         state = "waits" if second.is_alive else "has ended"
         stage.note(f"the second {second.log_path.stem.removeprefix('second-')} {state}")
         second.kill()
-    stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+    stage.check_epoch(epoch)
     stage.check(await stage.master() == master, "another node is master")
 
 
 @drill(
     "32",
-    "rogue-client",
     "strangers, foreign clusters and liars speak to the master's replication port",
-    needs=THREE,
+    THREE,
     restored_within_s=1.5,
     short=True,
 )
@@ -86,27 +84,27 @@ async def rogue_client(stage: Stage) -> None:
     stage.mark()
     true = _identity(slave)
     expected = (
-        ("wrong-secret", true, b"not the secret of this group", master),
-        ("foreign-cluster", true._replace(cluster="elsewhere"), _secret(stage), master),
-        ("foreign-group", true._replace(group="g9"), _secret(stage), master),
-        ("same-name", true._replace(node=master), _secret(stage), master),
-        ("unknown-node", true._replace(node="n77"), _secret(stage), master),
-        ("file-size-differs", true._replace(file_size=8 << 20), _secret(stage), master),
+        ("wrong-secret", true, b"not the secret of this group"),
+        ("foreign-cluster", true._replace(cluster="elsewhere"), _secret(stage)),
+        ("foreign-group", true._replace(group="g9"), _secret(stage)),
+        ("same-name", true._replace(node=master), _secret(stage)),
+        ("unknown-node", true._replace(node="n77"), _secret(stage)),
+        ("file-size-differs", true._replace(file_size=8 << 20), _secret(stage)),
     )
-    for reason, identity, secret, wanted in expected:
-        async with _connect(node) as intruder:
-            refusal = await intruder.prove(identity, secret, wanted)
+    for reason, identity, secret in expected:
+        with _connect(node) as peer:
+            refusal = await _refusal(peer, identity, secret, master)
         stage.check(refusal == reason, f"{identity} got {refusal or 'welcome'}, not {reason}")
     confirm = slot(node.store_dir, Slot.CONFIRM)
     epoch = stage.epoch
-    async with _connect(node) as liar:
-        refusal = await liar.prove(true, _secret(stage), master)
+    with _connect(node) as liar:
+        refusal = await _refusal(liar, true, _secret(stage), master)
         stage.check(refusal == "", f"the secret was not believed: {refusal}")
-        hello = Hello("g0", slave, ROGUE, SPOKEN.highest, LOG_FILE_SIZE, epoch, 0, 0, 0, 0, ())
-        await liar.send(encode(payloads.frame(epoch, hello)))
-        await liar.receive()
-        await liar.send(encode(payloads.frame(epoch, Ack(HUGE, HUGE, 0))))
-        stage.check(await liar.is_closed(), "an end far beyond the master's own was believed")
+        liar.say(epoch, _hello(slave, epoch, 0))
+        await asyncio.to_thread(_answer, liar)
+        liar.say(epoch, Ack(HUGE, HUGE, 0))
+        closed = await asyncio.to_thread(liar.is_closed)
+        stage.check(closed, "an end far beyond the master's own was believed")
     written = slot(node.store_dir, Slot.WRITTEN)
     stage.check(slot(node.store_dir, Slot.CONFIRM) <= written, "confirmed beyond the log's end")
     stage.note(
@@ -116,13 +114,7 @@ async def rogue_client(stage: Stage) -> None:
     await stage.in_sync()
 
 
-@drill(
-    "33",
-    "replayed-append",
-    "an APPEND frame of an old epoch is sent to a slave",
-    needs=TWO,
-    restored_within_s=8.0,
-)
+@drill("33", "an APPEND frame of an old epoch is sent to a slave", TWO, restored_within_s=8.0)
 async def replayed_append(stage: Stage) -> None:
     """Expect FENCED or a closed connection; nothing may be appended."""
     first = await stage.master()
@@ -138,12 +130,11 @@ async def replayed_append(stage: Stage) -> None:
     node = stage.group.nodes[slave]
     for epoch in (old, stage.epoch):
         end = slot(node.store_dir, Slot.WRITTEN)
-        async with _connect(node) as intruder:
-            refusal = await intruder.prove(_identity(master), _secret(stage), slave)
+        with _connect(node) as peer:
+            refusal = await _refusal(peer, _identity(master), _secret(stage), slave)
             stage.check(refusal == "", f"the secret was not believed: {refusal}")
-            append = Append(epoch, 0, end, end, 1, 64, bytes(64))
-            await intruder.send(encode(payloads.frame(epoch, append)))
-            answer = await intruder.receive()
+            peer.say(epoch, Append(epoch, 0, end, end, 1, 64, bytes(64)))
+            answer = await asyncio.to_thread(_answer, peer)
         stage.check(
             answer is None or answer.type is FrameType.FENCED,
             f"an APPEND of epoch {epoch} was answered {answer}",
@@ -156,9 +147,8 @@ async def replayed_append(stage: Stage) -> None:
 
 @drill(
     "52",
-    "fuzzed-port",
     f"random, damaged and replayed bytes on every replication port for {FUZZ_S:.0f} s",
-    needs=THREE,
+    THREE,
     restored_within_s=2.0,
 )
 async def fuzzed_port(stage: Stage) -> None:
@@ -171,8 +161,8 @@ async def fuzzed_port(stage: Stage) -> None:
     until = time.monotonic() + FUZZ_S
     counts = await asyncio.gather(
         *(
-            _fuzz(stage, stage.group.nodes[name], Random(stage.random.random()), recording, until)
-            for name in stage.group.names
+            asyncio.to_thread(_fuzz, stage, node, Random(stage.random.random()), recording, until)
+            for node in stage.group.nodes.values()
         )
     )
     for name in stage.group.names:
@@ -187,30 +177,28 @@ async def fuzzed_port(stage: Stage) -> None:
     stage.note(f"{sum(counts)} connections")
 
 
-async def _fuzz(stage: Stage, node: DrillNode, rng: Random, recording: bytes, until: float) -> int:
+def _fuzz(stage: Stage, node: DrillNode, rng: Random, recording: bytes, until: float) -> int:
     """Open connections with bad bytes, one after another; return their number."""
     secret, wanted = _secret(stage), node.name
+    others = [name for name in stage.group.names if name != wanted]
     count = 0
     while time.monotonic() < until:
         count += 1
-        try:
-            async with _connect(node) as intruder:
-                match rng.randrange(4):
-                    case 0:
-                        await intruder.send(rng.randbytes(rng.randrange(1, 5000)))
-                    case 1:
-                        await intruder.send(recording)  # the proof is for another nonce
-                    case 2:
-                        await intruder.send(_damaged(recording, rng))
-                    case _:
-                        other = rng.choice([name for name in stage.group.names if name != wanted])
-                        identity = _identity(other)._replace(incarnation=ROGUE)
-                        if await intruder.prove(identity, secret, wanted) == "":
-                            await intruder.send(_hostile(stage, rng))
-                await intruder.receive()
-        except (OSError, TimeoutError):
-            await asyncio.sleep(0.05)
-        await asyncio.sleep(0.02)
+        # Closed connections, timeouts, refusals and bad answers are what this is for.
+        with contextlib.suppress(OSError, Refused, BadFrame), _connect(node) as peer:
+            match rng.randrange(4):
+                case 0:
+                    peer.write(rng.randbytes(rng.randrange(1, 5000)))
+                case 1:
+                    peer.write(recording)  # the proof is for another nonce
+                case 2:
+                    peer.write(_damaged(recording, rng))
+                case _:
+                    identity = _identity(rng.choice(others))
+                    peer.prove(identity, secret=secret, wanted=wanted, nodes=stage.group.names)
+                    peer.write(_hostile(stage, rng))
+            peer.receive()
+        time.sleep(0.02)
     return count
 
 
@@ -218,31 +206,19 @@ def _hostile(stage: Stage, rng: Random) -> bytes:
     """Return a frame that a peer with the secret might send: false offsets, or damaged bytes."""
     epoch = rng.choice((0, 1, max(0, stage.epoch - 1), stage.epoch))
     end = rng.randrange(1 << 40)
-    frame = encode(
-        payloads.frame(
-            epoch,
-            rng.choice(
-                (
-                    Ack(end, end, rng.randrange(1 << 32)),
-                    Append(epoch, 0, end, end, 1, 100, rng.randbytes(100)),
-                    Hello(
-                        "g0",
-                        "n1",
-                        ROGUE,
-                        SPOKEN.highest,
-                        LOG_FILE_SIZE,
-                        epoch,
-                        0,
-                        end,
-                        end,
-                        end,
-                        (),
-                    ),
-                )
-            ),
+    payload = rng.choice(
+        (
+            Ack(end, end, rng.randrange(1 << 32)),
+            Append(epoch, 0, end, end, 1, 100, rng.randbytes(100)),
+            _hello("n1", epoch, end),
         )
     )
+    frame = encode(payloads.frame(epoch, payload))
     return frame if rng.random() < 0.5 else _damaged(frame, rng)
+
+
+def _hello(name: str, epoch: int, end: int) -> Hello:
+    return Hello("g0", name, ROGUE, SPOKEN.highest, LOG_FILE_SIZE, epoch, 0, end, end, end, ())
 
 
 def _damaged(data: bytes, rng: Random) -> bytes:
@@ -253,15 +229,30 @@ def _damaged(data: bytes, rng: Random) -> bytes:
 
 
 async def _recorded_handshake(stage: Stage, name: str) -> bytes:
-    """Return the bytes of a successful handshake."""
-    slave = stage.slaves(name)[0]
-    async with _connect(stage.group.nodes[name]) as intruder:
-        await intruder.prove(_identity(slave), _secret(stage), name)
-        return bytes(intruder.sent)
+    with _connect(stage.group.nodes[name]) as peer:
+        await _refusal(peer, _identity(stage.slaves(name)[0]), _secret(stage), name)
+        return bytes(peer.sent)
 
 
-def _connect(node: DrillNode) -> Intruder:
-    return Intruder(node.host, node.ports["replication"])
+async def _refusal(peer: HostilePeer, own: Identity, secret: bytes, wanted: str) -> str:
+    """Do the handshake; return "" if the node accepted it, else the code of the refusal."""
+    nodes = (own.node, wanted)
+    try:
+        await asyncio.to_thread(peer.prove, own, secret=secret, wanted=wanted, nodes=nodes)
+    except Refused as refused:
+        return refused.reason.code
+    return ""
+
+
+def _answer(peer: HostilePeer) -> Frame | None:
+    """Return the next frame; None if the node closed the connection or sends nothing."""
+    with contextlib.suppress(TimeoutError, BadFrame):
+        return peer.receive()
+    return None
+
+
+def _connect(node: DrillNode) -> HostilePeer:
+    return HostilePeer(node.host, node.ports["replication"], timeout_s=TIMEOUT_S)
 
 
 def _identity(name: str) -> Identity:

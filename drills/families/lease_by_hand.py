@@ -9,7 +9,7 @@ from typing import Final
 from drills.stage import Needs, Stage, drill
 
 WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
-WITH_API_ALONE: Final = Needs(nodes=3, cuts=True, lease="kubernetes", fresh=True)
+WITH_API_ALONE: Final = WITH_API._replace(fresh=True)
 WITHOUT_MASTER_S: Final = 8.0
 ORDER_S: Final = 15.0
 STRANGER: Final = f"n9/{'9' * 32}/{'9' * 16}"
@@ -18,10 +18,8 @@ NOTE_ANNOTATION: Final = "example.org/note"
 
 @drill(
     "34",
-    "lease-deleted",
     "the lease is deleted while the master lives; then again, with one slave silent",
-    needs=WITH_API_ALONE,
-    restored_within_s=None,
+    WITH_API_ALONE,
 )
 async def lease_deleted(stage: Stage) -> None:
     """Expect the lease to be recreated with the next epoch if every member promises it.
@@ -33,11 +31,7 @@ async def lease_deleted(stage: Stage) -> None:
     await stage.load.acked(50)
     at = stage.mark()
     await server.delete()
-    await stage.finder.until(
-        lambda known: max(status.epoch for status in known.newest.values()) > epoch,
-        "an epoch after the deleted one",
-        20,
-    )
+    await stage.finder.until(lambda _: stage.epoch > epoch, "an epoch after the deleted one", 20)
     await stage.acked_again(20)
     stage.gap_since(at)
     stage.check(await server.read() is not None, "there is no lease")
@@ -51,19 +45,12 @@ async def lease_deleted(stage: Stage) -> None:
     deleted = time.monotonic()
     await stage.pass_time(WITHOUT_MASTER_S)
     stage.check(await server.read() is None, "a node created the lease without all promises")
-    late = [ack for ack in stage.ledger.acks() if ack.sent_at > deleted + stage.fenced_s + 0.5]
-    stage.check(not late, f"{len(late)} sends were acknowledged without a lease")
+    _check_no_ack(stage, deleted, "without a lease")
     stage.group.resume(silent)
     await _recreate(stage)
 
 
-@drill(
-    "35",
-    "lease-deleted-no-master",
-    "the lease is deleted while all nodes are off",
-    needs=WITH_API_ALONE,
-    restored_within_s=None,
-)
+@drill("35", "the lease is deleted while all nodes are off", WITH_API_ALONE)
 async def lease_deleted_no_master(stage: Stage) -> None:
     """Expect no master until an operator runs ``recreate-lease``."""
     server = stage.lease_server
@@ -80,13 +67,7 @@ async def lease_deleted_no_master(stage: Stage) -> None:
     await _recreate(stage, in_sync=",".join(stage.group.names))
 
 
-@drill(
-    "36",
-    "lease-edited",
-    "an operator writes another holder into the lease",
-    needs=WITH_API,
-    restored_within_s=8.0,
-)
+@drill("36", "an operator writes another holder into the lease", WITH_API, restored_within_s=8.0)
 async def lease_edited(stage: Stage) -> None:
     """Expect the master to stop at its next renewal, and a takeover when the edited lease ends."""
     server = stage.lease_server
@@ -99,22 +80,12 @@ async def lease_edited(stage: Stage) -> None:
         found["spec"]["holderIdentity"] = STRANGER
         if await server.write(found):
             break
-    await stage.finder.until(
-        lambda known: max(status.epoch for status in known.newest.values()) > epoch,
-        "a next epoch",
-        20,
-    )
+    await stage.finder.until(lambda _: stage.epoch > epoch, "a next epoch", 20)
     await stage.acked_again(20)
     stage.note(f"{master} led; {await stage.master()} leads in epoch {stage.epoch}")
 
 
-@drill(
-    "47",
-    "lease-restored",
-    "the lease is restored from a backup of before a failover",
-    needs=WITH_API_ALONE,
-    restored_within_s=None,
-)
+@drill("47", "the lease is restored from a backup of before a failover", WITH_API_ALONE)
 async def lease_restored(stage: Stage) -> None:
     """Expect no renewal or candidacy on a lease that went back, until ``recreate-lease``."""
     server = stage.lease_server
@@ -131,8 +102,7 @@ async def lease_restored(stage: Stage) -> None:
     await server.create(backup)
     went_back = time.monotonic()
     await stage.pass_time(WITHOUT_MASTER_S)
-    late = [ack for ack in stage.ledger.acks() if ack.sent_at > went_back + stage.fenced_s + 0.5]
-    stage.check(not late, f"{len(late)} sends were acknowledged under a lease that went back")
+    _check_no_ack(stage, went_back, "under a lease that went back")
     reasons = "; ".join(stage.finder.described())
     stage.note(f"epoch {epoch} restored over {newest}; after {WITHOUT_MASTER_S:.0f} s: {reasons}")
     await _recreate(stage)
@@ -140,9 +110,8 @@ async def lease_restored(stage: Stage) -> None:
 
 @drill(
     "49",
-    "third-party-edits",
     "another program keeps editing an annotation of the lease",
-    needs=WITH_API,
+    WITH_API,
     restored_within_s=1.5,
 )
 async def third_party_edits(stage: Stage) -> None:
@@ -157,23 +126,20 @@ async def third_party_edits(stage: Stage) -> None:
         found["metadata"].setdefault("annotations", {})[NOTE_ANNOTATION] = str(number)
         edits += await server.write(found)
         await asyncio.sleep(0.1)
-    stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+    stage.check_epoch(epoch)
     stage.note(f"{edits} edits by a third party, none of which cost anything")
+
+
+def _check_no_ack(stage: Stage, since: float, how: str) -> None:
+    late = [ack for ack in stage.ledger.acks() if ack.sent_at > since + stage.fenced_s + 0.5]
+    stage.check(not late, f"{len(late)} sends were acknowledged {how}")
 
 
 async def _recreate(stage: Stage, **more: object) -> None:
     """Run ``recreate-lease`` and wait for a master. more: arguments of the command."""
-    name = stage.group.names[0]
     epoch = stage.epoch
-    deadline = time.monotonic() + ORDER_S
-    while True:
-        status, answer = await stage.group.command(name, "recreate-lease", **more)
-        if status == 200:
-            break
-        # All nodes must respond, but one may have just started.
-        late = time.monotonic() > deadline
-        stage.check(not late, f"recreate-lease was answered {status} {answer}")
-        await asyncio.sleep(0.5)
+    # All nodes must respond, but one may have just started.
+    answer = await stage.ordered(stage.group.names[0], "recreate-lease", ORDER_S, **more)
     await stage.acked_again(30)
     stage.check(stage.epoch > epoch, f"the new lease has epoch {stage.epoch}, the old {epoch}")
     stage.note(f"recreate-lease: {answer}; {await stage.master()} leads")

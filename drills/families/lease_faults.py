@@ -15,9 +15,8 @@ FAULTY_S: Final = 12.0
 
 @drill(
     "10",
-    "lost-lease-answers",
     "the lease takes the master's writes, and the answers are lost",
-    needs=WITH_API,
+    WITH_API,
     restored_within_s=6.0,
 )
 async def lost_lease_answers(stage: Stage) -> None:
@@ -31,11 +30,11 @@ async def lost_lease_answers(stage: Stage) -> None:
     version = await _in_sync_version(stage, master)
     await stage.load.acked(50)
     stage.mark()
-    await server.faults(
-        drop_answers=1,
-        only_methods=["PUT"],
-        only_from=[stage.group.nodes[master].host],
-    )
+    only: dict[str, object] = {
+        "only_methods": ["PUT"],
+        "only_from": [stage.group.nodes[master].host],
+    }
+    await server.faults(drop_answers=1, **only)
     stage.group.kill(slave)
     await stage.in_sync(master, other, timeout_s=15)
     await stage.acked_again(10)
@@ -43,30 +42,19 @@ async def lost_lease_answers(stage: Stage) -> None:
     if await stage.master() == master:
         stage.check(after == version + 1, f"the set's version went from {version} to {after}")
     stage.note(f"{slave} was removed once, version {version} to {after}, with every answer lost")
-    await server.faults()
     # Second part: the write that adds a member is applied long after it was sent.
-    await server.faults(
-        apply_late_ms=1500,
-        only_methods=["PUT"],
-        only_from=[stage.group.nodes[master].host],
-    )
-    stage.observed.restored_by = time.monotonic()
+    await server.faults(apply_late_ms=1500, **only)
+    stage.judge_until_now()
     stage.group.start(slave)
     await stage.pass_time(4.0)
     await server.faults()
 
 
-@drill(
-    "11",
-    "lease-down",
-    f"the lease is unreachable for {DOWN_S:.0f} s",
-    needs=WITH_API,
-)
+@drill("11", f"the lease is unreachable for {DOWN_S:.0f} s", WITH_API)
 async def lease_down(stage: Stage) -> None:
     """Expect the master to stop by its deadline, and no other until the lease is reachable."""
     server = stage.lease_server
-    master = await stage.master()
-    await stage.load.acked(50)
+    master, *_ = await stage.roles(50)
     at = stage.mark()
     await server.faults(drop_requests=1)
     await stage.pass_time(DOWN_S)
@@ -83,9 +71,8 @@ async def lease_down(stage: Stage) -> None:
 
 @drill(
     "12",
-    "lease-errors",
     "the lease answers 409, 429 or 500 to 30 % of all requests",
-    needs=WITH_API,
+    WITH_API,
     restored_within_s=6.0,
 )
 async def lease_errors(stage: Stage) -> None:
@@ -105,11 +92,7 @@ async def lease_errors(stage: Stage) -> None:
 
 
 @drill(
-    "13",
-    "slow-lease",
-    "every request to the lease takes most of its time-out",
-    needs=WITH_API,
-    restored_within_s=1.5,
+    "13", "every request to the lease takes most of its time-out", WITH_API, restored_within_s=1.5
 )
 async def slow_lease(stage: Stage) -> None:
     """Expect the same master throughout."""
@@ -118,17 +101,11 @@ async def slow_lease(stage: Stage) -> None:
     stage.mark()
     await server.faults(delay_ms=stage.times.request_timeout_ms * 6 // 10)
     await stage.pass_time(FAULTY_S)
-    stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+    stage.check_epoch(epoch)
     await server.faults()
 
 
-@drill(
-    "48",
-    "candidate-loses",
-    "a candidate loses against the old master's write",
-    needs=WITH_API,
-    restored_within_s=8.0,
-)
+@drill("48", "a candidate loses against the old master's write", WITH_API, restored_within_s=8.0)
 async def candidate_loses(stage: Stage) -> None:
     """Expect the loser to follow within a second and to ack again."""
     server = stage.lease_server

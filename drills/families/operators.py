@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import Final
 
 from drills.positions import slot
@@ -18,22 +16,18 @@ ORDER_S: Final = 15.0
 
 @drill(
     "45",
-    "unclean-failover",
     "an operator makes a node master that lacks confirmed bytes",
-    needs=Needs(nodes=3, min_in_sync=1, fresh=True),
+    Needs(nodes=3, min_in_sync=1, fresh=True),
 )
 async def unclean_failover(stage: Stage) -> None:
     """Expect the dry run to report the exact number of lost bytes, and exactly that loss."""
     await make_topic(stage)
-    master = await stage.master()
-    behind, other = stage.slaves(master)
-    await stage.load.acked(50)
+    master, behind, other = await stage.roles(50)
     stage.group.kill(behind)
     await stage.in_sync(master, other, timeout_s=20)
     await stage.load.acked(200)
     await grow_tail(stage, master, 4 * MIB)
-    stage.load.pause()
-    await stage.load.quiet()
+    await stage.pause_load()
     status, answer = await stage.group.command(master, "pause")
     stage.check(status == 200, f"pause was answered {status} {answer}")
     stores = {name: stage.group.nodes[name].store_dir for name in (master, other)}
@@ -65,16 +59,10 @@ async def unclean_failover(stage: Stage) -> None:
     stage.check(status != 200, f"it was done without the group's name: {refused}")
     # Before the command: a consumer that reads the shorter queues must not count it as a violation.
     stage.expect_loss_from(own_end)
-    deadline = time.monotonic() + ORDER_S
-    while True:
-        status, done = await stage.group.command(
-            behind, "failover", to=behind, group=GROUP, old_master_stopped=True
-        )
-        if status == 200:
-            break
-        # The node waits for the lease duration, counted from its own start.
-        stage.check(time.monotonic() < deadline, f"failover was answered {status} {done}")
-        await asyncio.sleep(0.5)
+    # The node waits for the lease duration, counted from its own start.
+    await stage.ordered(
+        behind, "failover", ORDER_S, to=behind, group=GROUP, old_master_stopped=True
+    )
     await stage.group.command(behind, "resume")
     stage.group.kill(other)
     stage.load.resume()

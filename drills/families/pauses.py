@@ -11,7 +11,7 @@ from typing import Final
 from drills.faults import Fault
 from drills.patient import patient_send, patient_sends
 from drills.positions import slot
-from drills.stage import MS, DrillFailed, Needs, Stage, drill
+from drills.stage import Needs, Stage, drill
 from tidemark.formats.checkpoint import Slot
 
 TWO: Final = Needs(nodes=2)
@@ -33,22 +33,19 @@ LONG_STALLS_S: Final = (10, 60, 600)
 
 @drill(
     "4",
-    "pause-master",
     "the master is stopped (SIGSTOP) for two lease times, and goes on",
-    needs=TWO,
+    TWO,
     restored_within_s=6.0,
     short=True,
 )
 async def pause_master(stage: Stage) -> None:
     """Expect every message acked after the pause to be in the successor's log."""
-    master = await stage.master()
-    await stage.load.acked(100)
+    master, *slaves = await stage.roles(100)
     # Half of the messages are appended but not acked when the master stops, because the slave's
     # disk is slow. The other half are sent later and wait in the socket buffers of the master.
-    node, slave = stage.group.nodes[master], stage.group.nodes[stage.slaves(master)[0]]
+    node, slave = stage.group.nodes[master], stage.group.nodes[slaves[0]]
     slave.faults.set(Fault.SYNC_DELAY_MS, SLOW_SYNC_MS)
-    stage.load.pause()
-    await stage.load.quiet()
+    await stage.pause_load()
     end = slot(node.store_dir, Slot.WRITTEN)
     sending = patient_sends(stage, master, PATIENT // 2)
     await stage.finder.until(
@@ -73,20 +70,18 @@ async def pause_master(stage: Stage) -> None:
 
 @drill(
     "5",
-    "pause-before-answer",
     "the master is stopped between the confirmation of a send and its answer",
-    needs=TWO,
+    TWO,
     restored_within_s=6.0,
 )
 async def pause_before_answer(stage: Stage) -> None:
     """Expect the late ack to be valid because the record is in the successor's log."""
-    master = await stage.master()
-    await stage.load.acked(50)
-    stage.load.pause()
-    await stage.load.quiet()
+    master, *_ = await stage.roles(50)
+    await stage.pause_load()
     stage.group.nodes[master].faults.set(Fault.STOP_BEFORE_ANSWER, 1)
     sending = asyncio.create_task(patient_send(stage, master, PROBE_KEY))
-    await _stopped(stage, master)
+    broker = stage.group.nodes[master].processes["broker"]
+    await stage.finder.until(lambda _: broker.is_paused, "the broker to stop before an answer", 5)
     stage.group.pause(master)
     stage.load.resume()
     stage.mark()
@@ -100,9 +95,8 @@ async def pause_before_answer(stage: Stage) -> None:
 
 @drill(
     "14",
-    "wall-clock-steps",
     "the master's wall clock is set an hour ahead, then an hour back",
-    needs=TWO,
+    TWO,
     restored_within_s=1.5,
 )
 async def wall_clock_steps(stage: Stage) -> None:
@@ -112,14 +106,13 @@ async def wall_clock_steps(stage: Stage) -> None:
     for step in (HOUR_MS, 0, -HOUR_MS, 0):
         stage.group.nodes[master].faults.set(Fault.WALL_STEP_MS, step)
         await stage.load.acked(100)
-    stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+    stage.check_epoch(epoch)
 
 
 @drill(
     "15",
-    "suspend-master",
     "the master's machine sleeps for a minute, by its boot-time clock",
-    needs=Needs(nodes=2, fresh=True),
+    Needs(nodes=2, fresh=True),
     restored_within_s=6.0,
 )
 async def suspend_master(stage: Stage) -> None:
@@ -141,9 +134,8 @@ async def suspend_master(stage: Stage) -> None:
 
 @drill(
     "16",
-    "stalled-loop",
     "the loop of the master's ha, then of its broker, stands still past the deadline",
-    needs=TWO,
+    TWO,
     restored_within_s=7.0,
 )
 async def stalled_loop(stage: Stage) -> None:
@@ -176,9 +168,8 @@ async def stalled_loop(stage: Stage) -> None:
 
 @drill(
     "53",
-    "short-stalls",
     "broker, reput and ha of the master are stopped for a second each, one after another",
-    needs=TWO,
+    TWO,
     restored_within_s=3.0,
     short=True,
 )
@@ -208,41 +199,36 @@ async def short_stalls(stage: Stage) -> None:
 
 @drill(
     "54",
-    "hung-reput",
     "reput of the master is stopped, and goes on a lease time after another is master",
-    needs=TWO,
+    TWO,
     restored_within_s=6.0,
     short=True,
 )
 async def hung_reput(stage: Stage) -> None:
     """Expect another master; a switchover back works as soon as the reput runs again."""
-    master = await stage.master()
-    await stage.load.acked(50)
+    master, *_ = await stage.roles(50)
     stage.mark()
     stage.group.pause(master, "reput")
     new = await stage.successor(master, 20)
     await stage.acked_again(20)
-    stage.observed.restored_by = time.monotonic()
+    stage.judge_until_now()
     status, answer = await stage.group.command(new, "switchover", to=master)
     stage.check(status != 200, f"a switch to the node whose reput hangs was answered {answer}")
     await stage.pass_time(stage.lease_s)
-    stage.check(await stage.master() == new, f"{new} is not the master any more")
+    await stage.check_master(new)
     stage.group.resume(master, "reput")
     await stage.in_sync()
     # The other node learns it with a heartbeat; stalls are forgotten only after eight leases.
-    deadline = time.monotonic() + stage.lease_s * stage.finder.pace.now
-    while (await stage.group.command(new, "switchover", to=master))[0] != 200:
-        stage.check(time.monotonic() < deadline, f"a switch back to {master} is refused")
-        await asyncio.sleep(stage.times.heartbeat_ms / MS)
+    lease_s = stage.lease_s * stage.finder.pace.now
+    await stage.ordered(new, "switchover", lease_s, to=master)
     await stage.acked_again(20)
     stage.check(await stage.master() == master, f"{master} handed the lease back")
 
 
 @drill(
     "55",
-    "repeated-stalls",
     f"broker, reput and ha of the master are stopped {REPEATS} times for {STALL_S} s each",
-    needs=TWO,
+    TWO,
     restored_within_s=6.0,
 )
 async def repeated_stalls(stage: Stage) -> None:
@@ -272,9 +258,9 @@ async def repeated_stalls(stage: Stage) -> None:
 def _long_stalls(number: str, service: str) -> None:
     @drill(
         number,
-        f"long-stalls-{service}",
         f"{service} of the master is stopped for {', '.join(map(str, LONG_STALLS_S))} s",
-        needs=TWO,
+        TWO,
+        name=f"long-stalls-{service}",
         restored_within_s=6.0,
         long=True,
     )
@@ -293,21 +279,11 @@ def _long_stalls(number: str, service: str) -> None:
             stage.group.resume(master, service)
             await stage.in_sync()
             await stage.pass_time(2 * stage.lease_s)
-            stage.check(await stage.master() == new, f"{new} is not the master any more")
-            stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+            await stage.check_master(new)
+            stage.check_epoch(epoch)
             gaps.append(stage.gap_since(at))
             stage.note(f"{stall_s} s: {gaps[-1]:.1f} s without an ack")
 
 
 for _number, _service in (("56a", "broker"), ("56b", "reput"), ("56c", "ha")):
     _long_stalls(_number, _service)
-
-
-async def _stopped(stage: Stage, name: str) -> None:
-    """Wait until the broker of a node has stopped itself."""
-    service = stage.group.nodes[name].processes["broker"]
-    for _ in range(100):
-        if service.is_paused:
-            return
-        await asyncio.sleep(0.05)
-    raise DrillFailed(f"the broker of {name} did not stop before an answer")

@@ -21,9 +21,8 @@ TIMED: Final = frozenset({"ack-timeout", "unreachable"})
 
 @drill(
     "38",
-    "switchover",
     f"{SWITCHES} planned switches under load",
-    needs=Needs(nodes=2),
+    Needs(nodes=2),
     restored_within_s=SWITCH_S,
     short=True,
 )
@@ -69,9 +68,8 @@ def _is_due(stage: Stage, request: Request) -> bool:
 
 @drill(
     "37",
-    "rolling-restart",
     "all nodes are restarted one after another, the master last, then the master first",
-    needs=Needs(nodes=3),
+    Needs(nodes=3),
     restored_within_s=2.0,
 )
 async def rolling_restart(stage: Stage) -> None:

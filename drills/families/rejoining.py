@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Final
 
@@ -20,24 +19,21 @@ BEHIND: Final = 24 * MIB
 
 @drill(
     "28",
-    "long-tail",
     "a master that was cut off returns with 100 MiB that no other node has",
-    needs=Needs(nodes=3, cuts=True),
-    restored_within_s=None,
+    Needs(nodes=3, cuts=True),
 )
 async def long_tail(stage: Stage) -> None:
     """Expect the node to truncate at the divergence point, keep the tail and rejoin the set."""
     await make_topic(stage)
-    master = await stage.master()
-    await stage.load.acked(50)
-    cut_apart(stage.group.network, master, stage.slaves(master))
+    master, *slaves = await stage.roles(50)
+    cut_apart(stage.group.network, master, slaves)
     grown = await grow_tail(stage, master, TAIL_SIZE)
     stage.mark()
     stage.group.kill(master)
     stage.group.network.heal()
     await stage.successor(master, 20)
     await stage.acked_again(20)
-    stage.observed.restored_by = time.monotonic()
+    stage.judge_until_now()
     await stage.load.acked(100)
     returned = time.monotonic()
     stage.group.start(master)
@@ -54,10 +50,8 @@ async def long_tail(stage: Stage) -> None:
 
 @drill(
     "29",
-    "overtaken-by-retention",
     "a slave returns after the master's retention has passed its end",
-    needs=Needs(nodes=2, log_size_max=12 * MIB),
-    restored_within_s=None,
+    Needs(nodes=2, log_size_max=12 * MIB),
 )
 async def overtaken_by_retention(stage: Stage) -> None:
     """Expect the slave to be resynced as a new member and to join the set."""
@@ -70,10 +64,11 @@ async def overtaken_by_retention(stage: Stage) -> None:
     await stage.in_sync(master, timeout_s=20)
     await grow_tail(stage, master, 3 * BEHIND)
     end = _first_offset(stage, slave, last=True)
-    deadline = time.monotonic() + 60
-    while _first_offset(stage, master) <= end:
-        stage.check(time.monotonic() < deadline, "retention let no file go")
-        await asyncio.sleep(0.2)
+
+    async def is_gone() -> bool:
+        return _first_offset(stage, master) > end
+
+    await stage.eventually(is_gone, lambda: "retention let no file go", 60)
     stage.group.start(slave)
     took = await stage.in_sync(timeout_s=REJOIN_S)
     after = await _incarnation(stage, master, slave)
@@ -83,10 +78,8 @@ async def overtaken_by_retention(stage: Stage) -> None:
 
 @drill(
     "30",
-    "replaced-volume",
     "the volume of the only slave is replaced by an empty one while the master is down",
-    needs=Needs(nodes=2),
-    restored_within_s=None,
+    Needs(nodes=2),
 )
 async def replaced_volume(stage: Stage) -> None:
     """Expect an empty volume never to become master; the complete one does and is copied to it."""
@@ -113,9 +106,8 @@ async def replaced_volume(stage: Stage) -> None:
 
 @drill(
     "40",
-    "lost-volume-all-off",
     "all nodes off, and the volume of one member of the set is lost",
-    needs=Needs(nodes=3),
+    Needs(nodes=3),
     restored_within_s=20.0,
 )
 async def lost_volume_all_off(stage: Stage) -> None:
@@ -135,35 +127,40 @@ async def lost_volume_all_off(stage: Stage) -> None:
 
 @drill(
     "40a",
-    "foreign-cluster",
     "a slave returns with the name of another cluster in its settings",
-    needs=Needs(nodes=3, fresh=True),
+    Needs(nodes=3, fresh=True),
 )
 async def foreign_cluster(stage: Stage) -> None:
     """Expect both sides to refuse the connection, and the master to report it.
 
     With its own cluster name the node can rejoin.
     """
-    master = await stage.master()
-    slave, other = stage.slaves(master)
-    await stage.load.acked(50)
+    master, slave, other = await stage.roles(50)
     stage.group.kill(slave)
     await stage.in_sync(master, other, timeout_s=20)
     node = stage.group.nodes[slave]
     node.join({**stage.group.table, "name": "elsewhere"})
     stage.group.start(slave)
-    deadline = time.monotonic() + NAMED_S
-    while "belongs to node" not in node.processes["ha"].log_tail():
-        stage.check(time.monotonic() < deadline, f"ha of {slave} starts on a foreign volume")
-        await asyncio.sleep(0.2)
+
+    async def refuses_volume() -> bool:
+        return "belongs to node" in node.processes["ha"].log_tail()
+
+    starts = f"ha of {slave} starts on a foreign volume"
+    await stage.eventually(refuses_volume, lambda: starts, NAMED_S)
     stage.note(f"on its volume {slave} does not start: it belongs to another cluster")
     stage.group.kill(slave)
     stage.group.wipe(slave)
     stage.group.start(slave)
-    deadline = time.monotonic() + NAMED_S
-    while "foreign-cluster" not in (reason := await _reason(stage, master, slave)):
-        stage.check(time.monotonic() < deadline, f"{master} says of {slave}: {reason or 'nothing'}")
-        await asyncio.sleep(0.2)
+    reason = ""
+
+    async def is_foreign() -> bool:
+        nonlocal reason
+        reason = str((await stage.group.entry(master, slave)).get("reason") or "")
+        return "foreign-cluster" in reason
+
+    await stage.eventually(
+        is_foreign, lambda: f"{master} says of {slave}: {reason or 'nothing'}", NAMED_S
+    )
     stage.note(f"on an empty one {master} says of {slave}: {reason}")
     stage.check(slave not in stage.finder.known.newest[master].in_sync, "it is in the set")
     stage.group.kill(slave)
@@ -173,20 +170,8 @@ async def foreign_cluster(stage: Stage) -> None:
     stage.note(f"with its own name {slave} was back after {await stage.in_sync():.1f} s")
 
 
-async def _reason(stage: Stage, asked: str, name: str) -> str:
-    """Return the reason that one node reports for another not being in sync."""
-    for node in (await stage.group.status(asked)).get("nodes") or ():
-        if node.get("node") == name:
-            return str(node.get("reason") or "")
-    return ""
-
-
 async def _incarnation(stage: Stage, asked: str, name: str) -> str:
-    status = await stage.group.status(asked)
-    for node in status.get("nodes") or ():
-        if node.get("node") == name:
-            return str(node.get("incarnation"))
-    return ""
+    return str((await stage.group.entry(asked, name)).get("incarnation"))
 
 
 def _first_offset(stage: Stage, name: str, *, last: bool = False) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 
 from drills.faults import Fault
 from drills.namespaces import cut_apart
-from drills.stage import DrillFailed, Needs, Stage, drill
+from drills.stage import Needs, Stage, drill
 from drills.tails import grow_tail, make_topic
 
 MIB: Final = 1 << 20
@@ -24,23 +24,21 @@ CHANGES: Final = 4
 
 @drill(
     "24",
-    "crash-at-promotion",
     "a new master's process dies before each numbered step of becoming master",
-    needs=Needs(nodes=3),
+    Needs(nodes=3),
     restored_within_s=12.0,
 )
 async def crash_at_promotion(stage: Stage) -> None:
     """Expect a clean next election after a crash at each step."""
     gaps = []
     for step in PROMOTION_STEPS:
-        master = await stage.master()
-        await stage.load.acked(30)
-        for slave in stage.slaves(master):
+        master, *slaves = await stage.roles(30)
+        for slave in slaves:
             stage.group.nodes[slave].faults.arm(f"promote-{step}", "kill")
         at = stage.mark()
         stage.group.kill(master)
-        await _disarmed_one(stage, stage.slaves(master), f"promote-{step}")
-        for slave in stage.slaves(master):
+        await _disarmed_one(stage, slaves, f"promote-{step}")
+        for slave in slaves:
             stage.group.nodes[slave].faults.disarm()
         stage.group.start(master)
         await stage.acked_again(30)
@@ -53,17 +51,15 @@ async def crash_at_promotion(stage: Stage) -> None:
 
 @drill(
     "25",
-    "crash-at-cut",
     "a former master's process dies before each numbered step of cutting its tail",
-    needs=Needs(nodes=3, cuts=True),
+    Needs(nodes=3, cuts=True),
 )
 async def crash_at_cut(stage: Stage) -> None:
     """Expect the next start to complete the cut; nothing of the tail may be accepted."""
     await make_topic(stage)
     for step in CUT_STEPS:
-        master = await stage.master()
-        await stage.load.acked(30)
-        cut_apart(stage.group.network, master, stage.slaves(master))
+        master, *slaves = await stage.roles(30)
+        cut_apart(stage.group.network, master, slaves)
         await grow_tail(stage, master, TAIL_SIZE)
         stage.group.kill(master)
         stage.group.network.heal()
@@ -80,29 +76,27 @@ async def crash_at_cut(stage: Stage) -> None:
 
 
 @drill(
-    "25a",
-    "crash-at-resync",
-    "a slave's process dies before each numbered step of emptying its store",
-    needs=Needs(nodes=3),
+    "25a", "a slave's process dies before each numbered step of emptying its store", Needs(nodes=3)
 )
 async def crash_at_resync(stage: Stage) -> None:
     """Expect the next start to continue to empty the store, or to copy; never a mixed store."""
     master = await stage.master()
     slave = stage.slaves(master)[0]
     node = stage.group.nodes[slave]
+    ha = node.processes["ha"]
     for step in RESYNC_STEPS:
         await stage.load.acked(30)
         node.faults.arm(f"resync-{step}", "kill")
-        starts, deadline = node.processes["ha"].starts, time.monotonic() + ORDER_S
+        starts = ha.starts
+        deadline = time.monotonic() + ORDER_S
         # The command gets no response, because the process dies. It may also be starting.
         while node.faults.armed is not None:
             late = time.monotonic() > deadline
             stage.check(not late, f"{slave} did not come to step {step} of a resync")
             await stage.group.command(slave, "resync", group=GROUP)
             await asyncio.sleep(0.2)
-        again = node.processes["ha"]
         await stage.finder.until(
-            lambda _, again=again, starts=starts: again.starts > starts,  # type: ignore[misc]
+            lambda _, starts=starts: ha.starts > starts,  # type: ignore[misc]
             f"ha of {slave} to be started again",
             10,
         )
@@ -113,9 +107,8 @@ async def crash_at_resync(stage: Stage) -> None:
 
 @drill(
     "27",
-    "failover-in-set-change",
     "the master dies while a member is being added, before and after the set was written",
-    needs=Needs(nodes=3, cuts=True, lease="kubernetes"),
+    Needs(nodes=3, cuts=True, lease="kubernetes"),
     restored_within_s=12.0,
 )
 async def failover_in_set_change(stage: Stage) -> None:
@@ -138,9 +131,8 @@ async def failover_in_set_change(stage: Stage) -> None:
         stage.group.nodes[gone].faults.set(Fault.SYNC_DELAY_MS, 400)
         stage.group.start(gone)
         await stage.state(gone, "catchup", timeout_s=40)
-        await stage.lease_server.faults(
-            **{wrong: 1, "only_from": [address], "only_methods": ["PUT"]}
-        )
+        faults = {wrong: 1, "only_from": [address], "only_methods": ["PUT"]}
+        await stage.lease_server.faults(**faults)
         stage.group.nodes[gone].faults.set(Fault.SYNC_DELAY_MS, 0)
         # Renewals are lost too, so the master has half its lease to attempt the addition.
         await asyncio.sleep(stage.fenced_s / 2)
@@ -159,8 +151,9 @@ async def failover_in_set_change(stage: Stage) -> None:
 
 async def _disarmed_one(stage: Stage, names: list[str], step: str) -> None:
     """Wait until one of the nodes has reached its step and died."""
-    deadline = time.monotonic() + ARMED_S
-    while all(stage.group.nodes[name].faults.armed is not None for name in names):
-        if time.monotonic() > deadline:
-            raise DrillFailed(f"no process reached {step} within {ARMED_S:.0f} s")
-        await asyncio.sleep(0.02)
+
+    async def reached() -> bool:
+        return any(stage.group.nodes[name].faults.armed is None for name in names)
+
+    what = f"no process reached {step} within {ARMED_S:.0f} s"
+    await stage.eventually(reached, lambda: what, ARMED_S)

@@ -80,7 +80,6 @@ class Load:
         self.close()
 
     def close(self) -> None:
-        """Stop everything."""
         self.kill_member()
         if self._loop.is_closed():
             return

@@ -135,7 +135,6 @@ class Pipeline:
                 job.close()
 
     def close(self) -> None:
-        """Kill all running jobs."""
         for job in self._streams:
             job.close()
         self._streams.clear()

@@ -107,7 +107,6 @@ class StageCluster:
         self.close()
 
     def close(self) -> None:
-        """Kill all processes."""
         self.solo.close()
         self.pair.close()
 
@@ -117,7 +116,6 @@ class StageCluster:
         return [node.api_url for node in self.pair.nodes.values()]
 
     def targets(self) -> list[Target]:
-        """Return the targets of all processes."""
         nodes = [("g0", name, node) for name, node in self.pair.nodes.items()]
         return [
             Target(broker, name, role, node.ports[role])

@@ -19,8 +19,9 @@ from typing import Final
 
 from drills.pods.api import NoTool
 from drills.pods.cluster import Cluster, described
-from drills.pods.drilling import PodDrill, PodRunner, with_short_liveness, write_report
+from drills.pods.drilling import PodRunner, with_short_liveness, write_report
 from drills.pods.families import DRILLS
+from drills.pods.group import PodGroup
 from drills.pods.kubelet import Event
 from drills.pods.kustomize import render
 from drills.pods.objects import BadManifest, Objects
@@ -32,6 +33,7 @@ from drills.pods.starting import (
     what_is_missing,
     with_secrets,
 )
+from drills.stage import Drill
 
 HEAD: Final = ("POD", "ADDRESS", "ROLE", "READY", "RESTARTS", "")
 POLL_S: Final = 0.2
@@ -117,7 +119,9 @@ def _run(objects: Objects, out: Path, published: Sequence[Published], *, keep: b
     return 0
 
 
-def _drill(objects: Objects, drills: Sequence[PodDrill], arguments: argparse.Namespace) -> int:
+def _drill(
+    objects: Objects, drills: Sequence[Drill[PodGroup]], arguments: argparse.Namespace
+) -> int:
     out: Path = arguments.out
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -175,7 +179,6 @@ async def _until_stopped(cluster: Cluster, published: Sequence[Published]) -> No
 
 
 def one_line(message: str) -> str:
-    """Return a message on one line."""
     return " ".join(message.split())
 
 

@@ -84,7 +84,6 @@ class Api:
         await self.server.start(address, PORT, tls)
 
     async def close(self) -> None:
-        """Stop at once."""
         await self.server.close()
 
     def new_token(self, account: Account) -> str:

@@ -65,13 +65,11 @@ class ContainerProcess:
         return self._keeper.poll()
 
     def send(self, signum: signal.Signals) -> None:
-        """Send a signal to its first process."""
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signum)
 
     def send_all(self, signum: signal.Signals) -> None:
-        """Send a signal to all its processes."""
         for pid in processes_of(self.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signum)

@@ -103,7 +103,6 @@ def command_line(container: Container, defined: Mapping[str, str]) -> list[str]:
 
 
 def field_value(path: str, plan: PodPlan, placed: Placed) -> str:
-    """Return the value of a fieldRef. Raises BadManifest."""
     keyed = _KEYED.fullmatch(path)
     if keyed is not None:
         table = plan.labels if keyed[1] == "labels" else plan.annotations

@@ -6,8 +6,6 @@ The step before is ``cluster``, which runs the pods; the step after are the ``fa
 from __future__ import annotations
 
 import asyncio
-import copy
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,15 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 
-from drills.finding import Finder
 from drills.namespaces import CLIENTS
 from drills.pods.cluster import Cluster
 from drills.pods.kubelet import Event, RunningPod
-from drills.pods.objects import Manifest, Objects
+from drills.pods.objects import Manifest, changed
 from drills.pods.wiring import API_HOST
 
 STORE: Final = "/var/lib/tidemark/store"
-API_PORT: Final = "api"
 POLL_S: Final = 0.05
 ASK_S: Final = 3.0
 PROFILE: Final = "default"
@@ -38,9 +34,8 @@ class PodNode(NamedTuple):
 class PodGroup:
     """One StatefulSet."""
 
-    def __init__(self, cluster: Cluster, stateful_set: Manifest, finder: Finder | None) -> None:
-        """finder: receives the pods' addresses when they change."""
-        self.cluster, self._finder = cluster, finder
+    def __init__(self, cluster: Cluster, stateful_set: Manifest) -> None:
+        self.cluster = cluster
         self.name = str(stateful_set["metadata"]["name"])
         self.namespace = str(stateful_set["metadata"]["namespace"])
         self.names = tuple(f"{self.name}-{n}" for n in range(stateful_set["spec"]["replicas"]))
@@ -52,20 +47,12 @@ class PodGroup:
         self.table: Mapping[str, object] = {"profile": PROFILE}
 
     def pod(self, name: str) -> RunningPod:
-        """Return the current pod with this name."""
         return self.cluster.pods[name]
 
     def url(self, name: str, port: str) -> str:
         """Return the URL of a pod's port, by the name of the port in the manifest."""
         pod = self.pod(name)
         return f"http://{pod.placed.address}:{pod.plan.named_ports[port]}"
-
-    def update_addresses(self) -> None:
-        """Update the pods' addresses in the finder."""
-        if self._finder is not None:
-            for name in self.names:
-                if name in self.cluster.pods:
-                    self._finder.apis[name] = self.url(name, API_PORT)
 
     # -- actions ----------------------------------------------------------------------------------
 
@@ -86,24 +73,12 @@ class PodGroup:
 
     def apply(self, change: Callable[[dict[str, Any]], None]) -> None:
         """Apply the manifests with every StatefulSet changed."""
-        objects = []
-        for found in self.cluster.objects:
-            one = copy.deepcopy(dict(found))
-            if one["kind"] == "StatefulSet":
-                change(one)
-            objects.append(one)
-        self.cluster.apply(Objects(objects))
+        self.cluster.apply(changed(self.cluster.objects, change, "StatefulSet"))
 
     def replace(self, kind: str, name: str, change: Callable[[dict[str, Any]], None]) -> None:
         """Apply the manifests with one object changed. Raises BadManifest if it does not exist."""
         self.cluster.objects.get(kind, self.namespace, name)
-        objects = []
-        for found in self.cluster.objects:
-            one = copy.deepcopy(dict(found))
-            if (one["kind"], one["metadata"]["name"]) == (kind, name):
-                change(one)
-            objects.append(one)
-        self.cluster.apply(Objects(objects))
+        self.cluster.apply(changed(self.cluster.objects, change, kind, name))
 
     # -- queries ----------------------------------------------------------------------------------
 
@@ -120,14 +95,6 @@ class PodGroup:
     async def ready(self, timeout_s: float) -> float:
         """Wait until every pod exists, is ready and has the newest template."""
         return await self.until(self.cluster.is_rolled_out, "all pods to be ready", timeout_s)
-
-    async def ask(self, url: str) -> tuple[int, dict[str, Any]]:
-        """Return status and JSON of a GET; status 0 means that there was no response."""
-        status, text = await self.text(url)
-        try:
-            return status, json.loads(text) if text else {}
-        except ValueError:
-            return status, {}
 
     async def text(self, url: str) -> tuple[int, str]:
         """Return status and text of a GET; status 0 means that there was no response."""

@@ -179,7 +179,6 @@ class RunningPod:
         return ended.output
 
     def log_path(self, container: str) -> Path:
-        """Return the log file of a container."""
         return self._context.cluster_directory / "logs" / f"{self.plan.name}.{container}.log"
 
     # -- one container ----------------------------------------------------------------------------

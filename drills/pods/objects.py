@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
@@ -63,6 +64,17 @@ class Objects:
         if found is None:
             raise BadManifest(f"there is no {kind} {name} in namespace {namespace}")
         return found
+
+
+def changed(
+    objects: Objects, change: Callable[[dict[str, Any]], None], kind: str, name: str = ""
+) -> Objects:
+    """Return the same objects with those of a kind changed. name: of one of them; "": all."""
+    copies = [copy.deepcopy(dict(found)) for found in objects]
+    for found in copies:
+        if found["kind"] == kind and name in ("", found["metadata"]["name"]):
+            change(found)
+    return Objects(copies)
 
 
 def namespace_of(document: Manifest) -> str:

@@ -175,7 +175,6 @@ class PodPlan:
 
     @property
     def named_ports(self) -> dict[str, int]:
-        """Ports of all containers by name."""
         return {name: port for found in self.containers for name, port in found.ports.items()}
 
 

@@ -36,7 +36,6 @@ class Account(NamedTuple):
 
     @property
     def groups(self) -> frozenset[str]:
-        """Groups of the account."""
         return frozenset(
             {
                 "system:authenticated",

@@ -38,7 +38,6 @@ def is_headless(service: Manifest) -> bool:
 
 
 def members_of(service: Manifest, pods: Iterable[Member]) -> list[Member]:
-    """Return the pods that a Service currently selects."""
     spec = service["spec"]
     selector = spec.get("selector")
     return [
@@ -120,7 +119,6 @@ class Forwarder:
         self._server = await asyncio.start_server(self._take, sock=listening)
 
     async def close(self) -> None:
-        """Stop and close all connections."""
         if self._server is not None:
             self._server.close()
         for task in self._connections:

@@ -76,7 +76,6 @@ class Wiring:
                     self._forwarders.append(outside)
 
     async def close(self) -> None:
-        """Close all connections to Services."""
         for forwarder in self._forwarders:
             await forwarder.close()
 

@@ -59,7 +59,7 @@ class Pages:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.group = PodGroup(cluster, cluster.stateful_sets[0], None)
+        self.group = PodGroup(cluster, cluster.stateful_sets[0])
 
     @property
     def master(self) -> str | None:

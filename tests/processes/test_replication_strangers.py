@@ -44,7 +44,7 @@ def connected(cluster: Cluster, target: str, identity: Identity) -> Iterator[Hos
     secret = cluster.secret_path.read_bytes()
     nodes = (*cluster.names, identity.node)
     with HostilePeer(cluster.hosts[target], cluster.ports[target]["replication"]) as peer:
-        assert peer.prove(identity, secret=secret, wanted=target, nodes=nodes) is not None
+        peer.prove(identity, secret=secret, wanted=target, nodes=nodes)
         yield peer
 
 
@@ -72,7 +72,8 @@ def test_a_node_without_the_secret_gets_no_information(group: Cluster) -> None:
         assert challenge.type is FrameType.CHALLENGE
     with HostilePeer(group.hosts["n0"], group.ports["n0"]["replication"]) as peer:
         wrong = b"not the secret, but long enough"
-        assert peer.prove(claimed("n1"), secret=wrong, wanted="n0", nodes=group.names) is None
+        with pytest.raises(Refused, match="wrong-secret"):
+            peer.prove(claimed("n1"), secret=wrong, wanted="n0", nodes=group.names)
 
 
 def test_unrequested_bytes_are_appended_nowhere(group: Cluster) -> None:

@@ -6,81 +6,49 @@ times are those of the manifest, the lease's default profile and a kubelet.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from drills.pods.drilling import PodDrill
+from drills.pods.drilling import PodStage
 from drills.pods.families import crashes, planned, probing, strangers
 from drills.pods.families.limits import ELECTED_S, LOST_SLAVE_S, PLANNED_S
+from drills.pods.group import PodGroup
+from drills.stage import Drill
+
+
+def _drill(
+    number: int,
+    run: Callable[[PodStage], Awaitable[None]],
+    limit_s: float,
+    title: str,
+    *,
+    short: bool = True,
+) -> Drill[PodGroup]:
+    name = run.__name__.replace("_", "-")
+    return Drill(str(number), name, title, run, restored_within_s=limit_s, short=short)
+
 
 DRILLS: Final = (
-    PodDrill(
-        number="1",
-        name="hand-over",
-        title="the master's pod is deleted; preStop hands over",
-        run=planned.hand_over,
-        restored_within_s=PLANNED_S,
-        short=True,
+    _drill(1, planned.hand_over, PLANNED_S, "the master's pod is deleted; preStop hands over"),
+    _drill(2, planned.rolling_update, PLANNED_S, "every pod is replaced under load"),
+    _drill(3, crashes.pod_kill, ELECTED_S, "everything of the master's pod is killed at once"),
+    _drill(
+        4, strangers.wrong_secret, PLANNED_S, "a node with another secret stays out and says so"
     ),
-    PodDrill(
-        number="2",
-        name="rolling-update",
-        title="every pod is replaced under load",
-        run=planned.rolling_update,
-        restored_within_s=PLANNED_S,
-        short=True,
+    _drill(5, probing.hung, PLANNED_S, "a broker's loop stands still"),
+    _drill(7, crashes.cut_off, ELECTED_S, "the master's node loses its network"),
+    _drill(
+        8,
+        crashes.container_kill,
+        ELECTED_S,
+        "each container of a slave and of the master is killed alone",
+        short=False,
     ),
-    PodDrill(
-        number="3",
-        name="pod-kill",
-        title="everything of the master's pod is killed at once",
-        run=crashes.pod_kill,
-        restored_within_s=ELECTED_S,
-        short=True,
-    ),
-    PodDrill(
-        number="4",
-        name="wrong-secret",
-        title="a node with another secret stays out and says so",
-        run=strangers.wrong_secret,
-        restored_within_s=PLANNED_S,
-        short=True,
-    ),
-    PodDrill(
-        number="5",
-        name="hung",
-        title="a broker's loop stands still",
-        run=probing.hung,
-        restored_within_s=PLANNED_S,
-        short=True,
-    ),
-    PodDrill(
-        number="7",
-        name="cut-off",
-        title="the master's node loses its network",
-        run=crashes.cut_off,
-        restored_within_s=ELECTED_S,
-        short=True,
-    ),
-    PodDrill(
-        number="8",
-        name="container-kill",
-        title="each container of a slave and of the master is killed alone",
-        run=crashes.container_kill,
-        restored_within_s=ELECTED_S,
-    ),
-    PodDrill(
-        number="9",
-        name="upgrade-rollback",
-        title="another image, and back again",
-        run=planned.upgrade_rollback,
-        restored_within_s=PLANNED_S,
-    ),
-    PodDrill(
-        number="10",
-        name="slow-start",
-        title="a slave builds its queues on a sixtieth of a processor",
-        run=probing.slow_start,
-        restored_within_s=LOST_SLAVE_S,
-        short=True,
+    _drill(9, planned.upgrade_rollback, PLANNED_S, "another image, and back again", short=False),
+    _drill(
+        10,
+        probing.slow_start,
+        LOST_SLAVE_S,
+        "a slave builds its queues on a sixtieth of a processor",
     ),
 )

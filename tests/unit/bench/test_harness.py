@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import harness
-from bench.harness import Figure, Series, interleave, of_ratios, report
+from bench.harness import Figure, Result, Series, interleave, of_ratios, report
 
 
 def test_a_ratio_is_the_median_of_the_ratios_run_by_run() -> None:
@@ -61,7 +61,8 @@ def test_a_result_has_the_keys_that_are_promised(
     series = Series("plot", "title", "x", "y", {"line": [(1, 2.0)]})
     method = """so
         and so"""
-    status = report("name", [met, missed], method, versions={"redis": "7"}, series=[series])
+    result = Result([met, missed], method, versions={"redis": "7"}, series=[series])
+    status = report("name", result)
     assert status == 1
     assert made == [True]
     written = json.loads((tmp_path / "name.json").read_text())
@@ -99,5 +100,5 @@ def test_a_result_has_the_keys_that_are_promised(
 def test_a_quick_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(harness, "WORK_DIR", tmp_path)
-    assert report("name", [Figure("x", "s", [1.0])], "", quick=True) == 0
+    assert report("name", Result([Figure("x", "s", [1.0])], ""), quick=True) == 0
     assert not (tmp_path / "results").exists()

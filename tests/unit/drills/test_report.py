@@ -67,5 +67,6 @@ def test_two_drills_of_one_name_are_a_mistake() -> None:
     async def run(stage: Stage) -> None:
         del stage
 
+    all_drills()
     with pytest.raises(AssertionError, match="two drills"):
-        drill("1", "kill-master", "again", needs=Needs())(run)
+        drill("1", "again", Needs(), name="kill-master")(run)
