@@ -68,11 +68,10 @@ def made(pairs: int, share: float, ticks: int = TICKS) -> Load:
     high = np.floor(1e6 + produced * elapsed)
     commit = np.minimum(np.floor(1e6 + produced * (elapsed - age)), high)
     head = np.where(commit < high, at + 200_000 - (age * SECOND).astype(np.int64), 0)
-    made_tables = tables(pair_id, series_id, at, at + 200_000, (high, commit), head)
     window = Window(
-        *(made_tables[name] for name in ("positions", "series", "pairs", "logs")),
-        OFFSET_EVENTS.empty_table(),
-        GAPS.empty_table(),
+        **tables(pair_id, series_id, at, at + 200_000, (high, commit), head),
+        events=OFFSET_EVENTS.empty_table(),
+        gaps=GAPS.empty_table(),
     )
     begin, after, until = (_instant(int(at[number])) for number in (0, history - 1, total - 1))
     before = evaluate(window, rules, None, begin - timedelta(seconds=rules.period_s), after)

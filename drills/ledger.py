@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 OWED_LEVEL: Final = "replicated"
 """Messages acked at this level survive every fault that leaves one in-sync member its volume."""
@@ -47,6 +47,23 @@ class Ack(NamedTuple):
     answered_at: float
     repeated: bool
     """Whether an earlier request with this message had an unknown outcome."""
+
+    @classmethod
+    def of(
+        cls, answer: dict[str, Any], number: int, request: Request, *, repeated: bool = False
+    ) -> Ack:
+        """Return the ack of the message with a number in the answer to a send."""
+        result, reached = answer["results"][number], answer["ack"]
+        return cls(
+            Place(result["queue"], result["queue_offset"]),
+            result["physical_offset"],
+            reached["level"],
+            reached["copies"],
+            request.node,
+            request.sent_at,
+            request.ended_at,
+            repeated,
+        )
 
 
 class Request(NamedTuple):

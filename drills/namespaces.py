@@ -12,10 +12,11 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from shared.runtime.parent_death import kill_with_parent
 
@@ -28,6 +29,8 @@ CLIENTS: Final = "clients"
 """Receiver of a cut that separates a host from producers and consumers."""
 HOSTS_MAX: Final = 250
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+T = TypeVar("T")
 
 
 class NoNamespaces(Exception):
@@ -126,12 +129,12 @@ class Namespaces:
         _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", place)
         _ip("addr", "add", f"{near}/24", "dev", cable)
         _ip("link", "set", cable, "up")
-        enter = _entering(descriptor)
-        _ip("link", "set", "lo", "up", enter=enter)
-        _ip("addr", "add", f"{far}/24", "dev", "eth0", enter=enter)
-        _ip("link", "set", "eth0", "up", enter=enter)
-        _ip("route", "add", "default", "via", near, enter=enter)
-        self._hosts[name] = Host(name, far, enter)
+        entering = partial(enter, descriptor)
+        _ip("link", "set", "lo", "up", enter=entering)
+        _ip("addr", "add", f"{far}/24", "dev", "eth0", enter=entering)
+        _ip("link", "set", "eth0", "up", enter=entering)
+        _ip("route", "add", "default", "via", near, enter=entering)
+        self._hosts[name] = Host(name, far, entering)
         return self._hosts[name]
 
     def add_here(self, name: str, address: str) -> Host:
@@ -194,26 +197,35 @@ def _new_namespace() -> int:
 
     It is created in a temporary thread, so that this thread keeps its namespace.
     """
-    found: list[int] = []
 
-    def make() -> None:
-        if _LIBC.unshare(CLONE_NEWNET) == 0:
-            found.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+    def make() -> int:
+        if _LIBC.unshare(CLONE_NEWNET) != 0:
+            raise NoNamespaces("a network namespace cannot be made")
+        return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    if not found:
-        raise NoNamespaces("a network namespace cannot be made")
-    return found[0]
+    return _in_thread(make)
 
 
-def _entering(descriptor: int) -> Callable[[], None]:
-    def enter() -> None:
-        if _LIBC.setns(descriptor, CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), "setns")
+def run_in(descriptor: int, make: Callable[[], T]) -> T:
+    """Run a function in another network namespace, in a temporary thread. Raises OSError."""
 
-    return enter
+    def enter_and_make() -> T:
+        enter(descriptor)
+        return make()
+
+    return _in_thread(enter_and_make)
+
+
+def enter(descriptor: int) -> None:
+    """Move this thread to a network namespace. Raises OSError."""
+    if _LIBC.setns(descriptor, CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"enter the network: {os.strerror(number)}")
+
+
+def _in_thread(make: Callable[[], T]) -> T:
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(make).result()
 
 
 def _ip(*arguments: str, enter: Callable[[], None] | None = None) -> None:

@@ -14,7 +14,7 @@ import aiohttp
 import msgpack
 
 from drills.calls import HEADERS
-from drills.ledger import Ack, Outcome, Place, Request
+from drills.ledger import Ack, Outcome, Request
 from drills.stage import Stage
 from drills.workload import TOPIC
 
@@ -62,23 +62,9 @@ async def patient_send(stage: Stage, name: str, key: str) -> Outcome:
                 outcome = Outcome.ACKED
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         answer = {"code": type(error).__name__}
-    ended_at = time.monotonic()
-    stage.ledger.requests.append(
-        Request(FIRST_PRODUCER, sent_at, ended_at, outcome, str(answer.get("code", "")), name, 1)
-    )
+    code = str(answer.get("code", ""))
+    request = Request(FIRST_PRODUCER, sent_at, time.monotonic(), outcome, code, name, 1)
+    stage.ledger.requests.append(request)
     if outcome is Outcome.ACKED:
-        (result,) = answer["results"]
-        stage.ledger.record_ack(
-            key,
-            Ack(
-                Place(result["queue"], result["queue_offset"]),
-                result["physical_offset"],
-                answer["ack"]["level"],
-                answer["ack"]["copies"],
-                name,
-                sent_at,
-                ended_at,
-                repeated=False,
-            ),
-        )
+        stage.ledger.record_ack(key, Ack.of(answer, 0, request))
     return outcome

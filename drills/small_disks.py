@@ -9,7 +9,6 @@ import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 
 from drills.namespaces import NoNamespaces
 
@@ -25,12 +24,7 @@ class SmallDisks:
     def __enter__(self) -> SmallDisks:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for where in self._mounted:
             subprocess.run(["umount", "-l", str(where)], check=False)
 

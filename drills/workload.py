@@ -220,12 +220,13 @@ class Workload:
                 "POST", f"/v1/topics/{TOPIC}/messages", body
             )
             outcome, code = _outcome_of(status, answer)
-            ended_at = time.monotonic()
-            self.ledger.requests.append(
-                Request(producer, sent_at, ended_at, outcome, code, node, len(batch.keys))
-            )
+            ended_at, count = time.monotonic(), len(batch.keys)
+            request = Request(producer, sent_at, ended_at, outcome, code, node, count)
+            self.ledger.requests.append(request)
             if outcome is Outcome.ACKED:
-                self._record_acks(batch, answer, node, sent_at, ended_at, repeated)
+                for number, key in enumerate(batch.keys):
+                    ack = Ack.of(answer, number, request, repeated=repeated)
+                    self.ledger.record_ack(key, ack)
                 return
             if outcome is Outcome.UNKNOWN:
                 if not repeats:
@@ -241,30 +242,6 @@ class Workload:
             if self._give_up_at is not None and time.monotonic() > self._give_up_at:
                 return
             await asyncio.sleep(PAUSE_S)
-
-    def _record_acks(
-        self,
-        batch: Batch,
-        answer: dict[str, Any],
-        node: str,
-        sent_at: float,
-        ended_at: float,
-        repeated: bool,
-    ) -> None:
-        reached = answer["ack"]
-        for key, result in zip(batch.keys, answer["results"], strict=True):
-            place = Place(result["queue"], result["queue_offset"])
-            ack = Ack(
-                place,
-                result["physical_offset"],
-                reached["level"],
-                reached["copies"],
-                node,
-                sent_at,
-                ended_at,
-                repeated,
-            )
-            self.ledger.record_ack(key, ack)
 
     # -- consumers ------------------------------------------------------------------------------
 

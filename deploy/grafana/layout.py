@@ -35,12 +35,14 @@ def placed(board: Board) -> list[dashboard.Panel | dashboard.RowPanel]:
 
 def _line(line: tuple[Panel, ...], y: int, height: int) -> list[dashboard.Panel]:
     models: list[dashboard.Panel] = []
+    left = COLUMNS - sum(panel.width for panel in line)
+    share = left // max(1, sum(not panel.width for panel in line))
     x = 0
     for panel in line:
         model = draw(panel)
-        model.grid_pos = dashboard.GridPos(x=x, y=y, w=panel.width, h=height)
+        model.grid_pos = dashboard.GridPos(x=x, y=y, w=panel.width or share, h=height)
         models.append(model)
-        x += panel.width
+        x += panel.width or share
     if x != COLUMNS:
         titles = ", ".join(title(panel) for panel in line)
         raise ValueError(f"{titles} are {x} columns wide together, not {COLUMNS}")

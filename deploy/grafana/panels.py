@@ -65,10 +65,10 @@ class Column(NamedTuple):
 class Panel:
     """Properties of all kinds."""
 
-    width: int
-    """In columns; the panels of one line add up to 24."""
     shown: Query | tuple[Query, ...]
     _: KW_ONLY
+    width: int = 0
+    """In columns, of which a line has 24; 0: the same as the others of its line without a width."""
     title: str = ""
     """Only for several families, or for a special view of one; else the catalogue's title."""
     text: str = ""

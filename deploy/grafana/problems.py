@@ -51,10 +51,10 @@ def problems(width: int, count: int = MOST) -> Table:
     hidden = of_pairs("tidemark_analytics_group_hidden_lag_messages")
     worst = f"topk({count}, {age} * {WITH_STATUS})"
     return Table(
-        width,
         tuple(
             Query(each) for each in (worst, f"{drain} * {WITH_STATUS}", f"{hidden} * {WITH_STATUS}")
         ),
+        width=width,
         title="Pairs not in time",
         text="As lag analytics evaluates them, the oldest first. Age is how old the oldest unread "
         "message is; drain time is how long reading all takes. The report has the cause.",
@@ -74,4 +74,4 @@ def problems(width: int, count: int = MOST) -> Table:
 def blamed(width: int) -> Lines:
     """Return a graph of the number of pairs by the stage that delays them."""
     pairs = f"max by ({BY_PAIR}, stage) (tidemark_analytics_group_bottleneck{{{PAIR}}})"
-    return Lines(width, series(pairs, "stage", how="count"), unit=units.COUNT, stacked=True)
+    return Lines(series(pairs, "stage", how="count"), width=width, unit=units.COUNT, stacked=True)

@@ -136,11 +136,8 @@ def _operators_object() -> dict[str, Any]:
 
 
 def _as_yaml(value: dict[str, Any]) -> str:
-    """Return YAML in the given order, with lines long enough for most sentences."""
-    text: str = yaml.safe_dump(
-        value, sort_keys=False, allow_unicode=True, width=150, default_flow_style=False
-    )
-    return text
+    """Return YAML in the given order, with one line per expression and sentence."""
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=4000))
 
 
 def _table() -> str:

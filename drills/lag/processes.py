@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Final, NamedTuple, Self
 
 from drills.lag.plan import CLUSTER
@@ -36,12 +35,8 @@ class Target(NamedTuple):
     @property
     def labels(self) -> dict[str, str]:
         """Labels as set by service discovery."""
-        return {
-            "cluster": CLUSTER,
-            "broker": self.broker,
-            "replica": self.replica,
-            "service": self.service,
-        }
+        own = {"broker": self.broker, "replica": self.replica, "service": self.service}
+        return {"cluster": CLUSTER, **own}
 
 
 class StageNode(NodeProcesses):
@@ -98,12 +93,7 @@ class StageCluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

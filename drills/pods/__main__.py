@@ -19,9 +19,9 @@ from typing import Final
 
 from drills.pods.api import NoTool
 from drills.pods.cluster import Cluster, described
-from drills.pods.drilling import PodRunner, with_short_liveness, write_report
+from drills.pods.drilling import PodRunner, with_short_liveness
 from drills.pods.families import DRILLS
-from drills.pods.group import PodGroup
+from drills.pods.group import PROFILE, PodGroup
 from drills.pods.kubelet import Event
 from drills.pods.kustomize import render
 from drills.pods.objects import BadManifest, Objects
@@ -33,6 +33,7 @@ from drills.pods.starting import (
     what_is_missing,
     with_secrets,
 )
+from drills.report import page
 from drills.stage import Drill
 
 HEAD: Final = ("POD", "ADDRESS", "ROLE", "READY", "RESTARTS", "")
@@ -137,7 +138,16 @@ def _drill(
     )
     asyncio.run(runner.run(drills))
     report = out / "report.md"
-    write_report(runner.results, report, began=began, seconds=time.monotonic() - started)
+    text = page(
+        runner.results,
+        seed=seed,
+        began=began,
+        seconds=time.monotonic() - started,
+        pictures=(),
+        title="Drills on pods",
+        profile=PROFILE,
+    )
+    report.write_text(text, encoding="utf-8")
     print(f"report: {report}")
     passed = len(runner.results) == len(drills) and all(one.passed for one in runner.results)
     return 0 if passed else 1
@@ -199,8 +209,7 @@ def _what_to_try(cluster: Cluster, published: Sequence[Published]) -> str:
     for name in names[:1]:
         pod = cluster.pods[name]
         container = pod.plan.containers[0].name
-        process = pod.containers[container].process
-        assert process is not None
+        process = pod.containers[container].started
         enter = f"sudo nsenter --all --target {process.pid} --setuid {pod.plan.containers[0].user}"
         tidemark = f"{enter} env PATH=/opt/tidemark/bin:/usr/bin tidemark"
         lines += [

@@ -8,19 +8,15 @@ only on 127.0.0.1 is not reached, as on a real node.
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
 import socket
-import threading
 from typing import Final, NamedTuple
 
-from drills.namespaces import CLONE_NEWNET
+from drills.namespaces import run_in
 from drills.pods.containers import ContainerProcess
 from drills.pods.plans import Exec, Handler, HttpGet, TcpSocket
 
 BODY_SHOWN: Final = 300
 ANSWER_MAX: Final = 10_240
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Reply(NamedTuple):
@@ -75,27 +71,11 @@ async def _get(
 
 
 async def _connect(network: int, host: str, port: int) -> socket.socket:
-    made = _socket_in(network)
+    made = run_in(network, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
     try:
+        made.setblocking(False)
         await asyncio.get_running_loop().sock_connect(made, (host, port))
     except BaseException:
         made.close()
         raise
     return made
-
-
-def _socket_in(network: int) -> socket.socket:
-    """Return a socket of another network namespace, created by a temporary thread in it."""
-    made: list[socket.socket] = []
-
-    def make() -> None:
-        if _LIBC.setns(network, CLONE_NEWNET) == 0:
-            made.append(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    if not made:
-        raise OSError(ctypes.get_errno(), f"enter the network: {os.strerror(ctypes.get_errno())}")
-    made[0].setblocking(False)
-    return made[0]

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from drills.namespaces import Namespaces
 from drills.pods.api import Api, make_authority
@@ -38,6 +38,15 @@ NODE_ADDRESS: Final = "10.213.255.254"
 
 def _unchanged(plan: PodPlan) -> PodPlan:
     return plan
+
+
+class _Life(NamedTuple):
+    """What a pod has from its start to its end."""
+
+    task: asyncio.Task[None]
+    host: str
+    token: str
+    directory: Path
 
 
 class Cluster:
@@ -67,9 +76,7 @@ class Cluster:
         self._on_event = on_event
         self.wiring = Wiring(network, lambda: self.objects, self.members, published or {})
         self._scratch = directory / "scratch"
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._hosts: dict[str, str] = {}
-        self._tokens: dict[str, str] = {}
+        self._lives: dict[str, _Life] = {}
         self._templates: dict[str, Manifest] = {}
         self._current: dict[str, str] = {}
         self._keeper: asyncio.Task[None] | None = None
@@ -100,48 +107,42 @@ class Cluster:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        await self._end_control()
         for pod in self.pods.values():
             pod.kill()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        tasks = (life.task for life in self._lives.values())
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.wiring.close()
         await self.api.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def stop(self) -> None:
         """Delete all pods gracefully, the highest ordinal first, and create no new ones."""
+        await self._end_control()
+        for name in sorted(self.pods, reverse=True):
+            self.delete(name)
+            await asyncio.wait([self._lives[name].task])
+            self._remove_ended()
+            self._show()
+
+    async def _end_control(self) -> None:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
             self._keeper = None
-        for name in sorted(self.pods, reverse=True):
-            self.delete(name)
-            await asyncio.wait([self._tasks[name]])
-            self._remove_ended()
-            self._show()
 
     # -- applied objects --------------------------------------------------------------------------
 
     def apply(self, objects: Objects) -> None:
         """Apply new manifests; StatefulSets whose template has changed are rolled out."""
-        roots = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "data": {"ca.crt": self._authority},
-        }
+        roots = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"ca.crt": self._authority}}
         namespaces = {namespace_of(found) for found in objects} - {""}
-        self.objects = Objects(
-            [
-                *objects,
-                *(
-                    {**roots, "metadata": {"name": CA_NAME, "namespace": namespace}}
-                    for namespace in namespaces
-                    if objects.find("ConfigMap", namespace, CA_NAME) is None
-                ),
-            ]
+        roots_of = (
+            {**roots, "metadata": {"name": CA_NAME, "namespace": namespace}}
+            for namespace in namespaces
+            if objects.find("ConfigMap", namespace, CA_NAME) is None
         )
+        self.objects = Objects([*objects, *roots_of])
         for stateful_set in self.stateful_sets:
             revision = revision_of(stateful_set["spec"]["template"])
             self._templates[revision] = copy.deepcopy(dict(stateful_set))
@@ -162,9 +163,7 @@ class Cluster:
         self.check()
         for stateful_set in self.stateful_sets:
             wanted, pods = self._wanted(stateful_set), self._states(stateful_set)
-            if len(pods) != wanted.replicas:
-                return False
-            if any(
+            if len(pods) != wanted.replicas or any(
                 not pod.healthy or pod.revision != wanted.revision(ordinal)
                 for ordinal, pod in pods.items()
             ):
@@ -187,7 +186,7 @@ class Cluster:
 
     def host(self, name: str) -> str:
         """Return the name of a pod's network host, for cuts."""
-        return self._hosts[name]
+        return self._lives[name].host
 
     def labels(self, name: str) -> dict[str, str]:
         """Return a pod's labels, as the API returns them."""
@@ -248,11 +247,9 @@ class Cluster:
         plan = self._adjust(plan_pod(template, step.ordinal, step.revision))
         uid = str(uuid.uuid4())
         host = self.network.add(f"{plan.name}.{uid[:8]}")
-        self._hosts[plan.name] = host.name
         directory = self._scratch / f"{plan.name}.{uid[:8]}"
         directory.mkdir()
         token = self.api.new_token(Account(plan.namespace, plan.account))
-        self._tokens[plan.name] = token
         placed = Placed(uid, host.address, f"node-{plan.name}", NODE_ADDRESS, _allocatable())
         context = Context(
             objects=self.objects,
@@ -267,23 +264,23 @@ class Cluster:
         context.hosts_file.write_text("", encoding="ascii")
         self.api.server.objects.make_pod(plan.namespace, plan.name, plan.labels)
         pod = RunningPod(plan, placed, context)
+        task = asyncio.create_task(pod.run(), name=plan.name)
         self.pods[plan.name] = pod
+        self._lives[plan.name] = _Life(task, host.name, token, directory)
         self._show()
-        self._tasks[plan.name] = asyncio.create_task(pod.run(), name=plan.name)
 
     def _remove_ended(self) -> None:
         """Remove pods that have ended."""
-        for name, task in list(self._tasks.items()):
-            if task.done():
-                del self._tasks[name]
-                directory = self._directory(name)
+        for name, life in list(self._lives.items()):
+            if life.task.done():
+                del self._lives[name]
                 pod = self.pods.pop(name)
-                self.api.forget(self._tokens.pop(name))
+                self.api.forget(life.token)
                 self.api.server.objects.remove_pod(pod.plan.namespace, name)
-                self.network.remove(self._hosts.pop(name))
-                shutil.rmtree(directory, ignore_errors=True)
+                self.network.remove(life.host)
+                shutil.rmtree(life.directory, ignore_errors=True)
                 self._record(Event(time.monotonic(), name, "", "Gone", ""))
-                task.result()
+                life.task.result()
 
     def _record(self, event: Event) -> None:
         self.events.append(event)
@@ -293,21 +290,14 @@ class Cluster:
         """Return all pods as Services see them."""
         return [
             Member(
-                pod.plan,
-                pod.placed.address,
-                self.labels(name),
-                pod.ready and not pod.terminating,
+                pod.plan, pod.placed.address, self.labels(name), pod.ready and not pod.terminating
             )
             for name, pod in self.pods.items()
         ]
 
     def _show(self) -> None:
         """Update names and policies for the current pods."""
-        self.wiring.show({name: self._directory(name) / "hosts" for name in self.pods})
-
-    def _directory(self, name: str) -> Path:
-        """Return the directory of the current pod with this name."""
-        return self._scratch / f"{name}.{self.pods[name].placed.uid[:8]}"
+        self.wiring.show({name: life.directory / "hosts" for name, life in self._lives.items()})
 
 
 def _key(stateful_set: Manifest) -> str:

@@ -23,9 +23,8 @@ from drills.pace import Pace
 from drills.pods.cluster import Cluster
 from drills.pods.containers import PROJECT, TREES, Image
 from drills.pods.event_log import EventLog
-from drills.pods.group import PROFILE, PodGroup
+from drills.pods.group import PodGroup
 from drills.pods.objects import Objects, changed
-from drills.report import page
 from drills.running import Result, result_line, run_drill
 from drills.stage import Drill, GroupStage
 from drills.workload import Plan, Workload
@@ -151,17 +150,3 @@ def next_image(directory: Path) -> Image:
         raise ValueError(f"{start} does not say its version as expected")
     start.write_text(changed, encoding="utf-8")
     return Image(trees)
-
-
-def write_report(results: Sequence[Result], path: Path, *, began: str, seconds: float) -> None:
-    """Write the report, in the format of the other fault drills."""
-    text = page(
-        results,
-        seed=results[0].seed,
-        began=began,
-        seconds=seconds,
-        pictures=(),
-        title="Drills on pods",
-        profile=PROFILE,
-    )
-    path.write_text(text, encoding="utf-8")

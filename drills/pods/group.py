@@ -92,6 +92,14 @@ class PodGroup:
             await asyncio.sleep(POLL_S)
         return time.monotonic() - began
 
+    async def replaced(self, name: str, old: RunningPod, timeout_s: float) -> float:
+        """Wait until another pod than old has the name."""
+        return await self.until(
+            lambda: self.cluster.pods.get(name) not in (None, old),
+            f"{name} to be made again",
+            timeout_s,
+        )
+
     async def ready(self, timeout_s: float) -> float:
         """Wait until every pod exists, is ready and has the newest template."""
         return await self.until(self.cluster.is_rolled_out, "all pods to be ready", timeout_s)

@@ -26,7 +26,7 @@ from drills.pods.environment import (
     variables,
 )
 from drills.pods.objects import BadManifest, Objects
-from drills.pods.plans import Container, PodPlan, Probe, Sleep
+from drills.pods.plans import Container, Handler, PodPlan, Probe, Sleep
 from drills.pods.probes import Kind, Probes
 from drills.pods.volume_plans import Files
 from drills.pods.volumes import ACCOUNT_PLACE, ACCOUNT_VOLUME, Volumes
@@ -81,21 +81,20 @@ class RunningContainer:
         self.container = container
         self.backoff = Backoff()
         self.process: ContainerProcess | None = None
-        self.probes: Probes | None = None
+        """The current run, or the last one."""
+        self.probes = Probes(container, 0)
         self.restarts = 0
-        self.probe_kills = 0
-        self.ended = False
-        """Whether the container has ended permanently."""
+
+    @property
+    def started(self) -> ContainerProcess:
+        """The current run of a container that was started."""
+        assert self.process is not None, f"{self.container.name} was not started"
+        return self.process
 
     @property
     def ready(self) -> bool:
         """Whether it runs and its probes report it as ready."""
-        return (
-            self.process is not None
-            and self.process.status is None
-            and self.probes is not None
-            and self.probes.ready
-        )
+        return self.process is not None and self.process.status is None and self.probes.ready
 
 
 class RunningPod:
@@ -117,20 +116,6 @@ class RunningPod:
     def ready(self) -> bool:
         """Whether all its containers are ready."""
         return not self.failed and all(found.ready for found in self.containers.values())
-
-    @property
-    def probe_kills(self) -> int:
-        """Number of container kills caused by probes."""
-        return sum(found.probe_kills for found in self.containers.values())
-
-    def volume(self, path: str) -> Path:
-        """Return the path on this machine of a path in the containers' volumes."""
-        for container in self.plan.containers:
-            for mount in container.mounts:
-                if Path(path).is_relative_to(mount.path):
-                    place = self._volumes.places[mount.volume] / mount.sub_path
-                    return place / Path(path).relative_to(mount.path)
-        raise BadManifest(f"{self.plan.name}: {path} is in no volume")
 
     async def run(self) -> None:
         """Run until the pod is deleted and all containers have ended."""
@@ -197,13 +182,10 @@ class RunningPod:
             if not self.terminating:
                 await self._wait_until(again_at)
                 running.restarts += 1
-        running.ended = True
 
     async def _watch(self, running: RunningContainer) -> float:
         """Probe a container from its start to its end; return when it may be restarted."""
-        process, probes = running.process, running.probes
-        assert process is not None
-        assert probes is not None
+        process = running.started
         asking: dict[Kind, asyncio.Task[None]] = {}
         kill: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         try:
@@ -219,7 +201,6 @@ class RunningPod:
                     break
                 self._probe(running, asking, kill)
                 if kill.done():
-                    running.probe_kills += 1
                     await self._end(running, kill.result())
                     break
                 await self._wait_until(time.monotonic() + TICK_S)
@@ -268,7 +249,6 @@ class RunningPod:
         asking: dict[Kind, asyncio.Task[None]],
         kill: asyncio.Future[float],
     ) -> None:
-        assert running.probes is not None
         for kind, probe in running.probes.due(time.monotonic(), terminating=self.terminating):
             task = asking.get(kind)
             if task is None or task.done():
@@ -277,9 +257,7 @@ class RunningPod:
     async def _ask(
         self, running: RunningContainer, kind: Kind, probe: Probe, kill: asyncio.Future[float]
     ) -> None:
-        process, probes = running.process, running.probes
-        assert process is not None
-        assert probes is not None
+        process, probes = running.started, running.probes
         answer = await ask(
             probe.handler, self._context.network, self.placed.address, process, probe.timeout_s
         )
@@ -297,11 +275,10 @@ class RunningPod:
 
     async def _end(self, running: RunningContainer, grace_s: float) -> None:
         """Stop a container with preStop, SIGTERM and SIGKILL, within grace_s."""
-        process, container = running.process, running.container
-        assert process is not None
+        process, container = running.started, running.container
         began = time.monotonic()
         if container.pre_stop is not None and grace_s > 0 and process.status is None:
-            await self._pre_stop(running, grace_s)
+            await self._pre_stop(process, container, container.pre_stop, grace_s)
         process.send(signal.SIGTERM)
         left = max(GRACE_LEAST_S, grace_s - (time.monotonic() - began)) if grace_s > 0 else 0
         deadline = time.monotonic() + left
@@ -310,10 +287,9 @@ class RunningPod:
             self._emit(container.name, "Killed", f"it did not end within {grace_s:g} s")
             process.kill()
 
-    async def _pre_stop(self, running: RunningContainer, grace_s: float) -> None:
-        process, hook = running.process, running.container.pre_stop
-        assert process is not None
-        assert hook is not None
+    async def _pre_stop(
+        self, process: ContainerProcess, container: Container, hook: Handler, grace_s: float
+    ) -> None:
         began = time.monotonic()
         if isinstance(hook, Sleep):
             await asyncio.sleep(min(hook.seconds, grace_s))
@@ -321,7 +297,7 @@ class RunningPod:
         answer = await ask(hook, self._context.network, self.placed.address, process, grace_s)
         took = time.monotonic() - began
         reason = "PreStop" if answer.succeeded else "FailedPreStopHook"
-        self._emit(running.container.name, reason, f"after {took:.2f} s: {answer.output}")
+        self._emit(container.name, reason, f"after {took:.2f} s: {answer.output}")
 
     async def _wait_until(self, at: float) -> None:
         """Wait until a time, or until the pod is to end."""

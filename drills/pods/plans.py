@@ -8,7 +8,7 @@ part of what users apply. Fields without an effect on one machine (limits, affin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -24,53 +24,17 @@ NOT_DONE: Final = (
 IMAGE_USER: Final = 10_001
 """The user of the image, if a manifest specifies none."""
 GRACE_S: Final = 30
-_POD_FIELDS: Final = frozenset(
-    {
-        "containers",
-        "volumes",
-        "serviceAccountName",
-        "serviceAccount",
-        "securityContext",
-        "automountServiceAccountToken",
-        "enableServiceLinks",
-        "terminationGracePeriodSeconds",
-        "restartPolicy",
-        "hostname",
-        "subdomain",
-        "setHostnameAsFQDN",
-        "affinity",
-        "topologySpreadConstraints",
-        "tolerations",
-        "nodeSelector",
-        "priorityClassName",
-        "schedulerName",
-        "dnsPolicy",
-        "imagePullSecrets",
-        "preemptionPolicy",
-    }
-)
-_CONTAINER_FIELDS: Final = frozenset(
-    {
-        "name",
-        "image",
-        "imagePullPolicy",
-        "command",
-        "args",
-        "workingDir",
-        "env",
-        "envFrom",
-        "ports",
-        "volumeMounts",
-        "resources",
-        "startupProbe",
-        "livenessProbe",
-        "readinessProbe",
-        "lifecycle",
-        "securityContext",
-        "terminationMessagePath",
-        "terminationMessagePolicy",
-    }
-)
+_POD_FIELDS: Final = """
+    containers volumes serviceAccountName serviceAccount securityContext hostname subdomain
+    automountServiceAccountToken enableServiceLinks terminationGracePeriodSeconds restartPolicy
+    setHostnameAsFQDN affinity topologySpreadConstraints tolerations nodeSelector dnsPolicy
+    priorityClassName schedulerName imagePullSecrets preemptionPolicy
+"""
+_CONTAINER_FIELDS: Final = """
+    name image imagePullPolicy command args workingDir env envFrom ports volumeMounts resources
+    startupProbe livenessProbe readinessProbe lifecycle securityContext terminationMessagePath
+    terminationMessagePolicy
+"""
 
 
 class HttpGet(NamedTuple):
@@ -221,8 +185,8 @@ def plan_pod(stateful_set: Manifest, ordinal: int, revision: str) -> PodPlan:
     return plan
 
 
-def _known(found: Manifest, known: Iterable[str], where: str) -> None:
-    beyond = set(found) - set(known)
+def _known(found: Manifest, known: str, where: str) -> None:
+    beyond = set(found) - set(known.split())
     if beyond:
         raise BadManifest(f"{where}: {', '.join(sorted(beyond))} cannot be done here")
 
@@ -257,15 +221,7 @@ def _container(found: Manifest, pod: Manifest, where: str) -> Container:
         env=tuple(found.get("env") or ()),
         env_from=tuple(found.get("envFrom") or ()),
         ports=ports,
-        mounts=tuple(
-            Mount(
-                entry["name"],
-                entry["mountPath"],
-                bool(entry.get("readOnly")),
-                entry.get("subPath", ""),
-            )
-            for entry in found.get("volumeMounts") or ()
-        ),
+        mounts=tuple(map(_mount, found.get("volumeMounts") or ())),
         resources=found.get("resources") or {},
         user=user,
         group=int({"runAsGroup": 0, **pod, **own}["runAsGroup"]),
@@ -276,6 +232,11 @@ def _container(found: Manifest, pod: Manifest, where: str) -> Container:
         readiness=_probe(found.get("readinessProbe"), ports, where),
         pre_stop=_handler(lifecycle["preStop"], ports, where) if "preStop" in lifecycle else None,
     )
+
+
+def _mount(entry: Manifest) -> Mount:
+    read_only, sub_path = bool(entry.get("readOnly")), entry.get("subPath", "")
+    return Mount(entry["name"], entry["mountPath"], read_only, sub_path)
 
 
 def _probe(found: Manifest | None, ports: Mapping[str, int], where: str) -> Probe | None:

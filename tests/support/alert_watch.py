@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.grafana.listing import Expression, expressions
 from deploy.prometheus.rules import ALERTS
 from tests.support.alert_clusters import TOPIC, Clusters
 from tests.support.alert_faults import Fault, Key, SecondMaster, faults_of
 from tests.support.alert_stage import Stage, key_of
+from tests.support.dashboard_listing import Expression, expressions
 
 WATCH_S: Final = 180.0
 MARGIN_S: Final = 60.0

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from deploy.grafana.listing import fill
 from deploy.prometheus.rules import ALERTS, RECORDS
+from tests.support.dashboard_listing import fill
 from tests.support.promql import PLAIN, Series, Yield, yields
 
 ROOT: Final = Path(__file__).resolve().parents[2]

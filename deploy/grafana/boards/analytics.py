@@ -33,43 +33,41 @@ def pairs(family: str) -> tuple[Query, ...]:
 
 FRESH: Final[tuple[Panel, ...]] = (
     Stat(
-        4,
         age("tidemark_analytics_newest_tick_timestamp_seconds", "", where=CLUSTER),
+        width=4,
         steps=ANALYTICS_BEHIND.steps,
         unknown=NOT_RUN,
     ),
     Stat(
-        4,
         gauge("tidemark_analytics_pairs", "", how="sum", where=f'{CLUSTER}, status=~"{ALARMS}"'),
+        width=4,
         title="Pairs late, by status",
         text="Pairs that need attention.",
         steps=(Step(1, RED),),
         unknown=NOT_RUN,
     ),
     Lines(
-        8,
         age("tidemark_analytics_last_success_timestamp_seconds", "cluster, task", where=CLUSTER),
+        width=8,
         steps=ANALYTICS_STALE.steps,
         log=True,
     ),
     Lines(
-        8,
         age(
             "tidemark_analytics_source_watermark_timestamp_seconds",
             "cluster, source",
             where=CLUSTER,
         ),
+        width=8,
     ),
 )
 WORK: Final = (
     Lines(
-        8,
         quantile(0.99, "tidemark_analytics_run_duration_seconds", "task", where=CLUSTER),
         log=True,
     ),
-    Lines(8, rate("tidemark_analytics_rows_total", "table", where=CLUSTER), log=True),
+    Lines(rate("tidemark_analytics_rows_total", "table", where=CLUSTER), log=True),
     Lines(
-        8,
         growth(
             "tidemark_analytics_source_gaps_total",
             "cluster, source",
@@ -81,21 +79,22 @@ WORK: Final = (
 )
 WHO: Final = (problems(16), blamed(8))
 HOW_LONG: Final = (
-    Timeline(16, Query(status_state(), legend(BY_PAIR)), words=STATUSES),
-    Lines(8, gauge("tidemark_analytics_pairs", "status", how="sum", where=CLUSTER), stacked=True),
+    Timeline(Query(status_state(), legend(BY_PAIR)), width=16, words=STATUSES),
+    Lines(
+        gauge("tidemark_analytics_pairs", "status", how="sum", where=CLUSTER), width=8, stacked=True
+    ),
 )
 TIMES: Final = (
-    Lines(8, pairs("tidemark_analytics_group_age_seconds")),
-    Lines(8, pairs("tidemark_analytics_group_drain_seconds"), log=True),
-    Lines(8, pairs("tidemark_analytics_group_progress_ratio")),
+    Lines(pairs("tidemark_analytics_group_age_seconds")),
+    Lines(pairs("tidemark_analytics_group_drain_seconds"), log=True),
+    Lines(pairs("tidemark_analytics_group_progress_ratio")),
 )
 ODD: Final = (
-    Lines(12, pairs("tidemark_analytics_queue_skew_ratio"), log=True),
-    Lines(12, pairs("tidemark_analytics_group_hidden_lag_messages")),
+    Lines(pairs("tidemark_analytics_queue_skew_ratio"), log=True),
+    Lines(pairs("tidemark_analytics_group_hidden_lag_messages")),
 )
 COMING: Final = (
     Lines(
-        12,
         gauge(
             "tidemark_analytics_store_full_seconds",
             "subject",
@@ -107,7 +106,6 @@ COMING: Final = (
         nothing="No volume fills up, or nothing was forecast yet",
     ),
     Table(
-        12,
         gauge(
             "tidemark_analytics_anomaly_score",
             "subject, signal",

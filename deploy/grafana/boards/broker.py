@@ -37,22 +37,18 @@ def between(upper: str, lower: str, word: str = "") -> Query:
 
 
 PUT: Final = (
-    Lines(
-        8, quantiles("tidemark_broker_put_duration_seconds", "ack"), steps=PUT_SLOW.steps, log=True
-    ),
-    Heat(8, buckets("tidemark_broker_put_duration_seconds")),
-    Lines(8, quantiles("tidemark_broker_append_duration_seconds"), log=True),
+    Lines(quantiles("tidemark_broker_put_duration_seconds", "ack"), steps=PUT_SLOW.steps, log=True),
+    Heat(buckets("tidemark_broker_put_duration_seconds")),
+    Lines(quantiles("tidemark_broker_append_duration_seconds"), log=True),
 )
 PUT_MORE: Final = (
     Lines(
-        8,
         rate("tidemark_broker_put_results_total", "result"),
         stacked=True,
         colours=(("ok", "green"), ("disk_full", "red"), ("failed", "dark-red")),
     ),
-    Heat(8, buckets("tidemark_broker_message_size_bytes")),
+    Heat(buckets("tidemark_broker_message_size_bytes")),
     Lines(
-        8,
         largest(
             series(
                 f"tidemark_topic_max_offset_messages{{{TOPIC}}} - "
@@ -67,10 +63,9 @@ PUT_MORE: Final = (
 )
 
 WORK: Final = (
-    Lines(8, gauge("tidemark_broker_requests_queued", "pool", how="sum")),
-    Lines(8, gauge("tidemark_broker_oldest_queued_request_seconds", "pool")),
+    Lines(gauge("tidemark_broker_requests_queued", "pool", how="sum")),
+    Lines(gauge("tidemark_broker_oldest_queued_request_seconds", "pool")),
     Lines(
-        8,
         rate(
             "tidemark_broker_requests_rejected_total",
             "pool, code",
@@ -81,23 +76,19 @@ WORK: Final = (
     ),
 )
 SERVICE: Final = (
+    Lines(Query(f"{quantile(0.99, SERVICE_TIME, 'request').expr} >= 0", "{{request}}"), log=True),
     Lines(
-        8, Query(f"{quantile(0.99, SERVICE_TIME, 'request').expr} >= 0", "{{request}}"), log=True
-    ),
-    Lines(
-        8,
         Query(f"{rate(f'{SERVICE_TIME}_count', 'request').expr} > 0", "{{request}}"),
         title="Requests",
         unit=units.REQUESTS_RATE,
         stacked=True,
     ),
-    Lines(8, gauge("tidemark_broker_connections", "role", how="sum"), stacked=True),
+    Lines(gauge("tidemark_broker_connections", "role", how="sum"), stacked=True),
 )
 HELD: Final = (
-    Lines(8, gauge("tidemark_broker_long_polls", "replica", how="sum")),
-    Lines(8, rate("tidemark_broker_long_poll_wakeups_total", "reason"), stacked=True),
+    Lines(gauge("tidemark_broker_long_polls", "replica", how="sum")),
+    Lines(rate("tidemark_broker_long_poll_wakeups_total", "reason"), stacked=True),
     Lines(
-        8,
         growth(
             "tidemark_broker_connections_refused_total",
             "replica, reason",
@@ -109,7 +100,6 @@ HELD: Final = (
 
 OFFSETS: Final = (
     Lines(
-        8,
         (
             between("max", "flushed", "unflushed"),
             between("max", "confirm", "unconfirmed"),
@@ -118,14 +108,13 @@ OFFSETS: Final = (
         title="Not yet flushed, confirmed, dispatched",
         text="Distances between the log's positions. What grows is where records wait.",
     ),
-    Heat(8, buckets("tidemark_log_flush_duration_seconds")),
-    Lines(8, quantiles("tidemark_log_group_commit_requests")),
+    Heat(buckets("tidemark_log_flush_duration_seconds")),
+    Lines(quantiles("tidemark_log_group_commit_requests")),
 )
 KEPT: Final = (
-    Lines(6, between("max", "min"), title="Log kept"),
-    Lines(6, age("tidemark_log_oldest_message_timestamp_seconds", NODES)),
+    Lines(between("max", "min"), title="Log kept"),
+    Lines(age("tidemark_log_oldest_message_timestamp_seconds", NODES)),
     Lines(
-        6,
         growth(
             "tidemark_log_segments_deleted_total",
             "replica, reason",
@@ -133,27 +122,25 @@ KEPT: Final = (
         ),
         bars=True,
     ),
-    Lines(6, gauge("tidemark_store_used_ratio", NODES), top=1),
+    Lines(gauge("tidemark_store_used_ratio", NODES), top=1),
 )
 ENDANGERED: Final = (
-    Timeline(8, gauge("tidemark_retention_sends_refused", NODES), words=NO_YES),
-    Lines(8, gauge("tidemark_retention_expiring_groups", NODES), steps=(Step(1, RED),)),
+    Timeline(gauge("tidemark_retention_sends_refused", NODES), words=NO_YES),
+    Lines(gauge("tidemark_retention_expiring_groups", NODES), steps=(Step(1, RED),)),
     Lines(
-        8,
         growth("tidemark_broker_clock_steps_total", "replica", given="a clock that was set back"),
         bars=True,
     ),
 )
 
 DELAYED: Final = (
-    Lines(12, gauge("tidemark_timer_pending_messages", NODES)),
-    Lines(12, gauge("tidemark_timer_overdue_seconds", NODES), steps=TIMER_OVERDUE.steps),
+    Lines(gauge("tidemark_timer_pending_messages", NODES)),
+    Lines(gauge("tidemark_timer_overdue_seconds", NODES), steps=TIMER_OVERDUE.steps),
 )
 
 LIFE: Final = (
-    Timeline(12, gauge("tidemark_ready", PROCESSES), words=YES_NO),
+    Timeline(gauge("tidemark_ready", PROCESSES), width=12, words=YES_NO),
     Lines(
-        6,
         series(
             f"tidemark_recovery_done_bytes{{{NODE}}} / "
             f"(tidemark_recovery_total_bytes{{{NODE}}} > 0)",
@@ -161,6 +148,7 @@ LIFE: Final = (
             how="min",
             given="a start with something to recover",
         ),
+        width=6,
         title="Start: recovered so far",
         text="How much of the log is checked and dispatched. 100 % is done. The `/startup` answer "
         "has the time left, too.",
@@ -168,17 +156,16 @@ LIFE: Final = (
         top=1,
         nothing="Nothing to recover",
     ),
-    Lines(6, gauge("tidemark_recovery_eta_seconds", NODES)),
+    Lines(gauge("tidemark_recovery_eta_seconds", NODES), width=6),
 )
 USE: Final = (
-    Lines(8, rate("process_cpu_seconds_total", "replica, service", where=f"{JOBS}, {NODE}")),
-    Lines(8, gauge("tidemark_process_anonymous_memory_bytes", PROCESSES)),
-    Lines(8, gauge("process_resident_memory_bytes", PROCESSES, where=f"{JOBS}, {NODE}")),
+    Lines(rate("process_cpu_seconds_total", "replica, service", where=f"{JOBS}, {NODE}")),
+    Lines(gauge("tidemark_process_anonymous_memory_bytes", PROCESSES)),
+    Lines(gauge("process_resident_memory_bytes", PROCESSES, where=f"{JOBS}, {NODE}")),
 )
 HANDLES: Final = (
-    Lines(6, gauge("tidemark_process_mappings", PROCESSES)),
+    Lines(gauge("tidemark_process_mappings", PROCESSES)),
     Lines(
-        6,
         series(
             f"process_open_fds{{{JOBS}, {NODE}}} / process_max_fds{{{JOBS}, {NODE}}}", PROCESSES
         ),
@@ -189,9 +176,8 @@ HANDLES: Final = (
         top=1,
         steps=(Step(0.8, RED),),
     ),
-    Lines(6, age("tidemark_up_since_timestamp_seconds", PROCESSES)),
+    Lines(age("tidemark_up_since_timestamp_seconds", PROCESSES)),
     Lines(
-        6,
         (
             Query(
                 # The sampling that a scrape waits for begins after the scrape's own timestamp.

@@ -83,7 +83,6 @@ def _top_five(name: str, by: str, where: str) -> Query:
 
 NOW: Final = (
     Stat(
-        3,
         _firing("page"),
         title="Pages",
         text="Alerts that fire and page: start with the table below. Unknown means that Prometheus "
@@ -92,7 +91,6 @@ NOW: Final = (
         steps=WORRY,
     ),
     Stat(
-        3,
         _firing("ticket"),
         title="Tickets",
         text="Alerts that fire and wait for the day.",
@@ -100,7 +98,6 @@ NOW: Final = (
         steps=CAUTION,
     ),
     Stat(
-        3,
         Query(or_zero(f"count({TARGETS} == 0)", TARGETS)),
         title="Targets down",
         text="Processes that Prometheus cannot scrape: down, cut off, or standing still. Their "
@@ -110,7 +107,6 @@ NOW: Final = (
         links=(uids.ON_BROKER,),
     ),
     Stat(
-        3,
         Query(or_zero(f"count(tidemark_ready{{{NODE}}} == 0)", f"tidemark_ready{{{NODE}}}")),
         title="Not ready",
         text="Processes that are not ready. `/ready` of the process and its log have the reason.",
@@ -119,7 +115,6 @@ NOW: Final = (
         links=(uids.ON_BROKER,),
     ),
     Stat(
-        3,
         Query(
             or_zero(
                 f'count(sum by (cluster, broker) (tidemark_ha_role{{{NODE}, role="master"}}) != 1)',
@@ -135,7 +130,6 @@ NOW: Final = (
         links=(uids.ON_PIPELINE,),
     ),
     Stat(
-        3,
         Query(
             f"sum(max by (cluster, broker) (tidemark_ha_configured_replicas{{{NODE}}}) - "
             f"max by (cluster, broker) (tidemark_ha_in_sync_replicas{{{NODE}}}))"
@@ -148,7 +142,6 @@ NOW: Final = (
         links=(uids.ON_PIPELINE,),
     ),
     Stat(
-        3,
         Query(or_zero(f"count({LATE})", AGE)),
         title="Pairs late",
         text="Pairs of group and topic whose oldest unread message is older than the group's "
@@ -159,7 +152,6 @@ NOW: Final = (
         links=(uids.ON_CONSUMER_GROUP,),
     ),
     Stat(
-        3,
         gauge("tidemark_group_stuck_queues", "", how="sum", where=PAIR),
         steps=WORRY,
         unknown=NO_GROUP,
@@ -169,7 +161,6 @@ NOW: Final = (
 
 WHAT: Final = (
     Table(
-        12,
         Query(
             severity_state(FIRING, "alertname, broker, replica, peer, group, topic"),
             given="an alert that fires",
@@ -190,7 +181,6 @@ WHAT: Final = (
         nothing="Nothing fires",
     ),
     Table(
-        12,
         (
             Query(WORST),
             Query(f"{AGE} and {WORST}"),
@@ -222,7 +212,6 @@ WHAT: Final = (
 
 HOW_LONG: Final = (
     Lines(
-        8,
         (
             Query(or_zero(f"count({LATE})", AGE), "late"),
             Query(or_zero(f"count({STUCK} > 0)", STUCK), "stuck"),
@@ -236,7 +225,6 @@ HOW_LONG: Final = (
         colours=(("late", ORANGE), ("stuck", RED), ("not read", BLUE), ("unknown queues", GREY)),
     ),
     Timeline(
-        8,
         Query(f"{pair_state()} and {WORST_NOW}", legend(BY_PAIR)),
         title="State of the five worst",
         text="The pairs that are furthest beyond their objective now, and since when. A gap: "
@@ -244,14 +232,13 @@ HOW_LONG: Final = (
         unit=units.PLAIN,
         words=PAIR_WORDS,
     ),
-    Timeline(8, Query(role_state(), "{{replica}}"), words=ROLE_WORDS, links=(uids.ON_PIPELINE,)),
+    Timeline(Query(role_state(), "{{replica}}"), words=ROLE_WORDS, links=(uids.ON_PIPELINE,)),
 )
 
 EVALUATED: Final = (problems(16, 10), blamed(8))
 
 TRAFFIC_OF_ALL: Final = (
     Lines(
-        8,
         (
             rate("tidemark_broker_messages_in_total", "", "in", where=TOPIC),
             rate("tidemark_broker_messages_out_total", "", "out", where=TOPIC),
@@ -260,7 +247,6 @@ TRAFFIC_OF_ALL: Final = (
         text="Out is a multiple of in where several groups read the same topic.",
     ),
     Lines(
-        8,
         (
             rate("tidemark_broker_received_bytes_total", "", "in", where=TOPIC),
             rate("tidemark_broker_sent_bytes_total", "", "out", where=TOPIC),
@@ -268,21 +254,18 @@ TRAFFIC_OF_ALL: Final = (
         title="Bytes in and out",
     ),
     Lines(
-        8,
         rate("tidemark_broker_put_results_total", "result", where=f'{NODE}, result!="ok"'),
         title="Sends not answered with ok",
     ),
 )
 TRAFFIC_BY: Final = (
-    Lines(8, rate("tidemark_broker_messages_in_total", "kind", where=TOPIC), stacked=True),
+    Lines(rate("tidemark_broker_messages_in_total", "kind", where=TOPIC), stacked=True),
     Lines(
-        8,
         _top_five("tidemark_broker_messages_in_total", "topic", TOPIC),
         title="Top five topics in",
         text="The five topics with the most messages over the whole time shown.",
     ),
     Lines(
-        8,
         _top_five("tidemark_broker_messages_out_total", "group", PAIR),
         title="Top five groups out",
         text="The five groups with the most deliveries over the whole time shown.",
@@ -291,8 +274,8 @@ TRAFFIC_BY: Final = (
 
 DELAY: Final = (
     Lines(
-        12,
         stages(),
+        width=12,
         title="Where the time goes: the group furthest behind",
         text="The delay of the group furthest behind, split into its stages. Of several broker "
         "sets, each stage is the largest. The tallest colour is the stage to check.",
@@ -302,14 +285,14 @@ DELAY: Final = (
         links=(uids.ON_CONSUMER_GROUP,),
     ),
     Lines(
-        6,
         gauge("tidemark_dispatch_lag_seconds", NODES),
+        width=6,
         steps=DISPATCH_SLOW.steps,
         links=(uids.ON_PIPELINE,),
     ),
     Lines(
-        6,
         gauge("tidemark_ha_replica_lag_seconds", "broker, peer"),
+        width=6,
         steps=REPLICA_LAG.steps,
         links=(uids.ON_PIPELINE,),
     ),
@@ -317,7 +300,6 @@ DELAY: Final = (
 
 ROOM: Final = (
     Lines(
-        8,
         series(
             f"tidemark_store_free_bytes{{{NODE}}} / tidemark_store_capacity_bytes{{{NODE}}}",
             f"{NODES}, volume",
@@ -329,9 +311,8 @@ ROOM: Final = (
         steps=STORE_NEARLY_FULL.steps,
         top=1,
     ),
-    Lines(8, gauge("tidemark_store_full_seconds", NODES, how="min"), log=True),
+    Lines(gauge("tidemark_store_full_seconds", NODES, how="min"), log=True),
     Lines(
-        8,
         (
             age("tidemark_log_oldest_message_timestamp_seconds", NODES),
             Query(f"max({AGE})", "oldest unread"),
@@ -345,13 +326,13 @@ ROOM: Final = (
 PROCESS: Final = "broker, replica, service, version, python, store_format"
 RUNNING: Final = (
     Table(
-        16,
         Query(
             f"max by ({PROCESS}) "
             f"(tidemark_up_since_timestamp_seconds{{{NODE}}} * on (cluster, broker, replica, "
             f"service) group_left (version, python, store_format) "
             f"tidemark_node_info{{{NODE}}}) * 1000"
         ),
+        width=16,
         title="Versions",
         unit=units.PLAIN,
         columns=(
@@ -367,12 +348,12 @@ RUNNING: Final = (
         nothing="Nothing is scraped",
     ),
     Lines(
-        8,
         growth(
             "tidemark_telemetry_series_dropped_total",
             "replica, family",
             given="more topics, pairs or groups than a bound allows",
         ),
+        width=8,
         bars=True,
     ),
 )

@@ -54,9 +54,8 @@ BEHIND: Final = "a group that has unread messages"
 NO_GROUP: Final = "no group"
 
 STATE: Final = (
-    Stat(4, Query(f"max({AGE})"), calm=BLUE, spark=True, unknown=NO_GROUP),
+    Stat(Query(f"max({AGE})"), calm=BLUE, spark=True, unknown=NO_GROUP),
     Stat(
-        4,
         Query(f"max({TO_OBJECTIVE})"),
         title="Age / objective",
         text="Of the worst pair chosen; above 100 % it is late.",
@@ -66,7 +65,6 @@ STATE: Final = (
         unknown=NO_GROUP,
     ),
     Stat(
-        4,
         Query(f"min({PROGRESS})", given=BEHIND),
         title="Progress",
         text="Seconds of stored time read per second, of the slowest pair chosen, over five "
@@ -78,7 +76,6 @@ STATE: Final = (
         unknown="no lag",
     ),
     Stat(
-        4,
         Query(
             f"max(tidemark:group_lag_seconds:max{{{PAIR}}} / clamp_min({PROGRESS} - 1, 0)) "
             f"or max({AGE}) == 0",
@@ -92,7 +89,6 @@ STATE: Final = (
         words=(Word(ENDLESS, "never", RED),),
     ),
     Stat(
-        4,
         gauge("tidemark_group_members", "", how="sum", where=GROUP),
         calm=ORANGE,
         steps=(Step(1, GREEN),),
@@ -100,7 +96,6 @@ STATE: Final = (
         unknown=NO_GROUP,
     ),
     Stat(
-        4,
         gauge("tidemark_group_lag_messages", "", how="sum", where=PAIR),
         calm=BLUE,
         spark=True,
@@ -109,8 +104,8 @@ STATE: Final = (
 )
 HISTORY: Final = (
     Timeline(
-        16,
         Query(f"{pair_state()} and topk({MOST}, {at_end(TO_OBJECTIVE)})", legend(BY_PAIR)),
+        width=16,
         title="State by topic",
         text="Per group and topic. Late: the age is above the objective. Not read: the group has "
         "no members. A gap: unknown.",
@@ -119,15 +114,14 @@ HISTORY: Final = (
         nothing="No consumer group",
     ),
     Lines(
-        8,
         gauge("tidemark_group_members", "group", how="sum", where=GROUP),
+        width=8,
         title="Members by group",
     ),
 )
 
 LATE: Final = (
     Lines(
-        12,
         (largest(Query(AGE, legend(BY_PAIR))), Query(f"min({OBJECTIVE})", "objective")),
         title="Age by topic",
         text="Without retry topics. Dashed: the smallest objective of the chosen groups.",
@@ -135,7 +129,6 @@ LATE: Final = (
         colours=(("objective", RED),),
     ),
     Lines(
-        12,
         stages(),
         title="Where the time goes",
         text="Distance of the oldest uncommitted message of the chosen pairs from the newest "
@@ -148,7 +141,6 @@ LATE: Final = (
 )
 HOW_MUCH: Final = (
     Lines(
-        6,
         largest(
             gauge(
                 "tidemark_group_lag_messages",
@@ -160,7 +152,6 @@ HOW_MUCH: Final = (
         title="Unread by topic",
     ),
     Lines(
-        6,
         largest(
             gauge("tidemark_group_lag_messages", "group", how="sum", where=f'{GROUP}, kind="retry"')
         ),
@@ -168,13 +159,11 @@ HOW_MUCH: Final = (
         text="Messages whose processing failed and that are due for another try.",
     ),
     Lines(
-        6,
         largest(
             gauge("tidemark_group_inflight_messages", "group, topic", how="sum", where=NO_RETRIES)
         ),
     ),
     Lines(
-        6,
         tuple(
             gauge(f"tidemark_group_{name}_queues", "", name, how="sum", where=PAIR)
             for name in ("lagging", "stuck", "ahead", "unknown")
@@ -189,7 +178,6 @@ PRODUCED: Final = rate(
 ).expr
 RATES: Final = (
     Lines(
-        12,
         (
             Query(
                 f"sum({PRODUCED} and on (cluster, broker, topic) "
@@ -204,14 +192,12 @@ RATES: Final = (
         "groups on one topic commit a multiple.",
     ),
     Lines(
-        12,
         largest(rate("tidemark_group_consumed_messages_total", "group, topic", where=PAIR)),
         stacked=True,
     ),
 )
 AGAIN: Final = (
     Lines(
-        8,
         (
             rate(
                 "tidemark_group_redelivered_messages_total",
@@ -233,7 +219,6 @@ AGAIN: Final = (
         nothing="None",
     ),
     Lines(
-        8,
         (
             growth(
                 "tidemark_group_dead_messages_total",
@@ -253,7 +238,6 @@ AGAIN: Final = (
         bars=True,
     ),
     Lines(
-        8,
         growth(
             "tidemark_group_offset_resets_total", "group, direction", where=PAIR, given="a reset"
         ),
@@ -270,7 +254,6 @@ UNREAD_OF_QUEUE: Final = (
 LONGEST: Final = f"topk(10, {UNREAD_OF_QUEUE})"
 SKEW: Final = (
     Lines(
-        8,
         Query(
             f"topk({MOST}, max by (group, topic) "
             f"(tidemark_group_lag_queue_max_messages{{{PAIR}}}) / sum by (group, topic) "
@@ -285,9 +268,8 @@ SKEW: Final = (
         top=1,
         nothing="No lag",
     ),
-    Lines(8, largest(gauge("tidemark_group_commit_age_seconds", "group, topic", where=NO_RETRIES))),
+    Lines(largest(gauge("tidemark_group_commit_age_seconds", "group, topic", where=NO_RETRIES))),
     Table(
-        8,
         (
             Query(LONGEST),
             Query(
@@ -323,9 +305,9 @@ DELAY_FAMILIES: Final = (
     "tidemark_group_delivery_delay_seconds",
     "tidemark_group_consume_delay_seconds",
 )
-DELAYS: Final = tuple(Heat(12, buckets(name, GROUP)) for name in DELAY_FAMILIES)
+DELAYS: Final = tuple(Heat(buckets(name, GROUP)) for name in DELAY_FAMILIES)
 DELAY_SHARES: Final = tuple(
-    Lines(12, quantiles(name, where=GROUP), log=True) for name in DELAY_FAMILIES
+    Lines(quantiles(name, where=GROUP), log=True) for name in DELAY_FAMILIES
 )
 
 CONSUMER_GROUP: Final = Board(

@@ -24,10 +24,9 @@ from deploy.grafana.states import ROLE_WORDS, YES_NO, role_state
 
 PEERS: Final = "broker, peer"
 BEHIND: Final = (
-    Lines(8, gauge("tidemark_dispatch_lag_seconds", NODES), steps=DISPATCH_SLOW.steps),
-    Lines(8, gauge("tidemark_dispatch_lag_bytes", NODES)),
+    Lines(gauge("tidemark_dispatch_lag_seconds", NODES), steps=DISPATCH_SLOW.steps),
+    Lines(gauge("tidemark_dispatch_lag_bytes", NODES)),
     Lines(
-        8,
         series(
             f"tidemark_dispatch_offset_bytes{{{NODE}}} - "
             f"tidemark_dispatch_durable_offset_bytes{{{NODE}}}",
@@ -39,7 +38,6 @@ BEHIND: Final = (
 )
 SPEED: Final = (
     Lines(
-        8,
         (
             rate("tidemark_dispatch_records_total", "replica", "records"),
             rate("tidemark_dispatch_messages_total", "replica", "units"),
@@ -47,9 +45,8 @@ SPEED: Final = (
         title="Records dispatched",
         text="Records, and the queue units made of them.",
     ),
-    Lines(8, rate("tidemark_dispatch_bytes_total", "replica")),
+    Lines(rate("tidemark_dispatch_bytes_total", "replica")),
     Lines(
-        8,
         (
             rate("tidemark_dispatch_index_entries_total", "replica", "keys"),
             rate("tidemark_dispatch_repaired_units_total", "replica", "repairs"),
@@ -58,9 +55,8 @@ SPEED: Final = (
     ),
 )
 DURATION: Final = (
-    Heat(8, buckets("tidemark_dispatch_visible_delay_seconds")),
+    Heat(buckets("tidemark_dispatch_visible_delay_seconds")),
     Lines(
-        8,
         (
             quantile(0.99, "tidemark_dispatch_step_duration_seconds", word="step"),
             quantile(0.99, "tidemark_dispatch_duration_seconds", "target"),
@@ -71,19 +67,17 @@ DURATION: Final = (
         log=True,
     ),
     Lines(
-        8,
         growth("tidemark_dispatch_errors_total", "replica, reason", given="an error of dispatch"),
         bars=True,
     ),
 )
 
 WHO: Final = (
-    Timeline(12, Query(role_state(), "{{replica}}"), words=ROLE_WORDS),
-    Timeline(12, gauge("tidemark_ha_epoch", NODES)),
+    Timeline(Query(role_state(), "{{replica}}"), words=ROLE_WORDS),
+    Timeline(gauge("tidemark_ha_epoch", NODES)),
 )
 COPIES: Final = (
     Lines(
-        8,
         (
             gauge("tidemark_ha_configured_replicas", "broker", "configured"),
             gauge("tidemark_ha_in_sync_replicas", "broker", "in sync"),
@@ -92,13 +86,12 @@ COPIES: Final = (
         title="Copies",
         text="With fewer in sync than the least, sends with `ack=replicated` are refused.",
     ),
-    Timeline(8, gauge("tidemark_ha_replica_connected", PEERS), words=YES_NO),
-    Timeline(8, gauge("tidemark_ha_replica_in_sync", PEERS), words=YES_NO),
+    Timeline(gauge("tidemark_ha_replica_connected", PEERS), words=YES_NO),
+    Timeline(gauge("tidemark_ha_replica_in_sync", PEERS), words=YES_NO),
 )
 LINKS: Final = (
-    Lines(8, gauge("tidemark_ha_replica_lag_seconds", PEERS), steps=REPLICA_LAG.steps),
+    Lines(gauge("tidemark_ha_replica_lag_seconds", PEERS), steps=REPLICA_LAG.steps),
     Lines(
-        8,
         (
             gauge("tidemark_ha_replica_lag_bytes", PEERS),
             gauge("tidemark_ha_unconfirmed_bytes", NODES, "unconfirmed"),
@@ -108,7 +101,6 @@ LINKS: Final = (
         "that replicas have not acknowledged are lost.",
     ),
     Lines(
-        8,
         (
             series(f"deriv(tidemark_ha_log_end_offset_bytes{{{NODE}}}[{WINDOW}])", NODES),
             series(
@@ -128,13 +120,12 @@ LINKS: Final = (
     ),
 )
 TRANSFER: Final = (
-    Lines(8, rate("tidemark_ha_transferred_bytes_total", PEERS)),
-    Heat(8, buckets("tidemark_ha_ack_duration_seconds")),
-    Lines(8, quantiles("tidemark_ha_ack_duration_seconds"), log=True),
+    Lines(rate("tidemark_ha_transferred_bytes_total", PEERS)),
+    Heat(buckets("tidemark_ha_ack_duration_seconds")),
+    Lines(quantiles("tidemark_ha_ack_duration_seconds"), log=True),
 )
 CHANGES: Final = (
     Lines(
-        8,
         (
             growth("tidemark_ha_failovers_total", "replica, reason", given="a change of masters"),
             growth(
@@ -151,7 +142,6 @@ CHANGES: Final = (
         bars=True,
     ),
     Lines(
-        8,
         growth(
             "tidemark_ha_in_sync_changes_total",
             "broker, change",
@@ -160,20 +150,17 @@ CHANGES: Final = (
         bars=True,
     ),
     Lines(
-        8,
         growth("tidemark_ha_truncated_bytes_total", "replica", given="a log that had diverged"),
         bars=True,
     ),
 )
 CLOCKS: Final = (
     Lines(
-        8,
         gauge("tidemark_ha_clock_skew_seconds", "broker, replica, peer"),
         steps=(Step(-CLOCK_SKEW.value, RED), *CLOCK_SKEW.steps),
         below_zero=True,
     ),
     Lines(
-        8,
         (
             gauge("tidemark_ha_lease_left_seconds", NODES, "left"),
             gauge("tidemark_ha_lease_age_seconds", NODES, "age"),
@@ -184,7 +171,6 @@ CLOCKS: Final = (
         below_zero=True,
     ),
     Lines(
-        8,
         (
             rate("tidemark_ha_lease_writes_total", "broker", "written"),
             rate("tidemark_ha_lease_conflicts_total", "broker", "overtaken"),
@@ -195,19 +181,18 @@ CLOCKS: Final = (
 )
 STRANGE: Final = (
     Lines(
-        8,
         (
             rate("tidemark_ha_refused_connections_total", "replica", "connections"),
             rate("tidemark_ha_fenced_frames_total", "replica", "fenced frames"),
             rate("tidemark_ha_refused_frames_total", "replica", "old frames"),
             rate("tidemark_ha_implausible_acks_total", "replica", "implausible acks"),
         ),
+        width=8,
         title="Refused on the replication port",
     ),
-    Lines(4, gauge("tidemark_ha_connections", NODES)),
-    Lines(4, rate("tidemark_ha_accepted_connections_total", "replica")),
+    Lines(gauge("tidemark_ha_connections", NODES), width=4),
+    Lines(rate("tidemark_ha_accepted_connections_total", "replica"), width=4),
     Lines(
-        8,
         tuple(
             growth(f"tidemark_ha_{name}_total", "replica", word, given=event)
             for name, word, event in (
@@ -218,6 +203,7 @@ STRANGE: Final = (
                 ("loop_stalls", "stalled", "a process that stood still"),
             )
         ),
+        width=8,
         title="Elections, cuts, stalls",
         bars=True,
     ),

@@ -11,15 +11,12 @@ from drills.pods.families.limits import ELECTED_S, READY_S
 async def pod_kill(stage: PodStage) -> None:
     """Kill everything in the master's pod; it must be recreated elsewhere with the same claim."""
     group, master = stage.group, await stage.master()
-    address = group.pod(master).placed.address
+    lost = group.pod(master)
     stage.mark()
     group.cluster.lose(master)
-    await group.until(
-        lambda: (
-            master in group.cluster.pods and group.cluster.pods[master].placed.address != address
-        ),
-        "the pod to be made again",
-        READY_S,
+    await group.replaced(master, lost, READY_S)
+    stage.check(
+        group.pod(master).placed.address != lost.placed.address, "the pod has the same address"
     )
     await stage.acked_again(READY_S)
     took = await group.ready(READY_S)
@@ -34,9 +31,8 @@ async def container_kill(stage: PodStage) -> None:
         for container in ("reput", "broker", "ha"):
             await stage.load.acked(30)
             pod, running = group.pod(name), group.pod(name).containers[container]
-            assert running.process is not None
             restarts, at = running.restarts, stage.mark()
-            running.process.send(signal.SIGKILL)
+            running.started.send(signal.SIGKILL)
             await group.until(
                 lambda running=running, restarts=restarts: running.restarts > restarts,  # type: ignore[misc]
                 f"{container} of {name} to be started again",

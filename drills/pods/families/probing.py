@@ -73,9 +73,7 @@ async def _start_slowly(stage: PodStage, slave: str) -> float:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        await group.until(
-            lambda: group.cluster.pods.get(slave) not in (None, pod), "the pod to be made again", 30
-        )
+        await group.replaced(slave, pod, 30)
     pod = group.pod(slave)
     await group.until(
         lambda: all(running.process for running in pod.containers.values()), "processes", 30
@@ -98,12 +96,11 @@ async def hung(stage: PodStage) -> None:
     group, master = stage.group, await stage.master()
     (slave, *_) = stage.slaves(master)
     running = group.pod(slave).containers["broker"]
-    assert running.process is not None
     liveness = running.container.liveness
     assert liveness is not None
     began = stage.mark()
-    restarts, stopped = running.restarts, running.process
-    stopped.send(signal.SIGSTOP)
+    restarts = running.restarts
+    running.started.send(signal.SIGSTOP)
     allowed = (
         (liveness.failure_threshold + 1) * (liveness.period_s + liveness.timeout_s)
         + (group.pod(slave).plan.grace_s if liveness.grace_s is None else liveness.grace_s)
@@ -151,8 +148,7 @@ async def _fill(stage: PodStage, master: str, messages: int) -> None:
 
 async def _slowly(stage: PodStage, running: RunningContainer, address: str) -> None:
     """Let a container run only briefly at intervals, as soon as it answers probes."""
-    process, probe = running.process, running.container.startup
-    assert process is not None
+    process, probe = running.started, running.container.startup
     assert probe is not None
     assert isinstance(probe.handler, HttpGet)
     while True:

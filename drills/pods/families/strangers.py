@@ -35,9 +35,7 @@ async def wrong_secret(stage: PodStage) -> None:
     group.replace("Secret", name, changed)
     first = group.pod(slave)
     group.cluster.delete(slave)
-    await group.until(
-        lambda: group.cluster.pods.get(slave) not in (None, first), "a pod with it", READY_S
-    )
+    await group.replaced(slave, first, READY_S)
     refused = await _refused(stage, master)
     log = group.pod(slave).log_path("ha")
     size = log.stat().st_size if log.exists() else 0
@@ -60,11 +58,7 @@ async def wrong_secret(stage: PodStage) -> None:
     group.replace("Secret", name, restored)
     second = group.pod(slave)
     group.cluster.delete(slave)
-    await group.until(
-        lambda: group.cluster.pods.get(slave) not in (None, second),
-        "a pod with the right one",
-        READY_S,
-    )
+    await group.replaced(slave, second, READY_S)
     await group.ready(READY_S)
 
 

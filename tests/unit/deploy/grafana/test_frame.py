@@ -11,9 +11,9 @@ import pytest
 
 from deploy.grafana.drawing import LETTERS
 from deploy.grafana.frame import ANNOTATIONS, VARIABLES
-from deploy.grafana.listing import BUILT_IN, expressions, fill
 from shared.metrics.catalogue import BY_NAME
 from shared.metrics.catalogue.analytics import ANALYTICS
+from tests.support.dashboard_listing import BUILT_IN, expressions, fill
 from tests.support.dashboards import BOARDS, RECORDED, VALUES, graphs
 from tests.support.promql import metrics, yields
 

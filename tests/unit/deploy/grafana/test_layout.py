@@ -55,7 +55,7 @@ def test_a_row_of_headings_stands_before_what_it_names(board: dict[str, Any]) ->
 
 
 def _stat(width: int) -> Stat:
-    return Stat(width, Query("up"), title="One", unit=units.COUNT)
+    return Stat(Query("up"), width=width, title="One", unit=units.COUNT)
 
 
 def test_a_line_that_does_not_fill_the_grid_is_refused() -> None:

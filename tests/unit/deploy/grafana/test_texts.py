@@ -23,7 +23,7 @@ LAG: Final = "tidemark_dispatch_lag_seconds"
 
 
 def test_a_panel_of_one_family_has_the_texts_of_the_catalogue() -> None:
-    panel = Lines(8, gauge(LAG, "broker, replica"))
+    panel = Lines(gauge(LAG, "broker, replica"))
     assert texts.title(panel) == "Behind in dispatch"
     assert texts.unit(panel) == units.SECONDS
     assert texts.description(panel) == (
@@ -36,49 +36,49 @@ def test_a_panel_of_one_family_has_the_texts_of_the_catalogue() -> None:
     ("panel", "title", "unit", "first"),
     [
         (
-            Lines(8, quantiles("tidemark_ha_ack_duration_seconds")),
+            Lines(quantiles("tidemark_ha_ack_duration_seconds")),
             "Sent to acknowledged, quantiles",
             units.SECONDS,
             "Half, 99 % and 99.9 % were below.",
         ),
         (
-            Lines(8, quantiles("tidemark_ha_ack_duration_seconds")[1]),
+            Lines(quantiles("tidemark_ha_ack_duration_seconds")[1]),
             "Sent to acknowledged, p99",
             units.SECONDS,
             "99 % were below.",
         ),
         (
-            Heat(8, buckets("tidemark_broker_message_size_bytes")),
+            Heat(buckets("tidemark_broker_message_size_bytes")),
             "Message sizes",
             units.BYTES,
             "Each column is a moment; dark cells are where most observations fell.",
         ),
         (
-            Lines(8, rate("tidemark_dispatch_bytes_total", "replica")),
+            Lines(rate("tidemark_dispatch_bytes_total", "replica")),
             "Bytes dispatched",
             units.BYTES_RATE,
             "`tidemark_dispatch_bytes_total`: Bytes of log dispatched, fillers included.",
         ),
         (
-            Lines(8, growth("tidemark_ha_truncated_bytes_total", "replica"), bars=True),
+            Lines(growth("tidemark_ha_truncated_bytes_total", "replica"), bars=True),
             "Bytes cut",
             units.BYTES,
             "Around each point.",
         ),
         (
-            Stat(4, age("tidemark_up_since_timestamp_seconds", "replica")),
+            Stat(age("tidemark_up_since_timestamp_seconds", "replica")),
             "Running since",
             units.SECONDS,
             "How long ago.",
         ),
         (
-            Lines(8, largest(gauge("tidemark_group_inflight_messages", "group"))),
+            Lines(largest(gauge("tidemark_group_inflight_messages", "group"))),
             "In flight",
             units.COUNT,
             "The 20 largest.",
         ),
         (
-            Lines(8, rate("process_cpu_seconds_total", "replica")),
+            Lines(rate("process_cpu_seconds_total", "replica")),
             "Processor",
             units.PLAIN,
             "`process_cpu_seconds_total`: Total user and system CPU time spent in seconds.",
@@ -94,7 +94,7 @@ def test_the_form_of_the_query_decides_the_rest(
 
 
 def test_a_text_of_its_own_stands_before_the_meaning_of_each_family() -> None:
-    panel = Lines(8, (gauge(LAG, "broker"), gauge("tidemark_ready", "broker")), text="Two of them.")
+    panel = Lines((gauge(LAG, "broker"), gauge("tidemark_ready", "broker")), text="Two of them.")
     first, lag, ready = texts.description(panel).split("\n\n")
     assert first == "Two of them."
     assert lag.startswith(f"`{LAG}`: ")
@@ -103,25 +103,25 @@ def test_a_text_of_its_own_stands_before_the_meaning_of_each_family() -> None:
 
 def test_a_panel_without_series_has_the_reason_that_its_families_have() -> None:
     def of(name: str) -> str:
-        return texts.nothing(Lines(8, gauge(name, "replica")))
+        return texts.nothing(Lines(gauge(name, "replica")))
 
     assert of("tidemark_ha_epoch") == "No group: a node alone"
     assert of("tidemark_analytics_pairs") == "Lag analytics does not run"
     assert of("tidemark_analytics_group_status") == "None, or lag analytics does not run"
-    bars = Lines(8, growth("tidemark_ha_resyncs_total", "replica"), bars=True)
+    bars = Lines(growth("tidemark_ha_resyncs_total", "replica"), bars=True)
     assert texts.nothing(bars) == "None"
 
 
 def test_a_panel_whose_title_or_unit_is_missing_is_refused() -> None:
-    two = Lines(8, (gauge(LAG, "broker"), gauge("tidemark_ready", "broker")))
+    two = Lines((gauge(LAG, "broker"), gauge("tidemark_ready", "broker")))
     with pytest.raises(ValueError, match=f"{LAG}, tidemark_ready has no title: give one to the"):
         texts.title(two)
     with pytest.raises(ValueError, match="no family has no title"):
-        texts.title(Lines(8, Query("up")))
+        texts.title(Lines(Query("up")))
     with pytest.raises(ValueError, match="panel Up uses no family and has no unit"):
-        texts.unit(Lines(8, Query("up"), title="Up"))
+        texts.unit(Lines(Query("up"), title="Up"))
     with pytest.raises(KeyError, match="tidemark_made_up"):
-        texts.families(Lines(8, gauge("tidemark_made_up", "broker")))
+        texts.families(Lines(gauge("tidemark_made_up", "broker")))
 
 
 def test_no_text_is_written_twice() -> None:
@@ -144,7 +144,7 @@ def test_only_a_panel_with_a_title_of_its_own_has_a_text_or_a_unit_of_its_own() 
 def test_a_unit_is_given_only_where_the_family_does_not_have_it() -> None:
     for panel in PANELS:
         if panel.unit and texts.families(panel) and not hasattr(panel, "columns"):
-            bare = type(panel)(panel.width, panel.shown, title=panel.title)
+            bare = type(panel)(panel.shown, title=panel.title)
             assert texts.unit(bare) != panel.unit, panel.title
 
 
