@@ -25,7 +25,7 @@ from tidemark.formats.outline import outline_records
 from tidemark.formats.queue_unit import Unit
 from tidemark.formats.record import Checks, Message
 from tidemark.formats.runs import Run
-from tidemark.formats.select import Limits, Wanted
+from tidemark.formats.select import Limits, Selected, Wanted
 
 EXTREMES: Final = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000)
 EXTREMES_64: Final = (0xFFFFFFFF, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, (1 << 62) + 7)
@@ -111,6 +111,17 @@ def host(rng: Random) -> Host:
     return Host(rng.randbytes(rng.choice((4, 16))), rng.choice((0, 10911, 65_535, -1)))
 
 
+ODD_PROPERTIES: Final = (
+    b"\x01\x02", b"a\x01\x02", b"\x01v\x02", b"a\x01b\x01c\x02", b"a\x01b",
+    b"__CRC32#\x01x\x02a\x01b", b"\x02\x02a\x01b\x02", b"a\x011\x02b\x012\x02a\x013\x02",
+    b"TAGS\x01\xff\x02", b"KEYS\x01 \x02",
+    b"\xed\xa0\x80\x01\xed\xb0\x80\x02", "ключ\x01значение\x02".encode(),
+    b"KEYS\x01\xe2\x80\x83a\xe2\x80\x83b\x02", b"".join(b"%d\x01v\x02" % n for n in range(40)) * 2,
+    *(b"a\x01b\x03" + name + b"\x01v\x02" for name in (b"TAGS", b"KEYS", b"UNIQ_KEY")),
+    *(b"DELAY\x01" + delay + b"\x02" for delay in (b"1", b"12", b"+", b"+1", b"99999999999", b"")),
+)  # fmt: skip
+
+
 def raw_properties(rng: Random) -> bytes:
     """Properties as records have them, well formed or not."""
     pairs = {rng.choice(NAMES): rng.choice(TEXTS) for _ in range(rng.randrange(5))}
@@ -161,8 +172,41 @@ def log(rng: Random, *, at: int, count: int) -> bytes:
     return bytes(made)
 
 
+def odd_log(rng: Random) -> bytes:
+    """Records with each of the odd properties, so many that the compiled twins give the interpreter
+    lock away."""
+    made = bytearray()
+    common = message(rng)._replace(queue_id=3, sys_flag=0, body=bytes(50))
+    for number in range(900):
+        made += record.encode(
+            common._replace(
+                topic=TOPICS[number % 3], properties=ODD_PROPERTIES[number % len(ODD_PROPERTIES)]
+            ),
+            queue_offset=number,
+            physical_offset=len(made),
+            store_timestamp_ms=1_790_000_000_000,
+            record_crc=True,
+        )
+    return bytes(made)
+
+
+def fuzz_whole(rng: Random, same: Same, name: str) -> None:
+    """The odd log to its end."""
+    same(
+        name,
+        Exact(odd_log(rng)),
+        at=0,
+        checks=Checks(),
+        records_max=1 << 40,
+        delay_levels_ms=DELAY_LEVELS_MS,
+    )
+
+
 def damaged_logs(rng: Random, rounds: int) -> Iterator[tuple[bytes, int]]:
     """(bytes, physical offset of the first)."""
+    odd = odd_log(rng)
+    yield odd, 0
+    yield odd[:-30] + b"\xa5" + odd[-29:], 0
     for number in range(rounds):
         at = rng.choice((0, 1 << 30, 777))
         count = number % 4
@@ -170,12 +214,19 @@ def damaged_logs(rng: Random, rounds: int) -> Iterator[tuple[bytes, int]]:
         yield rng.randbytes(rng.randrange(300)), at
 
 
+def any_place(rng: Random, at: int, size: int) -> int:
+    """The physical offset, or rarely one at an end of what 63 bits hold."""
+    ends = (-5, (1 << 63) - 1 - size, (1 << 63) - size)
+    return at if rng.random() < 0.9 else rng.choice(ends)
+
+
 def fuzz_walk(rng: Random, same: Same, rounds: int) -> None:
+    fuzz_whole(rng, same, "walk")
     for data, at in damaged_logs(rng, 12 * rounds):
         same(
             "walk",
             Exact(data),
-            at=at,
+            at=any_place(rng, at, len(data)),
             checks=rng.choice(ALL_CHECKS),
             records_max=rng.choice((1, 2, 100, 1 << 40)),
             delay_levels_ms=rng.choice(((), DELAY_LEVELS_MS)),
@@ -183,11 +234,12 @@ def fuzz_walk(rng: Random, same: Same, rounds: int) -> None:
 
 
 def fuzz_plan_range(rng: Random, same: Same, rounds: int) -> None:
+    fuzz_whole(rng, same, "plan_range")
     for data, at in damaged_logs(rng, 12 * rounds):
         same(
             "plan_range",
             Exact(data),
-            at=at,
+            at=any_place(rng, at, len(data)),
             checks=rng.choice(ALL_CHECKS),
             records_max=rng.choice((1, 2, 100, 1 << 40)),
             delay_levels_ms=rng.choice(((), DELAY_LEVELS_MS)),
@@ -384,7 +436,8 @@ def fuzz_select(rng: Random, same: Same, rounds: int) -> None:
                 at += len(gap)
         hits_units = rng.random() < 0.5
         for data in damaged(rng, bytes(units if hits_units else window), 150):
-            same(
+            total = rng.choice((0, 0, 400))
+            found = same(
                 "select",
                 Exact(data if hits_units else bytes(units)),
                 7,
@@ -407,9 +460,15 @@ def fuzz_select(rng: Random, same: Same, rounds: int) -> None:
                     )
                 ),
                 count=rng.choice((0, 0, 2)),
-                bytes_total=rng.choice((0, 0, 400)),
+                bytes_total=total,
                 skip_until=rng.choice((-1, window_at + 1, 1 << 40)),
             )
+            if isinstance(found, Selected):
+                size = len(window if hits_units else data)
+                assert all(0 <= start < end <= size for start, end in found.stretches)
+                assert (
+                    sum(end - start for start, end in found.stretches) == found.bytes_total - total
+                )
 
 
 def fuzz_leading_units(rng: Random, same: Same, rounds: int) -> None:

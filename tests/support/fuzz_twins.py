@@ -55,7 +55,10 @@ class Pairs:
         self.calls = 0
 
     def same(self, name: str, *arguments: object, **named: object) -> object:
-        """What both twins return, or the type of what both raise. Raises Differ."""
+        """What both twins return, or the type of what both raise; for damage with its text.
+
+        Raises Differ.
+        """
         self.calls += 1
         original, compiled = self._pairs[name]
         expected, found = (_called(twin, arguments, named) for twin in (original, compiled))
@@ -71,12 +74,15 @@ def _called(
     function: Any, arguments: tuple[object, ...], named: dict[str, object]
 ) -> tuple[object, list[bytes]]:
     from tests.support.fuzz_cases import Exact
+    from tidemark.errors import CorruptRecord
+    from tidemark.formats.record import UndecodableRecord
 
     given = [each.copy() if isinstance(each, Exact) else each for each in arguments]
     try:
         result = function(*given, **named)
     except Exception as error:  # noqa: BLE001 - any type is compared, none is hidden
-        result = type(error)
+        is_damage = isinstance(error, CorruptRecord | UndecodableRecord)
+        result = type(error), str(error) if is_damage else ""
     return result, [bytes(each) for each in given if isinstance(each, memoryview)]
 
 

@@ -1,4 +1,4 @@
-"""Both twins of ``index_chains`` do the same to the same bytes, whatever these are."""
+"""Both twins of ``index_chains``: rows in files, sound and damaged."""
 
 from __future__ import annotations
 
@@ -11,33 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.index_rows import Row, packed, put_plainly
+from tests.support.index_rows import packed, put_plainly
 from tests.support.twins import twins_of
 from tidemark.formats import index_chains as pure
 from tidemark.formats.index_chains import ROW, IndexFileTooShort, NoRow
-from tidemark.formats.index_file import Geometry, IndexFile
+from tidemark.formats.index_file import Geometry
 
 I32_MAX, I64_MAX = 2**31 - 1, 2**63 - 1
 NOW_MS = 1_795_166_908_000
 
-# The compiled twin of each function, skipped where it is not built.
-put_twin = pytest.mark.parametrize("twin", twins_of("index", pure.put_rows)[1:])
-look_up_twin = pytest.mark.parametrize("twin", twins_of("index", pure.look_up)[1:])
-held_twin = pytest.mark.parametrize("twin", twins_of("index", pure.held_rows)[1:])
-sound_twin = pytest.mark.parametrize("twin", twins_of("index", pure.chains_are_sound)[1:])
 each_put = pytest.mark.parametrize("put_rows", twins_of("index", pure.put_rows))
 each_held = pytest.mark.parametrize("held_rows", twins_of("index", pure.held_rows))
 each_sound = pytest.mark.parametrize("sound", twins_of("index", pure.chains_are_sound))
 
 geometries = st.builds(Geometry, st.integers(1, 12), st.integers(0, 24))
 hashes = st.one_of(st.integers(0, 13), st.sampled_from([2**30, I32_MAX - 1, I32_MAX]))
-offsets = st.one_of(st.integers(0, 9), st.integers(-I64_MAX - 1, I64_MAX))
 times = st.one_of(
     st.integers(NOW_MS, NOW_MS + 9000),
     st.sampled_from([0, -1, -I64_MAX - 1, I64_MAX]),
     st.integers(-I64_MAX - 1, I64_MAX),
 )
-any_rows = st.lists(st.tuples(hashes, offsets, times), max_size=30)
 counts = st.one_of(
     st.integers(0, 25), st.sampled_from([-1, I32_MAX, -I32_MAX - 1]), st.integers(-30, 30)
 )
@@ -74,44 +67,6 @@ def outcome(call: Callable[..., object], *arguments: object) -> object:
         return type(error)
 
 
-@put_twin
-@given(file=files(), rows=any_rows, data=st.data())
-def test_rows_leave_the_same_bytes(
-    twin: Callable[..., int], file: tuple[Geometry, bytearray], rows: list[Row], data: st.DataObject
-) -> None:
-    geometry, one = file
-    other = bytearray(one)
-    raw = packed(rows)
-    first = data.draw(st.integers(0, len(rows)))
-    assert twin(memoryview(one), *geometry, raw, first) == pure.put_rows(
-        memoryview(other), *geometry, raw, first
-    )
-    assert one == other
-
-
-@put_twin
-@given(
-    file=files(),
-    raw=st.one_of(
-        st.binary(max_size=100),
-        st.lists(st.integers(-I64_MAX - 1, I64_MAX), max_size=12).map(
-            lambda words: struct.pack(f"={len(words)}q", *words)
-        ),
-    ),
-    first=st.one_of(st.integers(-2, 6), st.just(1 << 70)),
-)
-def test_rows_that_are_none_are_refused_alike_and_nothing_is_stored(
-    twin: Callable[..., int], file: tuple[Geometry, bytearray], raw: bytes, first: int
-) -> None:
-    geometry, one = file
-    before, other = bytes(one), bytearray(one)
-    found = outcome(twin, memoryview(one), *geometry, raw, first)
-    assert found == outcome(pure.put_rows, memoryview(other), *geometry, raw, first)
-    assert one == other
-    if found is NoRow:
-        assert one == before
-
-
 @each_put
 def test_a_row_s_hash_must_fit_and_later_ones_count_too(put_rows: Callable[..., int]) -> None:
     geometry = Geometry(3, 9000)
@@ -122,32 +77,6 @@ def test_a_row_s_hash_must_fit_and_later_ones_count_too(put_rows: Callable[..., 
         with pytest.raises(NoRow):
             put_rows(memoryview(data), *geometry, raw, 0)
     assert not any(data)
-
-
-@look_up_twin
-@given(
-    file=files(),
-    key_hash=st.one_of(hashes, st.sampled_from([-1, 1 << 31, 1 << 70])),
-    begin=st.one_of(st.integers(NOW_MS - 9000, NOW_MS + 9000), offsets, st.just(-(1 << 70))),
-    end=st.one_of(st.integers(NOW_MS - 9000, NOW_MS + 9000), offsets, st.just(1 << 70)),
-    hits_max=st.one_of(st.integers(-1, 30), st.just(1 << 70)),
-    first=st.one_of(st.just(0), st.integers(-2, 26), st.just(1 << 70), st.just(-(1 << 70))),
-    entries_max=st.one_of(st.integers(-1, 30), st.just(1 << 70)),
-)
-def test_the_same_is_found(
-    twin: Callable[..., tuple[list[int], int, int]],
-    file: tuple[Geometry, bytearray],
-    key_hash: int,
-    begin: int,
-    end: int,
-    hits_max: int,
-    first: int,
-    entries_max: int,
-) -> None:
-    geometry, data = file
-    view = memoryview(bytes(data))
-    asked = (view, *geometry, key_hash, begin, end, hits_max, first, entries_max)
-    assert outcome(twin, *asked) == outcome(pure.look_up, *asked)
 
 
 @given(
@@ -175,38 +104,6 @@ def test_a_look_up_in_parts_finds_the_same_as_at_once(
         if not number:
             break
     assert (found, seen_in_parts) == (whole, seen)
-
-
-@held_twin
-@given(file=files(), rows=any_rows, is_taken=st.booleans(), data=st.data())
-def test_the_same_rows_are_held(
-    twin: Callable[..., int],
-    file: tuple[Geometry, bytearray],
-    rows: list[Row],
-    is_taken: bool,
-    data: st.DataObject,
-) -> None:
-    geometry, raw_file = file
-    view = memoryview(bytes(raw_file))
-    if is_taken:  # rows that are there, with some of the others between them
-        index = IndexFile(view, geometry)
-        taken = [index.entry(number) for number in range(1, index.entry_count + 1)]
-        rows = [(entry.key_hash, entry.physical_offset, 0) for entry in taken] + rows[:2]
-    raw = packed((each[0] & I32_MAX, each[1], each[2]) for each in rows)
-    first = data.draw(st.integers(-1, len(rows) + 1))
-    end = data.draw(st.integers(-1, len(rows) + 1))
-    asked = (view, *geometry, raw, first, end)
-    assert outcome(twin, *asked) == outcome(pure.held_rows, *asked)
-
-
-@sound_twin
-@given(file=files(), first=st.one_of(st.integers(-3, 26), st.just(1 << 70)))
-def test_the_same_is_sound(
-    twin: Callable[..., bool], file: tuple[Geometry, bytearray], first: int
-) -> None:
-    geometry, data = file
-    asked = (memoryview(bytes(data)), *geometry, first)
-    assert twin(*asked) == pure.chains_are_sound(*asked)
 
 
 @pytest.mark.parametrize("name", ["put_rows", "look_up", "held_rows", "chains_are_sound"])

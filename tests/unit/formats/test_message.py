@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import strategies
@@ -34,13 +34,6 @@ def stored(
         store_timestamp_ms=5,
         record_crc=True,
     )
-
-
-def outcome(decode: Decode, data: bytes) -> list[Message] | str:
-    try:
-        return decode(data)
-    except UndecodableRecord as error:
-        return str(error)
 
 
 @each_twin
@@ -120,22 +113,6 @@ def test_its_parts_outlive_the_answer_that_they_came_in(decode: Decode) -> None:
 
 
 @native_only
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"\x01\x02", b"a\x01\x02", b"\x01v\x02", b"a\x01b\x01c\x02", b"a\x01b",
-        b"\x02\x02a\x01b\x02", b"a\x011\x02b\x012\x02a\x013\x02", b"TAGS\x01\xff\x02",
-        b"\xed\xa0\x80\x01\xed\xb0\x80\x02",
-        "ключ\x01значение\x02".encode(), b"".join(b"%d\x01v\x02" % n for n in range(40)) * 2,
-        b"__CRC32#\x01x\x02a\x01b", b"KEYS\x01 \x02", b"KEYS\x01\xe2\x80\x83a\xe2\x80\x83b\x02",
-    ],
-)  # fmt: skip
-def test_properties_are_read_by_the_rules_of_the_format(decode: Decode, raw: bytes) -> None:
-    data = stored(raw) + stored(raw[1:]) + stored(raw)
-    assert decode(data) == pure.decode_messages(data)
-
-
-@native_only
 @given(made=st.lists(strategies.records(), max_size=4))
 def test_any_records_are_read_alike(decode: Decode, made: list[strategies.MadeRecord]) -> None:
     data = b"".join(one.data for one in made)
@@ -145,30 +122,6 @@ def test_any_records_are_read_alike(decode: Decode, made: list[strategies.MadeRe
     assert [(type(field), field) for message in messages for field in message] == [
         (type(field), field) for message in pure.decode_messages(data) for field in message
     ]
-
-
-@native_only
-@given(made=st.lists(strategies.records(), min_size=1, max_size=2), data=st.data())
-def test_cut_and_flipped_records_are_refused_in_the_same_words(
-    decode: Decode, made: list[strategies.MadeRecord], data: st.DataObject
-) -> None:
-    damaged = bytearray(b"".join(one.data for one in made))
-    for _ in range(data.draw(st.integers(1, 3))):
-        # The first 100 bytes and the last 60: there the lengths stand.
-        at = data.draw(st.integers(0, 99) | st.integers(len(damaged) - 60, len(damaged) - 1))
-        damaged[at % len(damaged)] ^= 1 << data.draw(st.integers(0, 7))
-    end = data.draw(st.just(len(damaged)) | st.integers(0, len(damaged)))
-    cut = bytes(damaged[:end])
-    assert outcome(decode, cut) == outcome(pure.decode_messages, cut)
-
-
-@native_only
-@given(data=st.binary(max_size=300))
-@example(data=stored()[:-1])
-@example(data=stored() + b"\x00")
-@example(data=bytes(200))
-def test_any_bytes_are_records_or_undecodable(decode: Decode, data: bytes) -> None:
-    assert outcome(decode, data) == outcome(pure.decode_messages, data)
 
 
 @each_twin

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support import strategies
 from tests.support.for_each import for_each
-from tests.support.twins import outcome, twin_modules_of
+from tests.support.twins import twin_modules_of
 from tidemark.formats import batch, hosts, ids, produce_wire, properties
 from tidemark.formats.batch import BadBatch, WireMessage
 from tidemark.formats.hosts import Host
@@ -149,19 +149,3 @@ def test_the_last_offsets_are_answered(twin: ModuleType) -> None:
     assert found["results"][0]["physical_offset"] == strategies.I64_MAX
     assert found["results"][0]["queue_offset"] == (1 << 64) - 1
     assert found["ack"]["copies"] is True
-
-
-@given(st.data())
-def test_damaged_entries_are_answered_alike(twin: ModuleType, data: st.DataObject) -> None:
-    raw = bytearray(
-        batch.encode(
-            WireMessage(b"b", each) for each in data.draw(st.lists(PROPERTIES, max_size=4))
-        )
-    )
-    for _ in range(data.draw(st.integers(0, 2))):
-        if raw:
-            at = data.draw(st.integers(0, len(raw) - 1))
-            raw[at] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]))
-    sizes = data.draw(st.binary(max_size=20))
-    entries = bytes(raw[: data.draw(st.integers(0, len(raw)))] if raw else raw)
-    assert outcome(answer, twin, entries, sizes) == outcome(answer, produce_wire, entries, sizes)

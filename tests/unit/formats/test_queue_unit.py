@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.for_each import for_each
@@ -108,26 +108,3 @@ def test_leading_units_end_at_the_first_that_is_not_what_it_should_be(
 ) -> None:
     assert twin.leading_units(view, end=end, end_max=end_max) == expected
     assert twin.leading_units(memoryview(b"x" + view)[1:], end=end, end_max=end_max) == expected
-
-
-SOME_UNITS = st.lists(
-    st.one_of(
-        st.just(PRE_BLANK),
-        st.just(bytes(20)),
-        st.tuples(st.integers(0, 40).map(lambda n: n * 50), st.integers(1, 60)).map(row_of),
-        st.binary(min_size=20, max_size=20),
-    ),
-    max_size=12,
-)
-
-
-@pytest.mark.parametrize("twin", twin_modules_of("units", queue_unit)[1:])
-@given(units=SOME_UNITS, rest=st.binary(max_size=19), end=st.integers(0, 900), more=I64)
-@example(units=[row_of((0, 50))] * 4000, rest=b"", end=0, more=0)
-@example(units=[row_of((n * 50, 50)) for n in range(4000)], rest=b"", end=0, more=END_MAX)
-def test_twins_count_the_same_leading_units(
-    twin: ModuleType, units: list[bytes], rest: bytes, end: int, more: int
-) -> None:
-    view, end_max = b"".join(units) + rest, abs(more) % (END_MAX + 1)
-    expected = queue_unit.leading_units(view, end=end, end_max=end_max)
-    assert twin.leading_units(view, end=end, end_max=end_max) == expected

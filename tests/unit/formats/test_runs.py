@@ -293,41 +293,6 @@ def test_every_second_byte_is_a_buffer_too(twin: ModuleType) -> None:
     assert not any(whole[1::2])
 
 
-@given(st.data())
-def test_damaged_entries_are_judged_alike(twin: ModuleType, data: st.DataObject) -> None:
-    entries = data.draw(
-        st.lists(
-            st.builds(
-                WireMessage,
-                st.binary(max_size=20),
-                st.lists(PIECES, max_size=3).map(b"".join),
-                strategies.i32s(),
-            ),
-            max_size=4,
-        )
-    )
-    damaged = bytearray(batch.encode(entries))
-    for _ in range(data.draw(st.integers(0, 3))):
-        if damaged:
-            at = data.draw(st.integers(0, len(damaged) - 1))
-            damaged[at] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]))
-    raw = bytes(damaged[: data.draw(st.integers(0, len(damaged)))] if damaged else damaged)
-    made = [run_of()._replace(entries=raw, message_count=data.draw(st.integers(0, 5)))]
-    for record_crc in (False, True):
-        ours, theirs = bytearray(2000), bytearray(2000)
-        assert outcome(encoded, twin, made, ours, record_crc=record_crc) == outcome(
-            encoded, runs, made, theirs, record_crc=record_crc
-        )
-        assert ours == theirs
-        assert outcome(twin.runs_size, made, record_crc=record_crc) == outcome(
-            runs.runs_size, made, record_crc=record_crc
-        )
-    bounds = data.draw(st.lists(st.integers(0, 30), max_size=4))
-    assert outcome(twin.body_size_counts, raw, bounds) == outcome(
-        runs.body_size_counts, raw, bounds
-    )
-
-
 @given(st.lists(st.integers(0, 40), max_size=30), st.lists(st.integers(0, 40), max_size=6))
 def test_bodies_are_counted_by_the_first_bound_they_do_not_exceed(
     twin: ModuleType, sizes: list[int], bounds: list[int]

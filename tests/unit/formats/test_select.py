@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.for_each import for_each
 from tests.support.twins import twins_of
@@ -29,7 +27,6 @@ AT = 4096
 Select = Callable[..., Selected]
 
 each_twin = pytest.mark.parametrize("select", twins_of("select", pure.select))
-native_only = pytest.mark.parametrize("select", twins_of("select", pure.select)[1:])
 """For comparisons with the pure function."""
 
 
@@ -291,82 +288,3 @@ def test_a_damaged_unit_does_not_pass_for_one_of_a_lost_file(select: Select) -> 
     unit = UNIT.pack(-AT, log.places[0][1], 0)
     for skip_until in (-1, 0, 1 << 62):
         assert log.select(select, units=unit, skip_until=skip_until).halt is Halt.OUTSIDE
-
-
-BOUNDS = st.integers(0, 9) | st.sampled_from([100, 150, 260, 1000, 1 << 40])
-ODD_UNITS = st.builds(
-    UNIT.pack,
-    st.sampled_from([AT, AT - 1, 0, -1, -(1 << 63), (1 << 63) - 1]) | st.integers(AT, AT + 2000),
-    st.sampled_from([0, -1, 91, 120, 0x7FFFFFFF]) | st.integers(-(1 << 31), (1 << 31) - 1),
-    st.integers(-(1 << 63), (1 << 63) - 1),
-)
-
-
-@st.composite
-def calls(draw: st.DrawFn) -> dict[str, Any]:
-    """Arguments of a call: a log with strangers in it, then cut, flipped and overwritten."""
-    log = Log(draw(st.sampled_from([0, 7, 1 << 40])))
-    for _ in range(draw(st.integers(0, 8))):
-        log.put(
-            topic=draw(st.sampled_from(["orders", "orders", "orders", "t" * 130])),
-            tags=draw(st.sampled_from([None, "a", "Aa", "BB", b"\xff", b"x\x02TAGS\x01"])),
-            body=draw(st.binary(max_size=40)),
-            host=draw(st.sampled_from([HOST, HOST_V6])),
-            known=draw(st.integers(0, 3)) > 0,
-        )
-    data, units = bytearray(log.data), bytearray(log.units)
-    if draw(st.booleans()):
-        for buffer in (data, units):
-            if buffer and draw(st.booleans()):
-                bit = draw(st.integers(0, len(buffer) * 8 - 1))
-                buffer[bit // 8] ^= 1 << bit % 8
-    if draw(st.integers(0, 3)) == 0:
-        at = draw(st.integers(0, len(units) // UNIT_SIZE)) * UNIT_SIZE
-        units[at:at] = draw(ODD_UNITS)
-    front, back = draw(st.integers(0, len(data))), draw(st.integers(0, len(data)))
-    whole = draw(st.booleans())
-    tags = frozenset(draw(st.sets(st.sampled_from(["a", "Aa", "BB", "�", "\udcff", "ü", ""]))))
-    wanted = Wanted(frozenset(map(string_hash, tags)), draw(st.sampled_from([None, tags])))
-    return {
-        "units": bytes(units),
-        "first": log.first,
-        "window": bytes(data if whole else data[min(front, back) : max(front, back)]),
-        "window_at": AT if whole else AT + min(front, back),
-        "topic": draw(st.sampled_from([b"orders", b"orders", b"t" * 130, b"", b"x" * 300])),
-        "queue": draw(st.sampled_from([3, 3, 3, -1, 1 << 40])),
-        "limits": draw(st.just(MANY) | st.builds(Limits, BOUNDS, BOUNDS, BOUNDS, BOUNDS)),
-        "wanted": draw(st.sampled_from([None, wanted])),
-        "count": draw(st.sampled_from([0, 0, 3])),
-        "bytes_total": draw(st.sampled_from([0, 0, 400])),
-        "skip_until": draw(st.sampled_from([-1, -1, 0, AT + 100, 1 << 62])),
-    }
-
-
-def called(select: Select, call: dict[str, Any]) -> Selected:
-    given_ = dict(call)
-    positional = [given_.pop(name) for name in ("units", "first", "window", "window_at")]
-    return select(*positional, **given_)
-
-
-@native_only
-@given(call=calls())
-def test_both_twins_take_the_same_of_anything(select: Select, call: dict[str, Any]) -> None:
-    found = called(select, call)
-    assert found == called(pure.select, call)
-    # And what they take lies in the window, and is as much as they say.
-    assert all(0 <= start < end <= len(call["window"]) for start, end in found.stretches)
-    taken = sum(end - start for start, end in found.stretches)
-    assert taken == found.bytes_total - call["bytes_total"]
-    assert found.looked <= len(call["units"]) // UNIT_SIZE
-
-
-@native_only
-@given(data=st.data())
-def test_random_bytes_match_no_filter(select: Select, data: st.DataObject) -> None:
-    window = data.draw(st.binary(max_size=400))
-    units = b"".join(data.draw(st.lists(ODD_UNITS, max_size=5)))
-    call = {
-        "units": units, "first": 0, "window": window, "window_at": AT, "topic": b"orders",
-        "queue": 3, "limits": MANY,
-    }  # fmt: skip
-    assert called(select, call) == called(pure.select, call)
