@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Final
 
 from shared.files.disk import Disk, File
+from shared.files.last_nonzero import last_nonzero_in
 from tidemark.formats.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE, Geometry
 
 INT: Final = struct.Struct(">i")
 COUNT_AT: Final = 36
 """Position of the number of entries plus one in the header."""
-CHUNK_SIZE: Final = 1 << 20
 
 
 def geometry_of(disk: Disk, path: Path) -> Geometry | None:
     """Return slots and entries of the index file at path; None if they cannot be determined."""
     file = disk.open(path, writable=False)
     try:
-        last = _last_nonzero(file)
+        last = last_nonzero_in(file, HEADER_SIZE)
         head = file.pread(HEADER_SIZE, 0)
-        if last < HEADER_SIZE or len(head) < HEADER_SIZE or (file.size - HEADER_SIZE) % SLOT_SIZE:
+        if last is None or len(head) < HEADER_SIZE or (file.size - HEADER_SIZE) % SLOT_SIZE:
             return None
         count: int = INT.unpack_from(head, COUNT_AT)[0]
         # count is the first entry not counted; a kill inside a put leaves one that is not counted.
@@ -56,12 +56,3 @@ def _fits(file: File, newest: int, last: int) -> Geometry | None:
         if INT.unpack(file.pread(INT.size, slot_at))[0] == newest:
             return Geometry(slots=slots, entries=entries)
     return None
-
-
-def _last_nonzero(file: File) -> int:
-    """Return the position of the last non-zero byte; −1 if all are zero."""
-    for at in range(file.size - file.size % CHUNK_SIZE, -1, -CHUNK_SIZE):
-        found = file.pread(CHUNK_SIZE, at).rstrip(b"\0")
-        if found:
-            return at + len(found) - 1
-    return -1

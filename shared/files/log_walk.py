@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgpack
 
 from shared.files.disk import Disk, File, MappedRegion
+from shared.files.last_nonzero import last_nonzero_in
 from shared.files.torn_record import unwritten_at
 from shared.files.valid_end import FirstRecord
 from tidemark.errors import CorruptRecord, StrayFile, WrongFileSize
@@ -337,22 +338,11 @@ def last_nonzero(files: LogFiles, start: int) -> int | None:
         low = max(0, start - file_start)
         file = files.open(file_start, writable=False)
         try:
-            # Only up to data_end: a file created ahead has a gigabyte of unwritten blocks.
-            found = _last_nonzero_in(file, low, file.data_end())
+            found = last_nonzero_in(file, low)
         finally:
             file.close()
         if found is not None:
             return file_start + found
-    return None
-
-
-def _last_nonzero_in(file: File, low: int, high: int) -> int | None:
-    while high > low:
-        size = min(CHUNK_SIZE, high - low)
-        chunk = file.pread(size, high - size)
-        if chunk != _ZEROS[: len(chunk)]:
-            return high - size + len(chunk.rstrip(b"\0")) - 1
-        high -= size
     return None
 
 

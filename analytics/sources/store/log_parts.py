@@ -25,13 +25,13 @@ from analytics.sources.store.cuts import RECORD_SIZE_MAX, WINDOW_SIZE, Cuts
 from analytics.sources.store.files import StoreFiles
 from analytics.sources.store.options import StoreOptions
 from shared.files.disk import File
+from shared.files.last_nonzero import last_nonzero_in
 from shared.files.os_disk import OsDisk
 from tidemark.formats import native
 from tidemark.formats.record import BLANK_SIZE, Checks, peek_size
 from tidemark.formats.scan import Stop
 
 I32_MAX: Final = (1 << 31) - 1
-ZEROS: Final = bytes(1 << 20)
 BATCH_ROWS: Final = 16_384
 BATCH_SIZE: Final = 8 << 20
 """Rows, or bytes of columns, in a batch: each batch costs Spark as much as hundreds of rows, and a
@@ -266,7 +266,7 @@ def _end(file: File, part: LogPart, at: int, reason: str, *, cut: bool) -> Hole 
         return None  # what may be read is read, or no filler fits behind the last record
     if at < part.proven:
         return _hole(part, at, Gap.TORN if cut else Gap.DAMAGED, reason)
-    last = _last_nonzero(file, at - part.file_start)
+    last = last_nonzero_in(file, at - part.file_start)
     if last is None:
         return None  # never written
     behind = f"{reason}; bytes up to {part.file_start + last} are not zero"
@@ -276,18 +276,6 @@ def _end(file: File, part: LogPart, at: int, reason: str, *, cut: bool) -> Hole 
 def _whole_size(part: LogPart, file: File) -> int:
     """Length that the file should have."""
     return max(file.size, part.limit - part.file_start)
-
-
-def _last_nonzero(file: File, low: int) -> int | None:
-    """The last byte of the file at or behind low that is not zero; None if all are."""
-    high = file.data_end()
-    while high > low:
-        size = min(len(ZEROS), high - low)
-        chunk = file.pread(size, high - size)
-        if chunk != ZEROS[: len(chunk)]:
-            return high - size + len(chunk.rstrip(b"\0")) - 1
-        high -= size
-    return None
 
 
 def _hole(part: LogPart, at: int, reason: Gap, why: str, *, size: int | None = None) -> Hole:
