@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Evaluated, Window
-from tests.truth import tables
+from tests.truth import cases, tables
 from tests.truth.steps import SECOND, Floats, Ints, moment
 from tests.truth.workload import Pair, Truth
 
@@ -37,6 +38,18 @@ def judge(truth: Truth, rules: Rules | None = None, cuts: Sequence[int] = ()) ->
     """All ticks of a workload, in one evaluation or in several that end at these ticks (times)."""
     rules = Rules(period_s=truth.period / SECOND) if rules is None else rules
     return judge_window(window_of(tables.collected(truth)), rules, truth.start, [*cuts, truth.end])
+
+
+@functools.cache
+def truth_of(case: str) -> Truth:
+    """A workload of `cases.EVERY`. One copy for all callers: do not change it."""
+    return cases.EVERY[case]()
+
+
+@functools.cache
+def judged_case(case: str) -> Evaluated:
+    """All its rows, evaluated once for all tests of the process."""
+    return judge(truth_of(case))
 
 
 def judge_window(window: Window, rules: Rules, start: int, ends: Sequence[int]) -> Evaluated:

@@ -10,9 +10,11 @@ from tests.analytics.truth.judged import (
     first,
     int_or_nan,
     judge,
+    judged_case,
     of_pair,
     of_series,
     statuses,
+    truth_of,
 )
 from tests.truth import answers, cases
 from tests.truth.steps import DAWN, SECOND
@@ -24,8 +26,8 @@ STEP = 0.11
 
 @pytest.mark.parametrize("name", cases.EVERY)
 def test_lag_age_and_counts_are_exact_wherever_the_store_time_is_known(name: str) -> None:
-    truth = cases.EVERY[name]()
-    judged = judge(truth)
+    truth = truth_of(name)
+    judged = judged_case(name)
     for pair in truth.pairs:
         for reading in pair.readings:
             answer = answers.series(truth, reading)

@@ -16,9 +16,11 @@ from tests.analytics.truth.judged import (
     after,
     judge,
     judge_window,
+    judged_case,
     of_pair,
     of_series,
     statuses,
+    truth_of,
     window_of,
 )
 from tests.truth import answers, cases, tables
@@ -142,8 +144,8 @@ def test_a_commit_beyond_the_end_is_ahead_after_two_ticks_and_not_ok() -> None:
 
 @pytest.mark.parametrize("name", ["slow_consumer", "failover", "expiry", "reset_forward"])
 def test_evaluations_of_any_length_give_the_same_rows(name: str) -> None:
-    truth = cases.EVERY[name]()
-    whole = judge(truth)
+    truth = truth_of(name)
+    whole = judged_case(name)
     ticks = truth.ticks(with_missing=True).tolist()
     cut = judge(truth, cuts=[*ticks[:50:7], *ticks[50:60]])
     for table in ("rates", "lag", "pair_lag", "stages", "status_changes", "offset_events"):

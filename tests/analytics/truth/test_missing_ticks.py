@@ -11,11 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.kernel.rules import Rules
-from analytics.kernel.window import Evaluated
-from tests.analytics.truth.judged import ALARMS, Columns, judge, of_pair, of_series
-from tests.truth import answers, cases
+from tests.analytics.truth.judged import (
+    ALARMS,
+    Columns,
+    judge,
+    judged_case,
+    of_pair,
+    of_series,
+    truth_of,
+)
+from tests.truth import answers
 from tests.truth.steps import SECOND, Ints
-from tests.truth.workload import Truth
 
 SLACK_S = 120.0
 """The longest raise time: how much later a status may come for every reason but missing ticks."""
@@ -37,16 +43,6 @@ NAMES = (
     "poison_of_sixteen",
     "heads_half_known",
 )
-
-
-@functools.cache
-def workload(name: str) -> Truth:
-    return cases.EVERY[name]()
-
-
-@functools.cache
-def whole(name: str) -> Evaluated:
-    return judge(workload(name))
 
 
 @st.composite
@@ -81,7 +77,7 @@ def allowed(full: Columns, missing: Ints, tick: float, slack_s: float = SLACK_S)
 def catching_up(name: str) -> frozenset[float]:
     """Ticks at which a group truly gains on its topic, whatever the last five minutes were."""
     found: set[float] = set()
-    truth = workload(name)
+    truth = truth_of(name)
     for reading in truth.pairs[0].readings:
         answer = answers.series(truth, reading)
         behind = answer.lag[1:] > 0
@@ -93,7 +89,7 @@ def catching_up(name: str) -> frozenset[float]:
 @functools.cache
 def in_time(name: str) -> frozenset[float]:
     """Ticks at which every queue is within the objective in truth, with nothing lost or ahead."""
-    truth = workload(name)
+    truth = truth_of(name)
     pair = truth.pairs[0]
     found = set(truth.ticks().astype(np.float64).tolist())
     for reading in pair.readings:
@@ -128,7 +124,7 @@ def test_missing_ticks_change_no_sum_and_make_no_status_that_was_not(
     - an alarm that stood before, while samples of the progress window are missing and the workload
       is still late. It never outlasts an OK.
     """
-    truth = workload(name)
+    truth = truth_of(name)
     removed = data.draw(removals(truth.ticks().tolist()))
     thinned = truth.without(removed)
     judged = judge(thinned)
@@ -145,8 +141,12 @@ def test_missing_ticks_change_no_sum_and_make_no_status_that_was_not(
             expected = int(getattr(answer, column)[1:].sum())
             assert np.nansum(rates[column]) == expected, column
     for rows, full, lets_go in (
-        (of_series(judged.lag, truth), of_series(whole(name).lag, truth), {"UNKNOWN"}),
-        (of_pair(judged.pair_lag, truth), of_pair(whole(name).pair_lag, truth), LATE_OF_PAIRS),
+        (of_series(judged.lag, truth), of_series(judged_case(name).lag, truth), {"UNKNOWN"}),
+        (
+            of_pair(judged.pair_lag, truth),
+            of_pair(judged_case(name).pair_lag, truth),
+            LATE_OF_PAIRS,
+        ),
     ):
         stood = "UNKNOWN"
         unknown = rows["unknown"] if "unknown" in rows.table.column_names else rows["tick"] * 0
@@ -172,7 +172,7 @@ def test_missing_ticks_change_no_sum_and_make_no_status_that_was_not(
 def test_a_pair_stays_late_while_the_age_of_its_queue_is_only_bounded() -> None:
     # Behind a hole every other sample knows the store time of the head. At the others the age was
     # bounded from below by 0 s, and the pair was OK at every second sample, its queue behind.
-    truth = workload("heads_half_known")
+    truth = truth_of("heads_half_known")
     hole = truth.ticks()[(truth.ticks() >= truth.start + 900 * SECOND)][:45]
     judged = judge(truth.without(hole.tolist()))
     for rows in (of_series(judged.lag, truth), of_pair(judged.pair_lag, truth)):
@@ -184,7 +184,7 @@ def test_a_pair_stays_late_while_the_age_of_its_queue_is_only_bounded() -> None:
 @settings(max_examples=12, deadline=None)
 @given(st.data(), st.sampled_from(("swinging", "trickle", "failover")))
 def test_missing_ticks_never_raise_an_alarm(data: st.DataObject, name: str) -> None:
-    truth = workload(name)
+    truth = truth_of(name)
     removed = data.draw(removals(truth.ticks().tolist()))
     judged = judge(truth.without(removed))
     given = set(of_series(judged.lag, truth).words("status").tolist())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.analytics.truth.judged import after, judge, of_pair
+from tests.analytics.truth.judged import after, judge, judged_case, of_pair, truth_of
 from tests.truth import answers, cases
 from tests.truth.reading import stages
 from tests.truth.steps import SECOND
@@ -61,8 +61,8 @@ def test_four_delays_come_out_as_they_are_and_add_up(
 
 @pytest.mark.parametrize("name", cases.EVERY)
 def test_stages_are_those_of_the_store_times_and_never_negative(name: str) -> None:
-    truth = cases.EVERY[name]()
-    judged = judge(truth)
+    truth = truth_of(name)
+    judged = judged_case(name)
     for pair in truth.pairs:
         rows = of_pair(judged.stages, truth, pair)
         answer = answers.split(truth, pair)

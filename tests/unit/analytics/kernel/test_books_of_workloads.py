@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from analytics.kernel.balance import books
 from analytics.kernel.rollup import MINUTE, merge, rollup
-from tests.analytics.truth.judged import judge
+from tests.analytics.truth.judged import judged_case, truth_of
 from tests.support.for_each import for_each
 from tests.truth import cases
 from tests.truth.steps import SECOND, moment
 
+pytestmark = pytest.mark.xdist_group("workloads")
+
 
 @for_each("case", cases.EVERY)
 def test_what_was_produced_is_consumed_skipped_or_unread(case: str) -> None:
-    truth = cases.EVERY[case]()
-    judged = judge(truth)
+    truth = truth_of(case)
+    judged = judged_case(case)
     book = books(judged.lag, judged.rates, judged.offset_events)
     known = ~np.isnan(book.imbalance)
     assert np.count_nonzero(known) > 0.3 * known.size  # an AHEAD commit leaves most unknown
@@ -41,6 +44,6 @@ def test_what_was_produced_is_consumed_skipped_or_unread(case: str) -> None:
 
 def test_skipped_messages_are_those_that_were_reset_or_expired() -> None:
     for case, count in (("reset_forward", 3000), ("expiry", 1000)):
-        judged = judge(cases.EVERY[case]())
+        judged = judged_case(case)
         skipped = books(judged.lag, judged.rates, judged.offset_events).skipped
         assert np.nansum(skipped) == count

@@ -13,30 +13,18 @@ from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.state import fits
 from analytics.kernel.window import Evaluated, Window
+from tests.analytics.truth.judged import judged_case, truth_of, window_of
 from tests.support.for_each import for_each
 from tests.truth import cases
-from tests.truth.steps import moment
+from tests.truth.steps import SECOND, moment
 from tests.truth.tables import collected
-from tests.truth.workload import Truth
 
-MICRO = 1e-6
-
-
-def window_of(truth: Truth) -> Window:
-    tables = collected(truth)
-    return Window(
-        tables.positions,
-        tables.series,
-        tables.pairs,
-        tables.logs,
-        tables.offset_events,
-        tables.gaps,
-    )
+pytestmark = pytest.mark.xdist_group("workloads")
 
 
 def only(window: Window, after: int, until: int, history_s: float) -> Window:
     """What a job would read for (after, until]: nothing earlier, and nothing later."""
-    begin = after - round(history_s / MICRO)
+    begin = after - round(history_s * SECOND)
 
     def within(table: pa.Table) -> pa.Table:
         tick = np.asarray(table.column("tick").cast(pa.int64()).to_numpy())
@@ -67,13 +55,12 @@ def in_order(table: pa.Table) -> list[str]:
 
 @for_each("name", sorted(cases.EVERY))
 def test_any_cutting_of_time_gives_the_same_rows(name: str) -> None:
-    truth = cases.EVERY[name]()
+    truth, whole = truth_of(name), judged_case(name)
     rng = np.random.default_rng(1)
-    window, rules = window_of(truth), Rules(period_s=truth.period * MICRO)
+    window, rules = window_of(collected(truth)), Rules(period_s=truth.period / SECOND)
     ticks = truth.ticks(with_missing=True)
     inner = rng.choice(ticks[:-1], size=min(3, ticks.size - 1), replace=False)
     borders = [truth.start, *sorted(int(tick) for tick in inner), truth.end]
-    whole = evaluate(window, rules, None, moment(truth.start), moment(truth.end))
     parts = in_pieces(window, rules, borders)
     assert whole.lag.num_rows > 0
     for table in ("rates", "lag", "pair_lag", "stages", "status_changes", "offset_events"):
@@ -81,8 +68,8 @@ def test_any_cutting_of_time_gives_the_same_rows(name: str) -> None:
 
 
 def test_a_call_per_minute_leaves_the_state_of_one_call() -> None:
-    truth = cases.EVERY["expiry"]()
-    window, rules = window_of(truth), Rules()
+    truth = truth_of("expiry")
+    window, rules = window_of(collected(truth)), Rules()
     ticks = [truth.start, *(int(tick) for tick in truth.ticks()[3::4])]
     state: pa.Table | None = None
     for after, until in itertools.pairwise(ticks):
@@ -94,8 +81,8 @@ def test_a_call_per_minute_leaves_the_state_of_one_call() -> None:
 
 
 def test_the_order_of_rows_does_not_matter() -> None:
-    truth = cases.EVERY["unknowns"]()
-    window = window_of(truth)
+    truth = truth_of("unknowns")
+    window = window_of(collected(truth))
     rng = np.random.default_rng(3)
     shuffled = Window(*(table.take(pa.array(rng.permutation(table.num_rows))) for table in window))
     begin, end = moment(truth.start), moment(truth.end)
@@ -106,8 +93,8 @@ def test_the_order_of_rows_does_not_matter() -> None:
 
 
 def test_pairs_that_are_evaluated_apart_come_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    truth = cases.EVERY["unknowns"]()
-    window, begin, end = window_of(truth), moment(truth.start), moment(truth.end)
+    truth = truth_of("unknowns")
+    window, begin, end = window_of(collected(truth)), moment(truth.start), moment(truth.end)
     together = evaluate(window, Rules(), None, begin, end)
     monkeypatch.setattr("analytics.kernel.evaluate.PLACES_AT_ONCE", 1)
     apart = evaluate(window, Rules(), None, begin, end)
@@ -116,8 +103,8 @@ def test_pairs_that_are_evaluated_apart_come_out_the_same(monkeypatch: pytest.Mo
 
 
 def test_nothing_to_evaluate_leaves_the_state_as_it_was() -> None:
-    truth = cases.EVERY["trickle"]()
-    window = window_of(truth)
+    truth = truth_of("trickle")
+    window = window_of(collected(truth))
     done = evaluate(window, Rules(), None, moment(truth.start), moment(truth.end))
     again = evaluate(window, Rules(), done.state, moment(truth.end), moment(truth.end))
     assert again.lag.num_rows == 0
@@ -125,8 +112,11 @@ def test_nothing_to_evaluate_leaves_the_state_as_it_was() -> None:
 
 
 def test_a_state_of_other_rules_is_refused() -> None:
-    truth = cases.EVERY["trickle"]()
-    window, middle = window_of(truth), moment(truth.start + (truth.end - truth.start) // 2)
+    truth = truth_of("trickle")
+    window, middle = (
+        window_of(collected(truth)),
+        moment(truth.start + (truth.end - truth.start) // 2),
+    )
     done = evaluate(window, Rules(), None, moment(truth.start), middle)
     other = Rules(drain_minutes=7)
     assert fits(done.state, Rules())
