@@ -18,6 +18,7 @@ from shared.files.disk import Disk
 from shared.files.store_dir import StoreConfig, StoreDir
 from tests.support.sim_disk import SimCrash, SimDisk
 from tests.support.small_store import BOOT, SmallStore
+from tests.support.still_clock import StillClock
 from tidemark.formats.filenames import offset_name
 
 FILE: Final = 4096
@@ -39,19 +40,6 @@ SETUP: Final = Setup(
     process="0" * 16,
     boot=BOOT,
 )
-
-
-class StoppedClock:
-    """No time passes."""
-
-    def wall_ms(self) -> int:
-        return 0
-
-    def monotonic(self) -> float:
-        return 0.0
-
-    def boot_ms(self) -> int:
-        return 1000
 
 
 class MasterLog:
@@ -85,7 +73,7 @@ def open_replica(
     disk: Disk, root: Path = ROOT, *, boot: tuple[int, int] = BOOT
 ) -> tuple[ReplicaStore, Found]:
     """Open and recover, as ha does at its start. boot: another one after a power cut."""
-    held = ReplicaStore.open(store_of(disk, root), SETUP, StoppedClock())
+    held = ReplicaStore.open(store_of(disk, root), SETUP, StillClock(1000))
     found = held.recover(boot_id=boot, progress=lambda done, total: None, stopping=lambda: False)
     assert found is not None
     return held, found

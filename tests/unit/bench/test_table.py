@@ -28,43 +28,6 @@ def test_every_benchmark_is_in_the_readme() -> None:
         assert f"\n| {name} |" in text
 
 
-def test_a_row_says_what_was_missed_and_against_what() -> None:
-    figure = {
-        "what": "a | b",
-        "median": 1234.5,
-        "min": 1000,
-        "max": 2000,
-        "unit": "msg/s",
-        "goal": 2000,
-        "baseline": "bare (2,469 /s)",
-        "ratio": 0.5,
-    }
-    plain = {**figure, "what": "c", "goal": None, "ratio": None}
-    result = {
-        "machine": "M",
-        "when": "2026-01-02T03:04:05+00:00",
-        "method": "How.",
-        "figures": [figure, plain],
-        "missed": ["a | b"],
-        "notes": ["seen"],
-        "series": [{"name": "plot", "title": "T"}],
-    }
-    assert table.made({"x": result}).splitlines() == [
-        "### x",
-        "",
-        "M; 2026-01-02. How.",
-        "",
-        "| What | Median | Min to max | Unit | Goal | × baseline |",
-        "|---|--:|--:|---|--:|---|",
-        "| a \\| b | 1,234 | 1,000 to 2,000 | msg/s | 2,000 **missed** | 0.5 × bare (2,469 /s) |",
-        "| c | 1,234 | 1,000 to 2,000 | msg/s |  |  |",
-        "",
-        "- seen",
-        "",
-        "![T](plots/plot.svg)",
-    ]
-
-
 def test_a_readme_without_the_marks_is_not_touched() -> None:
     with pytest.raises(ValueError, match="lacks"):
         table.replaced("no marks", "block")

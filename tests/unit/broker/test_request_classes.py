@@ -8,25 +8,11 @@ import pytest
 
 from services.broker.request_classes import SENT_LATELY_S, RequestClass, RequestClasses, held
 from shared.runtime import pauses
-
-
-class Clock:
-    """The test moves it."""
-
-    now_s = 100.0
-
-    def wall_ms(self) -> int:
-        return 0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def boot_ms(self) -> int:
-        return 0
+from tests.support.still_clock import StillClock
 
 
 def test_the_oldest_request_is_the_one_that_began_first_of_those_in_hand() -> None:
-    clock = Clock()
+    clock = StillClock()
     classes = RequestClasses(clock)
     puts = classes.of[RequestClass.PUT]
     assert classes.queued() == dict.fromkeys(["put", "pull", "query", "admin", "heartbeat"], 0)
@@ -44,7 +30,7 @@ def test_the_oldest_request_is_the_one_that_began_first_of_those_in_hand() -> No
 
 
 async def test_a_pull_that_is_held_is_not_in_hand_and_begins_anew() -> None:
-    clock = Clock()
+    clock = StillClock()
     classes = RequestClasses(clock)
     message, answered = asyncio.Event(), asyncio.Event()
 
@@ -68,10 +54,10 @@ async def test_a_pull_that_is_held_is_not_in_hand_and_begins_anew() -> None:
 
 
 async def test_a_pull_that_ends_while_it_is_held_leaves_nothing_behind() -> None:
-    classes = RequestClasses(Clock())
+    classes = RequestClasses(StillClock())
 
     async def pull() -> None:
-        with classes.pulling(), held(Clock()):
+        with classes.pulling(), held(StillClock()):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(pull())
@@ -83,7 +69,7 @@ async def test_a_pull_that_ends_while_it_is_held_leaves_nothing_behind() -> None
 
 
 def test_work_without_a_request_may_be_held_too() -> None:
-    with held(Clock()):
+    with held(StillClock()):
         pass
 
 
@@ -91,7 +77,7 @@ async def test_work_for_a_reader_rests_while_a_send_is_in_hand(
     slept: list[float],
 ) -> None:
     """Consecutive look-ups took a slice in each turn of the loop that a send needs."""
-    clock = Clock()
+    clock = StillClock()
     classes = RequestClasses(clock)
     rests, puts = classes.behind_sends(), classes.of[RequestClass.PUT]
     classes.of[RequestClass.PULL].begin(clock.monotonic())
@@ -109,7 +95,7 @@ async def test_changes_have_their_turns_beside_sends_and_wait_for_none_without(
     slept: list[float],
 ) -> None:
     """Sixteen clients that created topics kept the loop busy beside another client's sends."""
-    clock = Clock()
+    clock = StillClock()
     classes = RequestClasses(clock)
     puts = classes.of[RequestClass.PUT]
     await classes.turn(4)

@@ -139,12 +139,7 @@ async def test_messages_before_a_damaged_record_are_delivered_and_then_it_is_rep
 
 
 async def test_reads_go_on_through_a_connection_that_breaks(broker: FakeBroker) -> None:
-    async def broken(request: web.Request) -> web.Response:
-        assert request.transport is not None
-        request.transport.close()
-        return web.Response()
-
-    broker.faults = [broken, broken]
+    broker.faults = [_broken, _broken]
     async with tidemark.connect(broker.url) as mq:
         assert (await mq.pull("orders", 0, 0)).messages == []
     assert broker.faults == []
@@ -286,17 +281,6 @@ async def test_every_request_of_a_traced_client_carries_the_trace_id(broker: Fak
 def test_a_trace_id_that_brokers_would_ignore_is_refused(broker: FakeBroker, trace: str) -> None:
     with pytest.raises(ValueError, match="trace has 1 to 64 characters"):
         tidemark.connect(broker.url, trace=trace)
-
-
-async def test_a_send_that_the_broker_refused_as_busy_is_repeated(broker: FakeBroker) -> None:
-    async def recovering(_request: web.Request) -> web.Response:
-        return error(503, "not-serving", retriable=True)
-
-    broker.faults = [recovering, recovering]
-    async with tidemark.connect(broker.url) as mq:
-        result = await mq.send("orders", b"once")
-    assert result.queue_offset == 0
-    assert len(broker.requests) == 3
 
 
 async def test_without_retries_the_first_failure_is_raised(broker: FakeBroker) -> None:

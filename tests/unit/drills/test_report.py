@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,36 +7,10 @@ import pytest
 from drills.families import all_drills
 from drills.finding import StateChange
 from drills.picture import draw
-from drills.report import page
-from drills.running import Result, Session
+from drills.running import Session
 from drills.stage import Needs, Stage, drill
 
 DRILLS = {found.name: found for found in all_drills()}
-
-
-def test_a_report_says_of_each_drill_what_came_of_it() -> None:
-    passed = Result(
-        DRILLS["kill-master"],
-        7,
-        passed=True,
-        seconds=9.0,
-        restored_s=1.25,
-        acked=1234,
-        errors=Counter({"fenced": 3, "ack-timeout": 2}),
-        unknown=2,
-        duplicates=1,
-        notes=["n1 is master"],
-    )
-    failed = Result(DRILLS["long-tail"], 7, lost=2, failure="A: 0.7 was acked and is not there")
-    text = page([passed, failed], seed=7, began="today", seconds=90, pictures=["group0.svg"])
-    assert "1 of 2 passed" in text
-    assert "seed 7" in text
-    assert "| 1 | kill-master" in text
-    assert "| passed | 1.25 | 3 | 0 | 1,234 | 3 | 2 | 1 | 0 |" in text
-    assert "**failed**" in text
-    assert "A: 0.7 was acked and is not there" in text
-    assert "- n1 is master" in text
-    assert "![Acks and roles](group0.svg)" in text
 
 
 def test_a_picture_shows_acks_and_roles(tmp_path: Path) -> None:

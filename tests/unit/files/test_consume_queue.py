@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,12 @@ from hypothesis import strategies as st
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import Boundary, ConsumeQueueReader, ConsumeQueues
 from tests.support.small_store import CONFIG, FIRST_MS, SmallStore
+from tests.support.small_store import small as small
 from tidemark.formats.queue_unit import PRE_BLANK, Unit
 from tidemark.offsets import UNIT_SIZE
 
 UNITS_PER_FILE = CONFIG.consume_queue_file_size // UNIT_SIZE
 """10."""
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[SmallStore]:
-    store = SmallStore(tmp_path / "store")
-    yield store
-    store.close()
 
 
 def reader(small: SmallStore, topic: str = "orders", queue: int = 0) -> ConsumeQueueReader:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from shared.files.commit_log import CommitLogReader
@@ -17,6 +14,7 @@ from shared.state import records
 from shared.state.records import STATE_TOPIC, ForeignRange, ForeignRecord
 from shared.state.state import BrokerState
 from tests.support.small_store import BOOT, CONFIG, SmallStore
+from tests.support.small_store import small as small
 from tidemark.cli.offline import LogEnd, OfflineStore
 from tidemark.errors import CorruptRecord
 from tidemark.formats.checkpoint import Slot
@@ -24,13 +22,6 @@ from tidemark.offsets import PhysicalOffset
 
 FLAG_AT = 16
 """Of a record: covered by the record CRC, not by the body's."""
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[SmallStore]:
-    store = SmallStore(tmp_path / "store")
-    yield store
-    store.close()
 
 
 def carry_a_crc_along(small: SmallStore, at: int) -> None:

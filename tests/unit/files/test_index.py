@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from shared.files.disk import DirectoryEntry
 from shared.files.index import MAPPED_MAX, Asked, Budget, IndexPlace, IndexReader
 from shared.files.os_disk import OsDisk
 from tests.support.small_store import CONFIG, FIRST_MS, SmallStore
+from tests.support.small_store import small as small
 from tidemark.errors import DamagedFile
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hashing import index_hash
@@ -19,13 +20,6 @@ from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset
 
 NAMES = ("20240101000000000", "20240101000000500", "20240101000001000")
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[SmallStore]:
-    store = SmallStore(tmp_path / "store")
-    yield store
-    store.close()
 
 
 def reader(small: SmallStore) -> IndexReader:

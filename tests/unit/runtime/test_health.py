@@ -9,25 +9,12 @@ import pytest
 from shared.metrics.process_facts import add_process_facts
 from shared.metrics.registry import Registry
 from shared.runtime.health import AdminServer, Health
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def wall_ms(self) -> int:
-        return int(self.now * 1000)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def boot_ms(self) -> int:
-        return int(self.now * 1000)
+from tests.support.still_clock import StillClock
 
 
 @pytest.fixture
 def health() -> Health:
-    return Health(FakeClock())
+    return Health(StillClock())
 
 
 @pytest.fixture
@@ -84,19 +71,19 @@ async def test_every_reason_is_shown_and_makes_it_unready(
 
 
 async def test_a_loop_that_stood_still_is_not_live(server: AdminServer, health: Health) -> None:
-    assert isinstance(health.clock, FakeClock)
-    health.clock.now += 11
+    assert isinstance(health.clock, StillClock)
+    health.clock.now_s += 11
     assert (await get(server, "/live"))[0] == 503
 
 
 def test_the_estimate_follows_the_rate_and_is_unknown_before_there_is_one(health: Health) -> None:
-    assert isinstance(health.clock, FakeClock)
+    assert isinstance(health.clock, StillClock)
     recovery = health.recovery
     recovery.progress(0, 0)  # queues are looked at: how much log there is to walk is not known
-    health.clock.now += 5
+    health.clock.now_s += 5
     recovery.progress(100, 1100)
     assert recovery.eta_seconds() is None
-    health.clock.now += 2
+    health.clock.now_s += 2
     recovery.progress(300, 1100)
     assert recovery.eta_seconds() == 8.0
     recovery.progress(1100, 1100)

@@ -6,28 +6,16 @@ import pytest
 
 from shared.runtime.health import Health
 from shared.runtime.startup import STILL_MAX_S, StartupProbe
-
-
-class MovedClock:
-    now = 1000.0
-
-    def wall_ms(self) -> int:
-        return int(self.now * 1000)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def boot_ms(self) -> int:
-        return int(self.now * 1000)
+from tests.support.still_clock import StillClock
 
 
 @pytest.fixture
-def clock() -> MovedClock:
-    return MovedClock()
+def clock() -> StillClock:
+    return StillClock()
 
 
 @pytest.fixture
-def health(clock: MovedClock) -> Health:
+def health(clock: StillClock) -> Health:
     return Health(clock)
 
 
@@ -36,12 +24,12 @@ def test_a_start_that_has_done_nothing_yet_is_not_over(health: Health) -> None:
     assert (startup.ok, startup.body["startup"]) == (False, "not-begun")
 
 
-def test_recovery_may_take_for_ever_while_it_advances(health: Health, clock: MovedClock) -> None:
+def test_recovery_may_take_for_ever_while_it_advances(health: Health, clock: StillClock) -> None:
     probe = StartupProbe(health)
     health.state = "recovering"
     for done in range(1000):
         health.recovery.progress(done, 1_000_000)
-        clock.now += STILL_MAX_S - 1
+        clock.now_s += STILL_MAX_S - 1
         startup = probe.look()
         assert (startup.ok, startup.body["startup"]) == (True, "advancing")
     recovery = startup.body["recovery"]
@@ -51,15 +39,15 @@ def test_recovery_may_take_for_ever_while_it_advances(health: Health, clock: Mov
 
 
 def test_recovery_that_stands_still_for_a_minute_is_stuck_until_it_moves(
-    health: Health, clock: MovedClock
+    health: Health, clock: StillClock
 ) -> None:
     probe = StartupProbe(health)
     health.state = "recovering"
     health.recovery.progress(5, 10)
     assert probe.look().ok
-    clock.now += STILL_MAX_S - 0.1
+    clock.now_s += STILL_MAX_S - 0.1
     assert probe.look().ok
-    clock.now += 0.1
+    clock.now_s += 0.1
     startup = probe.look()
     assert (startup.ok, startup.body["startup"]) == (False, "stuck")
     assert startup.body["still_seconds"] == STILL_MAX_S
@@ -68,14 +56,14 @@ def test_recovery_that_stands_still_for_a_minute_is_stuck_until_it_moves(
 
 
 def test_waiting_for_another_process_of_the_node_has_no_time_out(
-    health: Health, clock: MovedClock
+    health: Health, clock: StillClock
 ) -> None:
     # ha empties a store and copies it anew from the master: hours, in which the broker has nothing
     # to do. A restarted one would wait in the same way.
     probe = StartupProbe(health)
     health.add_reason("waiting-for-store", "there is no store yet: does ha run?")
     assert probe.look().ok
-    clock.now += 100 * STILL_MAX_S
+    clock.now_s += 100 * STILL_MAX_S
     startup = probe.look()
     assert (startup.ok, startup.body["startup"]) == (True, "waiting")
     assert startup.body["waits_for"] == [
@@ -85,13 +73,13 @@ def test_waiting_for_another_process_of_the_node_has_no_time_out(
 
 @pytest.mark.parametrize("state", ["serving", "unready", "stopping"])
 def test_steps_after_recovery_do_not_count_as_the_start(
-    health: Health, clock: MovedClock, state: str
+    health: Health, clock: StillClock, state: str
 ) -> None:
     # Damage or a full disk: the process must stay, to report it and to serve what can be read.
     probe = StartupProbe(health)
     health.state = state
     health.add_reason("corrupt-record", "byte 5")
     probe.look()
-    clock.now += 10 * STILL_MAX_S
+    clock.now_s += 10 * STILL_MAX_S
     startup = probe.look()
     assert (startup.ok, startup.body["startup"]) == (True, "over")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,13 @@ from shared.state.records import STATE_TOPIC, OffsetsRecord
 from shared.state.state import BrokerState
 from shared.state.values import Queue
 from tests.support.small_store import CONFIG, SmallStore
+from tests.support.small_store import small as small
 from tests.unit.analytics.sources.test_store_records import filled
 from tidemark.errors import DamagedFile
 from tidemark.formats.queue_unit import PRE_BLANK
 from tidemark.offsets import UNIT_SIZE
 
 UNITS_PER_FILE = CONFIG.consume_queue_file_size // UNIT_SIZE
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[SmallStore]:
-    store = SmallStore(tmp_path / "store")
-    yield store
-    store.close()
 
 
 def units_of(root: Path, **options: Any) -> list[dict[str, Any]]:

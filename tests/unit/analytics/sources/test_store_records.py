@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,18 +17,12 @@ from analytics.sources.store.log_parts import LogPart
 from analytics.sources.store.options import StoreOptions
 from analytics.sources.store.reader import Part, StoreReader
 from tests.support.small_store import CONFIG, SmallStore
+from tests.support.small_store import small as small
 from tidemark.errors import StoreMissing
 from tidemark.formats.properties import CRC_SLOT_SIZE
 from tidemark.formats.queue_unit import Unit
 
 FILE_SIZE = CONFIG.commit_log_file_size
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[SmallStore]:
-    store = SmallStore(tmp_path / "store")
-    yield store
-    store.close()
 
 
 def filled(small: SmallStore, count: int = 60, *, seed: int = 5) -> list[Unit]:

@@ -12,15 +12,9 @@ from services.broker.api.encodings import Items
 from services.broker.api.large_answers import LARGE, MESSAGE_SIZE, LargeAnswers
 from services.broker.request_classes import RequestClasses
 from shared.runtime.clock import SystemClock
+from tests.support.still_clock import StillClock
 
 MESSAGE = {"body_text": "x" * 10_000}
-
-
-class Still(SystemClock):
-    """Time stands still: a slice ends by its steps."""
-
-    def monotonic(self) -> float:
-        return 0.0
 
 
 async def test_an_answer_is_made_no_faster_than_its_client_reads() -> None:
@@ -66,7 +60,7 @@ async def test_an_answer_is_made_no_faster_than_its_client_reads() -> None:
 
 
 async def test_one_slice_of_all_large_answers_is_taken_at_a_time() -> None:
-    answers, order = LargeAnswers(LARGE, Still(), RequestClasses(Still())), list[str]()
+    answers, order = LargeAnswers(LARGE, StillClock(), RequestClasses(StillClock())), list[str]()
 
     def steps(name: str) -> Iterator[str]:
         for _ in range(3000):

@@ -21,7 +21,7 @@ from shared.files.commit_log import CommitLogReader
 from shared.files.pull import PullResult, PullStatus
 from shared.runtime.traced_ranges import TracedRange, decode
 from tests.support.small_store import CONFIG, SmallStore
-from tests.unit.ha.still_clock import StillClock
+from tests.support.still_clock import StillClock
 from tidemark.errors import AckTimeout, UnknownTopic
 from tidemark.formats.queue_unit import encode
 from tidemark.offsets import PhysicalOffset, QueueOffset

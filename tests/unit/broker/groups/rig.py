@@ -28,6 +28,7 @@ from shared.state.records import GroupConfig, GroupRecord, TopicConfig, TopicRec
 from shared.state.state import BrokerState
 from tests.support.log_contexts import log_context_of
 from tests.support.small_store import SmallStore
+from tests.support.still_clock import StillClock
 from tidemark.formats import record
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -39,22 +40,6 @@ CONFIG = StoreConfig(
     index_slots=20,
     index_entries=30,
 )
-
-
-class SetClock:
-    """Stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_000
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000 + self.now_ms
-
-    def monotonic(self) -> float:
-        return self.now_ms / 1000
-
-    def boot_ms(self) -> int:
-        return self.now_ms
 
 
 class StateLog:
@@ -86,7 +71,7 @@ class Rig:
 
     def __init__(self, root: Path, *, bounds: Bounds = BOUNDS) -> None:
         self.small = SmallStore(root, CONFIG)
-        self.clock = SetClock()
+        self.clock = StillClock(1000, wall_ahead_ms=1_700_000_000_000)
         self.log = StateLog()
         self.state = BrokerState()
         self.state.apply(TopicRecord(0, TopicConfig("orders", 4, 4)))

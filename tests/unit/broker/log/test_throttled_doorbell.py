@@ -6,17 +6,8 @@ import asyncio
 from typing import cast
 
 from services.broker.log.throttled_doorbell import INTERVAL_S, ThrottledDoorbell
-from shared.runtime.clock import SystemClock
 from shared.runtime.doorbell import Doorbell
-
-
-class Clock(SystemClock):
-    """Stands still until a test moves it."""
-
-    now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
+from tests.support.still_clock import StillClock
 
 
 class Rings:
@@ -32,16 +23,16 @@ class Rings:
 
 
 async def test_a_ring_after_a_pause_is_rung_at_once() -> None:
-    rings, clock = Rings(), Clock()
+    rings, clock = Rings(), StillClock()
     bell = ThrottledDoorbell(cast(Doorbell, rings), "reput", clock)
     for count in range(1, 4):
         bell.ring()
         assert rings.services == ["reput"] * count
-        clock.now += INTERVAL_S * 1.01
+        clock.now_s += INTERVAL_S * 1.01
 
 
 async def test_rings_that_follow_too_closely_are_one_and_it_is_not_lost() -> None:
-    rings, clock = Rings(), Clock()
+    rings, clock = Rings(), StillClock()
     bell = ThrottledDoorbell(cast(Doorbell, rings), "reput", clock)
     for _ in range(100):
         bell.ring()

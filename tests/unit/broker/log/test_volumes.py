@@ -13,6 +13,7 @@ from services.broker.log.volumes import AGAIN_S, KNOWN_FOR_S, Volumes
 from shared.files.disk import Space
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import StoreConfig, StoreDir
+from tests.support.still_clock import StillClock
 
 
 class Disk(OsDisk):
@@ -38,23 +39,8 @@ class Disk(OsDisk):
         return found
 
 
-class Clock:
-    """The test moves it."""
-
-    now_s = 100.0
-
-    def wall_ms(self) -> int:
-        return 0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def boot_ms(self) -> int:
-        return 0
-
-
-def made(root: Path) -> tuple[Disk, Clock, Volumes]:
-    disk, clock = Disk(), Clock()
+def made(root: Path) -> tuple[Disk, StillClock, Volumes]:
+    disk, clock = Disk(), StillClock()
     return disk, clock, Volumes(StoreDir(disk, root, StoreConfig()), clock)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from services.broker.log.waiting import Waiting
 from shared.runtime.clock import SystemClock
+from tests.support.still_clock import StillClock
 from tidemark.errors import NotServing
 from tidemark.offsets import PhysicalOffset
 
@@ -37,23 +38,13 @@ async def test_a_sender_that_went_away_is_passed_over() -> None:
     assert stays.result() is True
 
 
-class Now(SystemClock):
-    """A clock that stands until it is set."""
-
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 async def test_each_sender_times_out_at_its_own_deadline() -> None:
-    clock = Now(100.0)
+    clock = StillClock(100_000)
     waiting = Waiting(START, clock)
     waits = {after_s: waiting.wait(at(10), 100.0 + after_s) for after_s in (0.03, 0.01, 0.05)}
     for_ever = waiting.wait(at(10))
     for after_s, left in ((0.01, 3), (0.03, 2), (0.05, 1)):
-        clock.now = 100.0 + after_s
+        clock.now_s = 100.0 + after_s
         assert await waits[after_s] is False
         assert len(waiting.places) == left
     assert not for_ever.done()

@@ -23,6 +23,7 @@ from shared.runtime.pauses import SLICE_S
 from shared.state.records import TopicConfig, TopicRecord
 from shared.state.state import BrokerState
 from tests.support.small_store import FIRST_MS, SmallStore
+from tests.support.still_clock import StillClock
 from tidemark.errors import BadRequest
 from tidemark.offsets import PhysicalOffset
 
@@ -34,27 +35,13 @@ class NoDisk:
         return PhysicalOffset(0)
 
 
-class HandClock:
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def wall_ms(self) -> int:
-        return FIRST_MS + int(self.seconds * 1000)
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def boot_ms(self) -> int:
-        return int(self.seconds * 1000)
-
-
 QUEUES = 192
 
 
 class Views:
     def __init__(self, root: Path) -> None:
         self.small = SmallStore(root)
-        self.clock = HandClock()
+        self.clock = StillClock(0, wall_ahead_ms=FIRST_MS)
         for queue in (0, 1, 1, QUEUES - 1):
             self.small.put("orders", queue)
         self.small.flush()
@@ -139,7 +126,7 @@ def put_each_second(made: Views, count: int) -> None:
 async def test_messages_older_than_the_topic_shows_are_not_shown(made: Views) -> None:
     put_each_second(made, 10)
     await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
-    made.clock.seconds = 9.0
+    made.clock.now_s = 9.0
     assert made.views.floor("orders", 2) == 6
     assert made.views.shown_from("orders", 2) == 6
     shown = await made.views.one("orders")
@@ -160,14 +147,14 @@ async def test_where_a_queue_begins_is_looked_for_once_a_second_and_never_moves_
 ) -> None:
     put_each_second(made, 10)
     await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
-    made.clock.seconds = 9.0
+    made.clock.now_s = 9.0
     assert made.views.floor("orders", 2) == 6
-    made.clock.seconds = 9.9
+    made.clock.now_s = 9.9
     assert made.views.floor("orders", 2) == 6
-    made.clock.seconds = 10.5
+    made.clock.now_s = 10.5
     assert made.views.floor("orders", 2) == 8
     made.clock.wall_ms = lambda: FIRST_MS  # type: ignore[method-assign]
-    made.clock.seconds = 12.0
+    made.clock.now_s = 12.0
     assert made.views.floor("orders", 2) == 8
 
 
@@ -175,13 +162,13 @@ async def test_hidden_messages_are_reported_once_and_in_that_step(made: Views) -
     hidden: list[tuple[str, int, int, int]] = []
     made.views.report_hidden_to(lambda *what: hidden.append(what))
     put_each_second(made, 10)
-    made.clock.seconds = 5.0
+    made.clock.now_s = 5.0
     await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
     assert made.views.has_retention("orders")
     assert made.views.any_has_retention()
     made.views.floor("orders", 2)
     made.views.floor("orders", 2)
-    made.clock.seconds = 9.0
+    made.clock.now_s = 9.0
     made.views.floor("orders", 2)
     assert hidden == [("orders", 2, 0, 2), ("orders", 2, 2, 6)]
 
@@ -189,7 +176,7 @@ async def test_hidden_messages_are_reported_once_and_in_that_step(made: Views) -
 async def test_messages_hidden_before_a_start_are_not_reported_again(made: Views) -> None:
     put_each_second(made, 10)
     await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
-    made.clock.seconds = 9.0
+    made.clock.now_s = 9.0
     after_start = TopicViews(
         made.topics,
         made.queues,
@@ -202,7 +189,7 @@ async def test_messages_hidden_before_a_start_are_not_reported_again(made: Views
     hidden: list[tuple[str, int, int, int]] = []
     after_start.report_hidden_to(lambda *what: hidden.append(what))
     assert after_start.floor("orders", 2) == 6
-    made.clock.seconds = 10.0
+    made.clock.now_s = 10.0
     assert after_start.floor("orders", 2) == 7
     assert hidden == [("orders", 2, 6, 7)]
 
@@ -210,12 +197,12 @@ async def test_messages_hidden_before_a_start_are_not_reported_again(made: Views
 async def test_when_all_messages_are_too_old_the_queue_is_empty_and_goes_on(made: Views) -> None:
     put_each_second(made, 4)
     await made.views.put("orders", parsed({"retention_ms": 1000}, NewTopic))
-    made.clock.seconds = 100.0
+    made.clock.now_s = 100.0
     assert made.views.floor("orders", 2) == 4
     made.small.put("orders", 2, at_ms=FIRST_MS + 100_000)
     made.small.flush()
     made.small.dispatch()
-    made.clock.seconds = 101.0
+    made.clock.now_s = 101.0
     assert made.views.floor("orders", 2) == 4
 
 
@@ -223,7 +210,7 @@ async def test_a_longer_retention_brings_nothing_back(made: Views) -> None:
     """Also after a restart: where the queues began is in the topic's record."""
     put_each_second(made, 10)
     await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
-    made.clock.seconds = 9.0
+    made.clock.now_s = 9.0
     for retention_ms in (600_000, 0):
         await made.views.put("orders", parsed({"retention_ms": retention_ms}, NewTopic))
         assert made.views.floor("orders", 2) == 6

@@ -15,7 +15,7 @@ from shared.cluster import grant
 from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
 from shared.runtime.doorbell import Doorbell
-from tests.unit.ha.still_clock import StillClock
+from tests.support.still_clock import StillClock
 from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 
 EPOCH, NONCE, BOOT = 7, 99, (1, 2)

@@ -20,6 +20,7 @@ from shared.files.os_disk import OsDisk
 from shared.runtime.health import Health
 from tests.support.log_contexts import log_context_of
 from tests.support.small_store import CONFIG, FIRST_MS, SmallStore
+from tests.support.still_clock import StillClock
 from tidemark.errors import StoreError
 from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
@@ -34,22 +35,6 @@ POLICY = Policy(
     warning_percent=90,
     forcibly=True,
 )
-
-
-class HandClock:
-    """Time stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def wall_ms(self) -> int:
-        return FIRST_MS + int(self.seconds * 1000)
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def boot_ms(self) -> int:
-        return int(self.seconds * 1000)
 
 
 class SizedDisk(OsDisk):
@@ -123,7 +108,7 @@ class RetainedStore:
         self.disk = SizedDisk(root / "commitlog")
         self.small = SmallStore(root, disk=self.disk)
         self.reader = CommitLogReader(self.small.store, self.small.positions)
-        self.clock = HandClock()
+        self.clock = StillClock(0, wall_ahead_ms=FIRST_MS)
         self.health = Health(self.clock)
         self.health.state = "serving"
         self.groups = Groups()

@@ -68,7 +68,7 @@ async def test_a_young_file_keeps_the_older_ones_behind_it(made: RetainedStore) 
 
 async def test_at_most_ten_files_go_in_one_run(made: RetainedStore) -> None:
     made.fill(14)
-    made.clock.seconds = 10_000_000_000.0
+    made.clock.now_s = 10_000_000_000.0
     await made.judge()
     assert made.starts == [10, 11, 12, 13]
     await made.judge()
@@ -142,7 +142,7 @@ async def test_after_a_full_disks_run_the_next_waits_until_reput_has_let_go(
     assert len(made.starts) == 6
     assert made.let_go == 1
     fullness(made, 86)
-    made.clock.seconds += 6.0  # nor is a reput that does not answer waited for
+    made.clock.now_s += 6.0  # nor is a reput that does not answer waited for
     await made.judge()
     assert len(made.starts) == 5
 
@@ -299,7 +299,7 @@ async def test_a_group_is_warned_of_once_before_its_messages_go(
     age(made, 0, 3600 - 59)
     for _ in range(3):
         await made.judge()
-        made.clock.seconds += 0.1
+        made.clock.now_s += 0.1
     warnings = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert warnings[0].__dict__["event"] == "messages-expiring"
@@ -311,7 +311,7 @@ async def test_a_group_is_warned_of_once_before_its_messages_go(
     assert made.retention.expiring("fast") == {}
     assert made.retention.expiring_groups == 1
     made.groups.committed["slow"]["orders", 0] = made.border(1)
-    made.clock.seconds += 20
+    made.clock.now_s += 20
     await made.judge()
     assert [each.__dict__.get("event") for each in caplog.records][-1] == "messages-safe"
     assert made.retention.expiring_groups == 0
@@ -338,7 +338,7 @@ async def test_topics_with_their_own_retention_are_checked_without_consumers(
     await made.judge()
     assert made.judged == []
     made.hiding = {"bills"}
-    made.clock.seconds += 61
+    made.clock.now_s += 61
     await made.judge()
     assert made.judged == [("bills", 7)]
 
@@ -404,7 +404,7 @@ async def test_the_view_shows_the_next_deletion_and_when_sends_will_stop(
     fullness(made, 50)
     for _ in range(20):
         await made.judge()
-        made.clock.seconds += 5.0
+        made.clock.now_s += 5.0
         made.disk.other += 1_000_000
     view = made.retention.as_dict()
     assert view["pressure"] == "none"

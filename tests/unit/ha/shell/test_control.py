@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from services.ha.core.effects import Reply
 from services.ha.core.events import Command
 from services.ha.shell.control import BODY_SIZE_MAX, COMMANDS_MAX, Control, ControlSocket
-from tests.unit.ha.still_clock import until
+from tests.support.still_clock import until
 
 
 class ControlClient:

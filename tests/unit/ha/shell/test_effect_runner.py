@@ -24,7 +24,7 @@ from services.ha.wire.frames import Frame, FrameType
 from shared.files.positions import Positions
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
-from tests.unit.ha.still_clock import StillClock, until
+from tests.support.still_clock import StillClock, until
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 BOOT = (7, 9)

@@ -13,7 +13,7 @@ from services.ha.core.failover import State
 from services.ha.shell.probes import Probes
 from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
-from tests.unit.ha.still_clock import StillClock
+from tests.support.still_clock import StillClock
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 LEASE_MS = 8000

@@ -21,13 +21,13 @@ from tests.support.replica_store import (
     ROOT,
     SETUP,
     MasterLog,
-    StoppedClock,
     log_of,
     open_replica,
     store_of,
 )
 from tests.support.sim_disk import LOSE_ALL, SimDisk
 from tests.support.small_store import BOOT, SmallStore
+from tests.support.still_clock import StillClock
 from tests.unit.ha.shell.test_cutting import must_not
 from tidemark.errors import GroupStore, ReadOnlyDisk, StoreLocked
 from tidemark.formats.checkpoint import NodeRole, Slot, resume_check
@@ -127,7 +127,7 @@ def test_opening_ends_the_grant_of_a_predecessor_and_waits_for_the_broker() -> N
     held.close()
     broker = store_of(disk).lock(Role.APPEND)
     asked: list[int | None] = []
-    held = ReplicaStore.open(store_of(disk), SETUP, StoppedClock())
+    held = ReplicaStore.open(store_of(disk), SETUP, StillClock(1000))
     get = held.positions.get
     assert (get(Slot.FENCED), get(Slot.GRANTED_TO), get(Slot.ROLE)) == (1, 0, NodeRole.VOID)
     assert get(Slot.HA_NONCE) not in (0, nonce)
@@ -148,7 +148,7 @@ def test_opening_ends_the_grant_of_a_predecessor_and_waits_for_the_broker() -> N
 def test_stopped_before_the_broker_gave_the_lock_back_it_finds_nothing() -> None:
     disk = SimDisk(1)
     directory = store_of(disk)
-    held = ReplicaStore.open(directory, SETUP, StoppedClock())
+    held = ReplicaStore.open(directory, SETUP, StillClock(1000))
     directory.disk.lock(directory.lock_path, byte=Role.APPEND)
     assert (
         held.recover(boot_id=BOOT, progress=lambda done, total: None, stopping=lambda: True) is None
@@ -159,9 +159,9 @@ def test_one_ha_per_volume() -> None:
     disk = SimDisk(1)
     held, _ = open_replica(disk)
     with pytest.raises(StoreLocked, match=r"byte 3 \(ha\)"):
-        ReplicaStore.open(store_of(disk), SETUP, StoppedClock())
+        ReplicaStore.open(store_of(disk), SETUP, StillClock(1000))
     held.close()
-    ReplicaStore.open(store_of(disk), SETUP, StoppedClock())
+    ReplicaStore.open(store_of(disk), SETUP, StillClock(1000))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_another_groups_volume_is_refused_and_left_alone(other: Setup) -> None:
     held.close()
     before = dict(disk.files())
     with pytest.raises(GroupStore, match="Mount the right volume"):
-        ReplicaStore.open(store_of(disk), other, StoppedClock())
+        ReplicaStore.open(store_of(disk), other, StillClock(1000))
     assert dict(disk.files()) == before
     open_replica(disk)  # its lock was released
 
@@ -407,7 +407,7 @@ def test_recovery_shows_how_far_it_is_and_can_be_stopped() -> None:
     disk = SimDisk(1)
     held = slave(disk)
     held.close()
-    held = ReplicaStore.open(store_of(disk), SETUP, StoppedClock())
+    held = ReplicaStore.open(store_of(disk), SETUP, StillClock(1000))
     stop = threading.Event()
     seen: list[tuple[int, int]] = []
 

@@ -16,7 +16,7 @@ from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
 from shared.files.store_dir import Role
 from shared.runtime.doorbell import Doorbell
-from tests.unit.ha.still_clock import StillClock, until
+from tests.support.still_clock import StillClock, until
 from tidemark.errors import ReplacedPositions
 from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
 
