@@ -13,12 +13,9 @@ class Clock(Protocol):
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC; may step. For store times and display."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds that never step back within this process. For waits and rates."""
-        ...
 
     def boot_ms(self) -> int:
         """Milliseconds since boot, suspend included, equal in all processes. For leases."""
-        ...

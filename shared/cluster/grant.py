@@ -19,11 +19,9 @@ class Slots(Protocol):
 
     def get(self, slot: Slot) -> int:
         """Return the value that the slot's owner published last."""
-        ...
 
     def publish(self, slot: Slot, value: int) -> None:
         """Make value visible to other processes."""
-        ...
 
 
 def granted(slots: Slots, *, nonce: int, boot: tuple[int, int], served: int) -> int | None:

@@ -44,11 +44,9 @@ class LogTimes(Protocol):
     @property
     def min_offset(self) -> PhysicalOffset:
         """Start of the oldest file."""
-        ...
 
     def store_timestamp(self, offset: PhysicalOffset, size: int, end: PhysicalOffset) -> int | None:
         """Store time of the record, None if it cannot be read below end."""
-        ...
 
 
 class ConsumeQueueReader:

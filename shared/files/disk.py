@@ -57,11 +57,9 @@ class MappedRegion(Protocol):
     @property
     def view(self) -> memoryview:
         """The file's bytes, format "B"; writable only if mapped as writable."""
-        ...
 
     def close(self) -> None:
         """Unmap. If borrowed views exist, the memory is unmapped with the last of them."""
-        ...
 
 
 class PageLock(Protocol):
@@ -69,7 +67,6 @@ class PageLock(Protocol):
 
     def release(self) -> None:
         """Allow the kernel to drop the pages again; a second call does nothing."""
-        ...
 
 
 class File(Protocol):
@@ -81,7 +78,6 @@ class File(Protocol):
     @property
     def size(self) -> int:
         """Length in bytes, as of opening."""
-        ...
 
     def is_named(self) -> bool:
         """Whether ``path`` still leads to this file: same device, same inode.
@@ -89,15 +85,12 @@ class File(Protocol):
         False after the name was removed or given to another file: written bytes are then lost when
         the process ends.
         """
-        ...
 
     def pread(self, size: int, offset: int) -> bytes:
         """Read up to size bytes at offset; fewer at the end of the file."""
-        ...
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write all of data at offset. Raises DiskFull, ReadOnlyDisk, OSError."""
-        ...
 
     def reserve(self, offset: int, size: int) -> None:
         """Reserve blocks for [offset, offset + size) so that later stores cannot fail.
@@ -105,7 +98,6 @@ class File(Protocol):
         Extends the file if the range lies behind its end. Raises DiskFull; the file's bytes are
         then unchanged.
         """
-        ...
 
     def data_end(self) -> int:
         """Return an offset at or behind the last non-zero byte's end; at most the size.
@@ -113,11 +105,9 @@ class File(Protocol):
         Behind it are only holes or unwritten blocks. Do not read those through a mapping: on tmpfs
         even a read allocates a block, and on a full tmpfs the process dies of SIGBUS.
         """
-        ...
 
     def sync(self) -> None:
         """fdatasync: bytes (mapped stores included) and length are durable on return."""
-        ...
 
     def map(self, *, writable: bool, scattered: bool = False) -> MappedRegion:
         """Map the whole file, shared.
@@ -125,14 +115,12 @@ class File(Protocol):
         scattered: access is random, so the kernel should not read ahead. Otherwise it reads up to
         megabytes of zeros of a sparse file for 20 bytes.
         """
-        ...
 
     def lock_pages(self) -> PageLock:
         """Read the whole file and keep it in memory (mlock); the lock outlives ``close``.
 
         Raises MemoryLockRefused if the system does not allow it.
         """
-        ...
 
     def close(self) -> None: ...
 
@@ -146,7 +134,6 @@ class RecordLock(Protocol):
         While the process lives, the link leads to a file of a few bytes; afterwards it is dangling,
         however the process ended. Does nothing where the system or the disk does not allow it.
         """
-        ...
 
     def release(self) -> None: ...
 
@@ -157,11 +144,9 @@ class WholeSync(Protocol):
     @property
     def files_min(self) -> int:
         """Number of files from which on one ``run`` costs less than syncing each file."""
-        ...
 
     def covers(self, directory: Path) -> bool:
         """Whether the directory, and so the files in it, are on this file system."""
-        ...
 
     def run(self) -> None:
         """Make all bytes, lengths and names of the file system durable. Blocks.
@@ -170,7 +155,6 @@ class WholeSync(Protocol):
         if another process was notified of it. The state of every file is then unknown, as after a
         failed ``sync``.
         """
-        ...
 
     def close(self) -> None: ...
 
@@ -184,56 +168,44 @@ class Disk(Protocol):
         reserve: allocate all blocks now; otherwise the file is sparse. On failure no file is left.
         Raises FileExistsError, DiskFull, ReadOnlyDisk. The name is durable after sync_directory.
         """
-        ...
 
     def open(self, path: Path, *, writable: bool) -> File:
         """Open an existing file. Raises FileNotFoundError, ReadOnlyDisk."""
-        ...
 
     def stat(self, path: Path) -> FileStat | None:
         """Return the attributes of a file or directory; None if it does not exist."""
-        ...
 
     def list_directory(self, path: Path) -> Sequence[DirectoryEntry]:
         """Return the names in the directory, sorted; empty if the directory is missing."""
-        ...
 
     def make_directory(self, path: Path, *, durable: bool = True) -> None:
         """Create the directory and missing parents; does nothing if it exists.
 
         durable: sync each new name into its parent. False leaves that to the caller.
         """
-        ...
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename, replacing new; durable after sync_directory of the parent."""
-        ...
 
     def unlink(self, path: Path) -> None: ...
 
     def remove_directory(self, path: Path) -> None:
         """Remove an empty directory."""
-        ...
 
     def sync_directory(self, path: Path) -> None:
         """fsync the directory, so that creations, renames and removals in it are durable."""
-        ...
 
     def whole_sync(self, path: Path) -> WholeSync | None:
         """Return a sync of path's file system; None if it does not report all failed writes."""
-        ...
 
     def free_bytes(self, path: Path) -> int:
         """Return the bytes available to an ordinary user on the file system of path."""
-        ...
 
     def space(self, path: Path) -> Space:
         """Return the usage of the file system of path; path may be missing. Raises OSError."""
-        ...
 
     def lock(self, path: Path, *, byte: int) -> RecordLock | None:
         """Lock one byte exclusively (F_OFD_SETLK) without waiting; None if it is locked."""
-        ...
 
 
 def write_atomically(disk: Disk, path: Path, data: bytes) -> None:

@@ -4,7 +4,7 @@ It searches the index files for a key, newest file first, and checks each hit by
 writes nothing (reput is the writer). Invariants:
 
 - A hit counts only if its record ends at or below ``dispatched``.
-- Hashes collide: unless raw hits are requested, a record counts only if it has the key.
+- Hashes collide: a record counts only if it has the key.
 - Files are mapped lazily, at most ``MAPPED_MAX`` at a time: each has hundreds of megabytes.
 - A lookup consists of short steps and processes no more than its ``Budget`` allows, because keys of
   equal hash and long chains can be created on purpose.
@@ -27,7 +27,7 @@ from shared.files.store_dir import StoreDir
 from tidemark.errors import DamagedFile
 from tidemark.formats import hashing
 from tidemark.formats.filenames import parse_index_name
-from tidemark.formats.index_file import Header, IndexFile
+from tidemark.formats.index_file import IndexFile
 from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset
 
@@ -52,21 +52,9 @@ class LogRecords(Protocol):
     @property
     def min_offset(self) -> PhysicalOffset:
         """Start of the oldest file."""
-        ...
 
     def find(self, offset: PhysicalOffset, end: PhysicalOffset) -> Record | None:
         """Return the validated record at offset; None if none begins there below end."""
-        ...
-
-
-class Hits(NamedTuple):
-    """Raw result of one query, as RocketMQ returns it."""
-
-    physical_offsets: list[PhysicalOffset]
-    """Ascending; includes other keys with the same hash, and duplicates of one record."""
-    last_update_timestamp_ms: int
-    """End time of the newest index file; 0 without hits."""
-    last_update_offset: int
 
 
 class Asked(NamedTuple):
@@ -278,43 +266,6 @@ class IndexReader:
         self._checked: set[str] = set()
         """Files that were mapped, or found identical to their mapping, since that time."""
 
-    def query(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin_ms: int = 0,
-        end_ms: int = TIME_MAX,
-        hits_max: int = HITS_MAX,
-        dispatched: int,
-        collisions: bool = False,
-        unique_id_only: bool = False,
-    ) -> list[PhysicalOffset]:
-        """Return the physical offsets of the records that ``records`` finds, ascending.
-
-        collisions: return the hits of the hashes, as RocketMQ does; unique_id_only then has no
-        effect. Raises DamagedFile.
-        """
-        if collisions:
-            return self.hits(
-                topic,
-                key,
-                begin_ms=begin_ms,
-                end_ms=end_ms,
-                hits_max=hits_max,
-                dispatched=dispatched,
-            ).physical_offsets
-        found = self.records(
-            topic,
-            key,
-            begin_ms=begin_ms,
-            end_ms=end_ms,
-            hits_max=hits_max,
-            dispatched=dispatched,
-            unique_id_only=unique_id_only,
-        )
-        return [each.physical_offset for each in found]
-
     def records(
         self,
         topic: str,
@@ -375,49 +326,6 @@ class IndexReader:
         )
         return (record if has_key else None), record.size
 
-    def hits(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin_ms: int = 0,
-        end_ms: int = TIME_MAX,
-        hits_max: int = HITS_MAX,
-        dispatched: int,
-    ) -> Hits:
-        """Return the result of RocketMQ's query: by hash only, without unreadable records."""
-        key_hash = hashing.index_hash(topic, key)
-        wanted = min(hits_max, HITS_MAX)
-        raw: list[int] = []
-        for file in self._matching(begin_ms, end_ms):
-            raw += file.lookup(
-                key_hash, begin_ms=begin_ms, end_ms=end_ms, hits_max=wanted - len(raw)
-            )
-            if len(raw) >= wanted:
-                break
-        if not raw:
-            return Hits([], 0, 0)
-        newest = self.last_update()
-        readable = [
-            PhysicalOffset(offset)
-            for offset in sorted(raw)
-            if self._log.min_offset <= offset < dispatched
-            and self._log.find(PhysicalOffset(offset), PhysicalOffset(dispatched)) is not None
-        ]
-        return Hits(readable, newest.end_timestamp_ms, newest.end_offset)
-
-    def headers(self) -> list[Header]:
-        """Return the headers of all files, oldest first."""
-        files = map(self.file, self.names_now())
-        return [file.header for file in files if file is not None]
-
-    def last_update(self) -> Header:
-        """Return the newest file's header, which has the end of the index; zeros without files."""
-        for name in reversed(self.names_now()):
-            if (file := self.file(name)) is not None:
-                return file.header
-        return Header()
-
     def names(self) -> list[str]:
         """Return the names of all index files, oldest first; other files are ignored."""
         return [
@@ -432,18 +340,6 @@ class IndexReader:
             _, region, file = self._open.popitem()[1]
             file.close()
             region.close()
-
-    def _matching(self, begin_ms: int, end_ms: int) -> Iterator[IndexFile]:
-        """Yield files whose time range overlaps [begin_ms, end_ms], newest first."""
-        for name in reversed(self.names_now()):
-            file = self.file(name)
-            if file is None:
-                continue
-            first_ms, last_ms = file.times_ms
-            if first_ms <= end_ms and begin_ms <= last_ms:
-                yield file
-            if first_ms < begin_ms:
-                return
 
     def names_now(self) -> list[str]:
         """Return ``names``; the directory is listed only if it may have changed."""

@@ -121,19 +121,15 @@ class LogBytes(Protocol):
     @property
     def min_offset(self) -> PhysicalOffset:
         """Start of the oldest file."""
-        ...
 
     def read(self, offset: PhysicalOffset, size: int, end: PhysicalOffset) -> memoryview | None:
         """Return the bytes [offset, offset + size); None if they are not all there below end."""
-        ...
 
     def window(self, offset: PhysicalOffset, end: PhysicalOffset) -> memoryview:
         """Return the bytes from offset to end, or to the end of the file that holds offset."""
-        ...
 
     def next_file(self, offset: PhysicalOffset) -> PhysicalOffset:
         """Return the start of the file behind the one that holds offset."""
-        ...
 
 
 def suggests_slave(log_end: int, result: PullResult, memory_bytes: int) -> bool:

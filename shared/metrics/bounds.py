@@ -48,24 +48,19 @@ class Child(Protocol):
 
     def moved(self) -> float:
         """Return a number that changes whenever something is counted."""
-        ...
 
     def wake(self) -> None:
         """Handle the change from idle to shown; the series starts at 0."""
-        ...
 
     def shut_out(self) -> None:
         """Handle activity of an idle label set for which there is no room."""
-        ...
 
     def forget(self) -> None:
         """Handle the removal of the label set."""
-        ...
 
     @property
     def family(self) -> Family:
         """The family that the child belongs to."""
-        ...
 
 
 class Entry:
@@ -125,11 +120,6 @@ class Bound:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    @property
-    def shown_count(self) -> int:
-        """Number of label sets with series of their own."""
-        return self._shown_count
 
     def entry(self, key: Key) -> Entry:
         """Return a key's entry; a new one is shown if there is room."""

@@ -29,7 +29,6 @@ class Settings(Protocol):
     @property
     def log_level(self) -> str:
         """Lowest level of log lines that are written."""
-        ...
 
 
 S = TypeVar("S", bound=Settings)

@@ -58,12 +58,10 @@ class CoveredTable(Protocol):
     @property
     def version(self) -> DataVersion:
         """RocketMQ's version stamp."""
-        ...
 
     @property
     def covered(self) -> Covered | None:
         """End of the log that the file covers; None if the file is not ours."""
-        ...
 
 
 Table = TypeVar("Table", bound=CoveredTable)

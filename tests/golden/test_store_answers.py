@@ -19,6 +19,7 @@ from shared.files.pull import get_message, suggests_slave
 from tests.support import golden, golden_rules, golden_store
 from tests.support.golden_rules import Answer, has_key
 from tests.support.golden_store import IndexFacts, Opened
+from tests.support.index_query import headers, hits, query
 from tests.support.runs import runs_of
 from tidemark.formats import ids, record, scan
 from tidemark.formats.hashing import string_hash
@@ -230,7 +231,9 @@ def test_every_key_query_hits_the_records_of_the_manifest(opened: Opened) -> Non
     remade = golden_store.remade_index(opened.name)
     twice = set() if remade is None else remade.twice
     for asked in manifest(opened)["queryMessage"]:
-        hits = opened.key_index.hits(
+        found = hits(
+            opened.key_index,
+            opened.log,
             asked["topic"],
             asked["key"],
             begin_ms=asked["begin"],
@@ -239,17 +242,18 @@ def test_every_key_query_hits_the_records_of_the_manifest(opened: Opened) -> Non
             dispatched=opened.end,
         )
         if twice & set(asked["physicalOffsets"]):
-            assert set(asked["physicalOffsets"]) <= set(hits.physical_offsets), asked
+            assert set(asked["physicalOffsets"]) <= set(found.physical_offsets), asked
         else:
-            assert hits.physical_offsets == asked["physicalOffsets"], asked
-        assert hits.last_update_timestamp_ms == asked["indexLastUpdateTimestamp"]
-        assert hits.last_update_offset == asked["indexLastUpdatePhyOffset"]
+            assert found.physical_offsets == asked["physicalOffsets"], asked
+        assert found.last_update_timestamp_ms == asked["indexLastUpdateTimestamp"]
+        assert found.last_update_offset == asked["indexLastUpdatePhyOffset"]
 
 
 def test_a_filtered_key_query_returns_each_record_that_has_the_key_once(opened: Opened) -> None:
     by_offset = {m["physicalOffset"]: m for m in golden_rules.messages(opened.name)}
     for asked in manifest(opened)["queryMessage"]:
-        answer = opened.key_index.query(
+        answer = query(
+            opened.key_index,
             asked["topic"],
             asked["key"],
             begin_ms=asked["begin"],
@@ -281,7 +285,7 @@ def test_the_index_files_have_the_manifests_headers(opened: Opened) -> None:
             hashSlotCount=header.slots_used,
             indexCount=header.next_entry,
         )
-        for header in opened.key_index.headers()
+        for header in headers(opened.key_index)
     ]
     files = manifest(opened)["index"]
     expected = [IndexFacts(*(file[field] for field in IndexFacts._fields)) for file in files]
@@ -331,7 +335,7 @@ def test_after_retention_queues_and_index_equal_the_manifest(name: str, tmp_path
             }
             assert answer == queue
             files.close()
-        files_and_ends = zip(opened.key_index.names(), opened.key_index.headers(), strict=True)
+        files_and_ends = zip(opened.key_index.names(), headers(opened.key_index), strict=True)
         kept = [file for file, header in files_and_ends if header.end_offset >= log_min]
         assert kept == expected["indexFiles"]
     finally:

@@ -17,12 +17,12 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 
 from shared.metrics.bounds import GROUPS_MAX, PAIRS_MAX, TOPICS_MAX, Limits
-from shared.metrics.budget import series_most
 from shared.metrics.catalogue import BY_NAME
 from shared.metrics.family import OTHER
 from tests.support.many_topics import Plan, group_name, make_many, topic_name
 from tests.support.node import Node, wait_until
 from tests.support.prometheus import check
+from tests.support.series_budget import series_most
 
 COUNT: Final = int(os.environ.get("TIDEMARK_MANY_TOPICS", "6000"))
 PLAN: Final = Plan(queues=1, messages=2, committed=1)

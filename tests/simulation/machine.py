@@ -19,6 +19,7 @@ from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
 from shared.files.store_dir import StoreConfig, StoreDir
 from tests.simulation.history import Flying, History, Queue, Sent, Violation
+from tests.support.index_query import query
 from tests.support.runs import runs_of
 from tests.support.sim_disk import SimDisk
 from tidemark.errors import DiskFull, FileNotReady
@@ -275,7 +276,7 @@ class Machine:
         """Physical offsets that each (topic, key) finds below ``dispatched``, newest 64."""
         reader = IndexReader(self.store, CommitLogReader(self.store, self.positions))
         try:
-            return {key: list(reader.query(*key, dispatched=self.dispatched)) for key in keys}
+            return {key: list(query(reader, *key, dispatched=self.dispatched)) for key in keys}
         finally:
             reader.close()
 

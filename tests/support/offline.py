@@ -15,6 +15,7 @@ from shared.files.commit_log import CommitLogReader
 from shared.files.index import IndexReader
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import StoreConfig, StoreDir
+from tests.support.index_query import query
 from tests.support.node import PROJECT, SMALL_STORE
 from tidemark.formats import hashing, record
 
@@ -56,7 +57,7 @@ def lookups(
     directory = StoreDir(OsDisk(), store, store_config(settings))
     reader = IndexReader(directory, CommitLogReader(directory, None))
     try:
-        return {key: list(reader.query(*key, dispatched=end)) for key in keys}
+        return {key: list(query(reader, *key, dispatched=end)) for key in keys}
     finally:
         reader.close()
 

@@ -16,7 +16,6 @@ class Runs(Protocol):
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of the work."""
-        ...
 
 
 class Facade(Protocol):

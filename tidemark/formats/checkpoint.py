@@ -289,11 +289,6 @@ def decode_head(page: memoryview | bytes | bytearray) -> Head:
     return Head._make(HEAD.unpack_from(page))
 
 
-def encode_page(head: Head) -> bytes:
-    """Encode a whole page as RocketMQ writes it: the head, then zeros."""
-    return encode_head(head).ljust(SIZE, b"\0")
-
-
 def min_timestamp(head: Head) -> int:
     """Store time [ms] from which recovery after an unclean stop must read; 0 = everything."""
     return max(0, min(head.physic_timestamp_ms, head.logics_timestamp_ms) - MIN_TIMESTAMP_MARGIN_MS)

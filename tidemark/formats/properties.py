@@ -164,11 +164,6 @@ def crc_slot(crc: int) -> bytes:
     return CRC_SLOT_NAME + (b"%010d" % crc)[::-1] + b"\x02"
 
 
-def append_crc_slot(raw: bytes, crc: int = 0) -> bytes:
-    """Append the record CRC property; ``raw`` must not contain one yet."""
-    return raw + crc_slot_inset(raw) + crc_slot(crc)
-
-
 def strip_crc(raw: bytes) -> bytes:
     """Remove every ``__CRC32#``, wherever it is; all other bytes are unchanged."""
     if CRC_SLOT_NAME not in raw:

@@ -10,6 +10,7 @@ from shared.files.commit_log import CommitLogReader
 from shared.files.disk import DirectoryEntry
 from shared.files.index import MAPPED_MAX, Asked, Budget, IndexPlace, IndexReader
 from shared.files.os_disk import OsDisk
+from tests.support.index_query import headers, hits, query
 from tests.support.small_store import CONFIG, FIRST_MS, SmallStore
 from tests.support.small_store import small as small
 from tidemark.errors import DamagedFile
@@ -22,8 +23,12 @@ from tidemark.offsets import PhysicalOffset
 NAMES = ("20240101000000000", "20240101000000500", "20240101000001000")
 
 
+def log(small: SmallStore) -> CommitLogReader:
+    return CommitLogReader(small.store, small.positions)
+
+
 def reader(small: SmallStore) -> IndexReader:
-    return IndexReader(small.store, CommitLogReader(small.store, small.positions))
+    return IndexReader(small.store, log(small))
 
 
 def row(topic: str, key: str, unit: Unit, at_ms: int) -> tuple[int, int, int]:
@@ -49,9 +54,9 @@ def offsets(units: list[Unit]) -> list[int]:
 
 def test_without_files_nothing_is_found(small: SmallStore) -> None:
     index = reader(small)
-    assert index.query("orders", "k", dispatched=1 << 60) == []
-    assert index.hits("orders", "k", dispatched=1 << 60) == ([], 0, 0)
-    assert index.headers() == []
+    assert query(index, "orders", "k", dispatched=1 << 60) == []
+    assert hits(index, log(small), "orders", "k", dispatched=1 << 60) == ([], 0, 0)
+    assert headers(index) == []
 
 
 def test_hits_of_all_files_come_in_the_order_of_the_log(small: SmallStore) -> None:
@@ -66,13 +71,13 @@ def test_hits_of_all_files_come_in_the_order_of_the_log(small: SmallStore) -> No
         )
         found += [units[0], units[2]]
     index = reader(small)
-    assert index.query("orders", "k", dispatched=small.end) == offsets(found)
-    assert index.query("orders", "k", dispatched=small.end, hits_max=3) == offsets(found[-3:])
-    assert index.query("payments", "k", dispatched=small.end) == []
-    hits = index.hits("orders", "k", dispatched=small.end)
-    assert hits.physical_offsets == offsets(found)
-    assert hits.last_update_offset == found[-1].physical_offset
-    assert hits.last_update_timestamp_ms == FIRST_MS + 8000
+    assert query(index, "orders", "k", dispatched=small.end) == offsets(found)
+    assert query(index, "orders", "k", dispatched=small.end, hits_max=3) == offsets(found[-3:])
+    assert query(index, "payments", "k", dispatched=small.end) == []
+    raw = hits(index, log(small), "orders", "k", dispatched=small.end)
+    assert raw.physical_offsets == offsets(found)
+    assert raw.last_update_offset == found[-1].physical_offset
+    assert raw.last_update_timestamp_ms == FIRST_MS + 8000
 
 
 @pytest.mark.parametrize(
@@ -85,7 +90,8 @@ def test_only_files_and_entries_in_the_time_range_answer(
     found = []
     for number, name in enumerate(NAMES):
         found += indexed(small, name, ("orders", "k", 2 * number), ("orders", "k", 2 * number + 1))
-    answer = reader(small).query(
+    answer = query(
+        reader(small),
         "orders",
         "k",
         begin_ms=FIRST_MS + begin * 1000,
@@ -101,10 +107,10 @@ def test_a_record_that_only_shares_the_hash_is_left_out(small: SmallStore) -> No
         small, NAMES[0], ("orders", "Aa", 0), ("orders", "BB", 1), ("orders", "Aa BB", 2)
     )
     index = reader(small)
-    assert index.query("orders", "Aa", dispatched=small.end) == offsets([units[0], units[2]])
-    assert index.query("orders", "BB", dispatched=small.end) == offsets(units[1:])
-    raw = index.query("orders", "Aa", dispatched=small.end, collisions=True)
-    assert raw == offsets([units[0], units[1], units[2], units[2]])
+    assert query(index, "orders", "Aa", dispatched=small.end) == offsets([units[0], units[2]])
+    assert query(index, "orders", "BB", dispatched=small.end) == offsets(units[1:])
+    raw = hits(index, log(small), "orders", "Aa", dispatched=small.end)
+    assert raw.physical_offsets == offsets([units[0], units[1], units[2], units[2]])
 
 
 def test_collisions_do_not_crowd_out_the_hits(small: SmallStore) -> None:
@@ -114,7 +120,7 @@ def test_collisions_do_not_crowd_out_the_hits(small: SmallStore) -> None:
         *[("orders", "Aa", second) for second in range(3)],
         *[("orders", "BB", second) for second in range(3, 23)],
     )
-    answer = reader(small).query("orders", "Aa", dispatched=small.end, hits_max=2)
+    answer = query(reader(small), "orders", "Aa", dispatched=small.end, hits_max=2)
     assert answer == offsets(units[1:3])
 
 
@@ -122,7 +128,7 @@ def test_the_unique_id_finds_a_record_too(small: SmallStore) -> None:
     unit = small.put("orders", keys="k", unique_id="u")
     small.flush()
     small.index_file(NAMES[0], [row("orders", "u", unit, FIRST_MS)])
-    assert reader(small).query("orders", "u", dispatched=small.end) == [unit.physical_offset]
+    assert query(reader(small), "orders", "u", dispatched=small.end) == [unit.physical_offset]
 
 
 # The sender of an answer may put a message's unique id among its keys: many answers hid the
@@ -133,18 +139,16 @@ def test_a_unique_id_is_found_behind_newer_messages_that_have_it_as_key(small: S
     small.flush()
     small.index_file(NAMES[0], [row("orders", "u", unit, FIRST_MS) for unit in [asked, *answers]])
     index = reader(small)
-    assert index.query("orders", "u", dispatched=small.end, hits_max=1) == offsets(answers[-1:])
-    only = index.query("orders", "u", dispatched=small.end, hits_max=1, unique_id_only=True)
+    assert query(index, "orders", "u", dispatched=small.end, hits_max=1) == offsets(answers[-1:])
+    only = query(index, "orders", "u", dispatched=small.end, hits_max=1, unique_id_only=True)
     assert only == [asked.physical_offset]
 
 
 def test_nothing_beyond_the_dispatched_offset_is_found(small: SmallStore) -> None:
     units = indexed(small, NAMES[0], ("orders", "k", 0), ("orders", "k", 1))
     index = reader(small)
-    for collisions in (False, True):
-        for end, expected in ((0, 0), (units[0].end, 1), (small.end, 2)):
-            answer = index.query("orders", "k", dispatched=end, collisions=collisions)
-            assert answer == offsets(units[:expected])
+    for end, expected in ((0, 0), (units[0].end, 1), (small.end, 2)):
+        assert query(index, "orders", "k", dispatched=end) == offsets(units[:expected])
 
 
 def test_expired_records_are_left_out(small: SmallStore) -> None:
@@ -156,26 +160,24 @@ def test_expired_records_are_left_out(small: SmallStore) -> None:
     small.positions.publish(Slot.MIN, 4096)  # then the file goes, as in retention
     small.log_file(0).unlink()
     kept = [unit for unit in found if unit.physical_offset >= 4096]
-    for collisions in (False, True):
-        answer = reader(small).query("orders", "k", dispatched=small.end, collisions=collisions)
-        assert answer == offsets(kept)
+    assert query(reader(small), "orders", "k", dispatched=small.end) == offsets(kept)
 
 
 def test_an_entry_that_points_to_no_record_is_named(small: SmallStore) -> None:
     (unit,) = indexed(small, NAMES[0], ("orders", "k", 0))
     small.index_file(NAMES[1], [(index_hash("orders", "k"), unit.physical_offset + 1, FIRST_MS)])
     with pytest.raises(DamagedFile, match="physical offset 1, where no sound record begins"):
-        reader(small).query("orders", "k", dispatched=small.end)
+        query(reader(small), "orders", "k", dispatched=small.end)
 
 
 def test_foreign_files_are_ignored_and_a_short_file_is_named(small: SmallStore) -> None:
     units = indexed(small, NAMES[0], ("orders", "k", 0))
     (small.store.index_dir / "notes").write_text("mine")
     index = reader(small)
-    assert index.query("orders", "k", dispatched=small.end) == offsets(units)
+    assert query(index, "orders", "k", dispatched=small.end) == offsets(units)
     (small.store.index_dir / NAMES[1]).write_bytes(bytes(100))
     with pytest.raises(DamagedFile, match=r"100 bytes.*store rebuild"):
-        reader(small).query("orders", "k", dispatched=small.end)
+        query(reader(small), "orders", "k", dispatched=small.end)
 
 
 def test_records_come_whole_and_in_the_order_of_the_log(small: SmallStore) -> None:
@@ -190,7 +192,7 @@ def test_records_come_whole_and_in_the_order_of_the_log(small: SmallStore) -> No
 def test_one_record_in_two_files_is_found_once(small: SmallStore) -> None:
     (unit,) = indexed(small, NAMES[0], ("orders", "k", 0))
     small.index_file(NAMES[1], [row("orders", "k", unit, FIRST_MS)])
-    assert reader(small).query("orders", "k", dispatched=small.end) == offsets([unit])
+    assert query(reader(small), "orders", "k", dispatched=small.end) == offsets([unit])
 
 
 class CountingDisk(OsDisk):
@@ -214,7 +216,7 @@ def test_the_directory_is_listed_again_when_it_may_have_changed(tmp_path: Path) 
     def count() -> tuple[int, int]:
         """(hits, times that the directory was listed for them)."""
         before = disk.listed
-        hits = index.query("orders", "k", dispatched=small.end)
+        hits = query(index, "orders", "k", dispatched=small.end)
         return len(hits), disk.listed - before
 
     assert count() == (room - 1, 1)
@@ -245,12 +247,12 @@ def test_a_bounded_number_of_files_is_mapped_and_a_replaced_one_is_seen(
     for number in range(MAPPED_MAX + 4):
         found += indexed(small, f"202401010000{number:05d}", ("orders", "k", number))
     index = reader(small)
-    assert index.query("orders", "k", dispatched=small.end) == offsets(found)
-    assert len(index.headers()) == len(found)
+    assert query(index, "orders", "k", dispatched=small.end) == offsets(found)
+    assert len(headers(index)) == len(found)
     path = small.store.index_dir / f"202401010000{MAPPED_MAX + 3:05d}"
     path.unlink()
     path.write_bytes(bytes(small.store.config.index_geometry.size))
-    assert index.query("orders", "k", dispatched=small.end) == offsets(found[:-1])
+    assert query(index, "orders", "k", dispatched=small.end) == offsets(found[:-1])
     index.close()
 
 
@@ -285,9 +287,9 @@ def test_a_record_with_many_keys_of_one_hash_is_judged_once(small: SmallStore) -
     keys = " ".join(ALIKE[1:6])
     indexed(small, NAMES[0], *(("orders", keys, number) for number in range(5)))
     index, log = counting(small)
-    assert index.query("orders", ALIKE[0], dispatched=1 << 60) == []
+    assert query(index, "orders", ALIKE[0], dispatched=1 << 60) == []
     assert log.count == 5
-    assert len(index.query("orders", ALIKE[5], hits_max=3, dispatched=1 << 60)) == 3
+    assert len(query(index, "orders", ALIKE[5], hits_max=3, dispatched=1 << 60)) == 3
     assert log.count == 8
 
 

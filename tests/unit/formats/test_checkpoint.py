@@ -17,7 +17,7 @@ HEADS = st.builds(Head, I64, I64, I64, I64, I64)
 
 
 def test_the_head_is_five_big_endian_numbers_and_then_zeros() -> None:
-    page = checkpoint.encode_page(Head(1, 2, 3, 4, 18016))
+    page = checkpoint.encode_head(Head(1, 2, 3, 4, 18016)).ljust(checkpoint.SIZE, b"\0")
     assert page == struct.pack(">5q", 1, 2, 3, 4, 18016) + bytes(4096 - 40)
 
 

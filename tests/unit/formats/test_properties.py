@@ -14,6 +14,10 @@ MESSY = st.lists(
 """Bytes in which separators and names stand everywhere."""
 
 
+def with_crc_slot(raw: bytes, crc: int) -> bytes:
+    return raw + properties.crc_slot_inset(raw) + properties.crc_slot(crc)
+
+
 def reference_parse(text: str) -> dict[str, str]:
     """The reference's reader, line by line."""
     found: dict[str, str] = {}
@@ -146,7 +150,7 @@ def test_crc_digits_stand_least_significant_first() -> None:
     ],
 )
 def test_a_missing_pair_end_is_put_before_the_crc(raw: bytes, expected: bytes) -> None:
-    assert properties.append_crc_slot(raw, 7) == expected + b"__CRC32#\x017000000000\x02"
+    assert with_crc_slot(raw, 7) == expected + b"__CRC32#\x017000000000\x02"
 
 
 @pytest.mark.parametrize(
@@ -173,5 +177,5 @@ def test_without_its_crc_a_message_has_all_its_other_properties(raw: bytes) -> N
     stripped = properties.strip_crc(raw)
     assert properties.parse(stripped) == others
     assert properties.strip_crc(stripped) == stripped
-    with_crc = properties.append_crc_slot(stripped, 7)
+    with_crc = with_crc_slot(stripped, 7)
     assert properties.parse(with_crc) == others | {properties.CRC32: "7000000000"}

@@ -21,6 +21,7 @@ from shared.files.positions import Positions
 from shared.files.recovery import recover
 from shared.files.store_dir import StoreDir
 from tests.support.for_each import for_each
+from tests.support.index_query import query
 from tests.support.sim_disk import SimCrash, SimDisk
 from tests.support.small_store import BOOT, CONFIG, SmallStore
 from tidemark.formats.checkpoint import Slot
@@ -109,7 +110,7 @@ def check_answers(disk: SimDisk, positions: Positions, filled: Filled, log_min: 
         reader.close()
     for message, (topic, _, _, unit) in enumerate(filled.small.units[:MESSAGES]):
         wanted = [unit.physical_offset] if unit.physical_offset >= log_min else []
-        assert index.query(topic, f"k{message}", dispatched=end) == wanted
+        assert query(index, topic, f"k{message}", dispatched=end) == wanted
     index.close()
     log.close()
 

@@ -10,6 +10,7 @@ import pytest
 from services.reput.dispatcher import Dispatcher, Took
 from shared.files.commit_log import CommitLogReader
 from shared.files.index import IndexReader
+from tests.support.index_query import query
 from tests.support.small_dispatch import dispatch_all, dispatcher_of, expected_units, fill, units
 from tests.support.small_store import CONFIG, FIRST_MS, SmallStore
 from tests.support.small_store import small as small
@@ -20,7 +21,7 @@ from tidemark.offsets import PhysicalOffset
 def lookup(small: SmallStore, topic: str, key: str) -> list[PhysicalOffset]:
     reader = IndexReader(small.store, CommitLogReader(small.store, small.positions))
     try:
-        return reader.query(topic, key, dispatched=small.positions.get(Slot.DISPATCHED))
+        return query(reader, topic, key, dispatched=small.positions.get(Slot.DISPATCHED))
     finally:
         reader.close()
 

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from shared.metrics.bounds import Limits
-from shared.metrics.budget import PER_LABEL_SET, QUEUE_SERIES_MAX, series_most
 from shared.metrics.catalogue import BY_NAME, families_of
 from shared.metrics.catalogue import groups as of_groups
 from shared.metrics.catalogue import requests as of_requests
@@ -14,6 +13,7 @@ from shared.metrics.family import Kind
 from shared.metrics.registry import Registry
 from shared.metrics.tables import Table
 from tests.support.metrics import samples
+from tests.support.series_budget import PER_LABEL_SET, QUEUE_SERIES_MAX, series_most
 
 ROOT = Path(__file__).resolve().parents[4]
 KINDS = ("normal", "fifo", "delay", "retry")
