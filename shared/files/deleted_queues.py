@@ -18,7 +18,7 @@ from shared.files.positions import Positions
 from shared.files.queue_files import QueueFiles
 from shared.files.queue_math import EVERYTHING
 from shared.files.store_dir import StoreDir
-from shared.state.json_cache import JsonCache
+from shared.state.json_cache import TOPICS_FILE, JsonCache
 from tidemark.errors import DamagedFile
 from tidemark.formats.checkpoint import Slot, resume_check
 from tidemark.formats.filenames import offset_name
@@ -70,7 +70,7 @@ def drop_deleted_queues(directory: StoreDir, positions: Positions) -> int:
 
 def _deleted(directory: StoreDir) -> Iterator[_Queue]:
     try:
-        table = JsonCache(directory.disk, directory.config_dir).read_topics()
+        table = JsonCache(directory.disk, directory.config_dir).read(TOPICS_FILE)
     except DamagedFile:
         return
     if table is None or table.covered is None:

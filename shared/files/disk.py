@@ -107,7 +107,10 @@ class File(Protocol):
         """
 
     def sync(self) -> None:
-        """fdatasync: bytes (mapped stores included) and length are durable on return."""
+        """fdatasync: bytes (mapped stores included) and length are durable on return.
+
+        After an OSError it must never be called again.
+        """
 
     def map(self, *, writable: bool, scattered: bool = False) -> MappedRegion:
         """Map the whole file, shared.
@@ -170,7 +173,7 @@ class Disk(Protocol):
         """
 
     def open(self, path: Path, *, writable: bool) -> File:
-        """Open an existing file. Raises FileNotFoundError, ReadOnlyDisk."""
+        """Open a file. Raises FileNotFoundError, ReadOnlyDisk, OutOfResources, ReadFailed."""
 
     def stat(self, path: Path) -> FileStat | None:
         """Return the attributes of a file or directory; None if it does not exist."""

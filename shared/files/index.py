@@ -20,8 +20,9 @@ from __future__ import annotations
 import bisect
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from shared.files.commit_log import CommitLogReader
 from shared.files.disk import MappedRegion
 from shared.files.store_dir import StoreDir
 from tidemark.errors import DamagedFile
@@ -44,17 +45,6 @@ RECORDS_JUDGED_MAX: Final = 1024
 BYTES_JUDGED_MAX: Final = 16 << 20
 """Limits of one call, after which it returns the place to continue."""
 TIME_MAX: Final = 2**63 - 1
-
-
-class LogRecords(Protocol):
-    """The commit log's methods that a query needs."""
-
-    @property
-    def min_offset(self) -> PhysicalOffset:
-        """Start of the oldest file."""
-
-    def find(self, offset: PhysicalOffset, end: PhysicalOffset) -> Record | None:
-        """Return the validated record at offset; None if none begins there below end."""
 
 
 class Asked(NamedTuple):
@@ -253,7 +243,7 @@ class Search:
 class IndexReader:
     """All index files of a store, read-only. Not thread-safe."""
 
-    def __init__(self, store: StoreDir, log: LogRecords) -> None:
+    def __init__(self, store: StoreDir, log: CommitLogReader) -> None:
         self._disk = store.disk
         self._directory = store.index_dir
         self._geometry = store.config.index_geometry

@@ -9,7 +9,8 @@ Invariants:
   file system without ``O_TMPFILE`` it is created exclusively, and removed again on failure.
 - A file is never shortened, so no mapping of it, here or in another process, can raise SIGBUS.
 
-All other modules access the file system through this one (docs/formats.md, section 7).
+All other modules access the file system through this one (docs/formats.md, section 7). ``disk``
+documents the methods.
 """
 
 from __future__ import annotations
@@ -150,7 +151,6 @@ class OsRegion:
         self.view = memoryview(self._memory)
 
     def close(self) -> None:
-        """Unmap; if borrowed views exist, the memory is unmapped with the last of them."""
         # BufferError: a slice is still referenced. It keeps the mapping until it is released.
         with contextlib.suppress(BufferError):
             self.view.release()
@@ -171,7 +171,6 @@ class OsFile:
         self._descriptor = descriptor
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Read up to size bytes at offset; fewer only at the end of the file."""
         try:
             data = os.pread(self._descriptor, size, offset)
             while len(data) < size:
@@ -187,7 +186,6 @@ class OsFile:
         return data
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write all of data at offset, in as many calls as necessary."""
         size = len(data)
         try:
             done = os.pwrite(self._descriptor, data, offset)
@@ -203,7 +201,6 @@ class OsFile:
             self.size = offset + size
 
     def is_named(self) -> bool:
-        """Whether ``path`` still leads to this file. The link count would add no information."""
         try:
             there = os.stat(self.path)
         except FileNotFoundError:
@@ -211,7 +208,6 @@ class OsFile:
         return os.path.samestat(there, os.fstat(self._descriptor))
 
     def reserve(self, offset: int, size: int) -> None:
-        """Reserve blocks for [offset, offset + size); extends the file if necessary."""
         if size == 0:
             return
         with _naming(self.path, needed_bytes=size):
@@ -219,7 +215,6 @@ class OsFile:
         self.size = max(self.size, offset + size)
 
     def data_end(self) -> int:
-        """Return the end of the last range that is no hole; the size if holes are not supported."""
         end = 0
         with _naming(self.path):
             while end < self.size:
@@ -233,11 +228,9 @@ class OsFile:
         return min(end, self.size)
 
     def sync(self) -> None:
-        """Make bytes and length durable (fdatasync). After an OSError, never call it again."""
         os.fdatasync(self._descriptor)
 
     def map(self, *, writable: bool, scattered: bool = False) -> OsRegion:
-        """Map the whole file, shared with every process that maps it."""
         try:
             return OsRegion(self._descriptor, self.size, writable=writable, scattered=scattered)
         except OSError as error:
@@ -247,7 +240,6 @@ class OsFile:
             raise named from error
 
     def lock_pages(self) -> OsPageLock:
-        """Read the whole file and keep it in memory. Raises MemoryLockRefused."""
         try:
             return OsPageLock(self._descriptor, self.size)
         except OSError as error:
@@ -262,7 +254,6 @@ class OsFile:
             ) from error
 
     def close(self) -> None:
-        """Close the descriptor; mappings remain."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -278,7 +269,6 @@ class OsRecordLock:
         self._sign: Path | None = None
 
     def show(self, sign: Path) -> None:
-        """Create a symbolic link named sign to this process's open lock file, until ``release``."""
         target = f"/proc/{os.getpid()}/fd/{self._descriptor}"
         if self._sign is not None or not Path(target).exists():
             return
@@ -288,7 +278,6 @@ class OsRecordLock:
             self._sign = sign
 
     def release(self) -> None:
-        """Unlock the byte; a second call does nothing."""
         if self._descriptor >= 0:
             if self._sign is not None:
                 with contextlib.suppress(OSError):
@@ -301,7 +290,6 @@ class OsDisk:
     """The file systems of this machine."""
 
     def create(self, path: Path, size: int, *, reserve: bool) -> OsFile:
-        """Create a zero-filled file of size bytes; on failure no file is left."""
         if reserve and size > 0:
             # Checked first: on a nearly full disk fallocate takes all that is left before it fails,
             # and all other writes fail meanwhile.
@@ -351,8 +339,6 @@ class OsDisk:
             os.close(directory)
 
     def open(self, path: Path, *, writable: bool) -> OsFile:
-        """Open an existing file. Raises FileNotFoundError, ReadOnlyDisk, OutOfResources,
-        ReadFailed."""
         try:
             descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         except OSError as error:  # not _naming: thousands of queues are opened repeatedly
@@ -363,7 +349,6 @@ class OsDisk:
         return OsFile(path, descriptor, os.fstat(descriptor).st_size)
 
     def stat(self, path: Path) -> FileStat | None:
-        """Return the attributes of a file or directory; None if it does not exist."""
         try:
             facts = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -376,7 +361,6 @@ class OsDisk:
         )
 
     def list_directory(self, path: Path) -> Sequence[DirectoryEntry]:
-        """Return the names in the directory, sorted; empty if the directory is missing."""
         try:
             with _naming(path), os.scandir(path) as names:
                 return sorted(DirectoryEntry(name.name, _is_directory(name)) for name in names)
@@ -384,7 +368,6 @@ class OsDisk:
             return []
 
     def make_directory(self, path: Path, *, durable: bool = True) -> None:
-        """Create path and missing parents; durable: sync each new name into its parent."""
         if os.path.isdir(path):
             return
         if path.parent != path:
@@ -395,7 +378,6 @@ class OsDisk:
             self.sync_directory(path.parent)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename, replacing new."""
         with _naming(new):
             os.rename(old, new)
 
@@ -405,12 +387,10 @@ class OsDisk:
             os.unlink(path)
 
     def remove_directory(self, path: Path) -> None:
-        """Remove an empty directory."""
         with _naming(path):
             os.rmdir(path)
 
     def sync_directory(self, path: Path) -> None:
-        """Make the names in the directory durable."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
@@ -424,24 +404,17 @@ class OsDisk:
             os.close(descriptor)
 
     def whole_sync(self, path: Path) -> OsWholeSync | None:
-        """Return a sync of path's file system; None if it does not report all failed writes."""
         return OsWholeSync(path) if reports_failed_writes(path) else None
 
     def free_bytes(self, path: Path) -> int:
-        """Return the bytes available to an ordinary user on the file system of path."""
         return _free_bytes(path)
 
     def space(self, path: Path) -> Space:
-        """Return the usage of the file system of path."""
         return _space(path)
 
     def lock(self, path: Path, *, byte: int) -> OsRecordLock | None:
-        """Lock one byte for writing without waiting; None if it is locked already.
-
-        It is an open-file-description lock. It conflicts with the POSIX record locks of a RocketMQ
-        broker, conflicts also inside one process, and survives closing another descriptor of the
-        file. A missing file is created empty.
-        """
+        # An open-file-description lock conflicts with the POSIX record locks of a RocketMQ broker,
+        # conflicts also inside one process, and survives closing another descriptor of the file.
         with _naming(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, MODE)
         wanted = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader
 from shared.files.queue_math import is_filler
 from tidemark.errors import CorruptRecord, DamagedFile
@@ -115,23 +116,6 @@ class PullResult(NamedTuple):
         )
 
 
-class LogBytes(Protocol):
-    """The commit log's methods that a pull needs."""
-
-    @property
-    def min_offset(self) -> PhysicalOffset:
-        """Start of the oldest file."""
-
-    def read(self, offset: PhysicalOffset, size: int, end: PhysicalOffset) -> memoryview | None:
-        """Return the bytes [offset, offset + size); None if they are not all there below end."""
-
-    def window(self, offset: PhysicalOffset, end: PhysicalOffset) -> memoryview:
-        """Return the bytes from offset to end, or to the end of the file that holds offset."""
-
-    def next_file(self, offset: PhysicalOffset) -> PhysicalOffset:
-        """Return the start of the file behind the one that holds offset."""
-
-
 def suggests_slave(log_end: int, result: PullResult, memory_bytes: int) -> bool:
     """Whether the examined units lie so far back that a replica should serve them (11.3)."""
     return log_end - result.last_physical_offset > memory_bytes * RESIDENT_PERCENT // 100
@@ -139,7 +123,7 @@ def suggests_slave(log_end: int, result: PullResult, memory_bytes: int) -> bool:
 
 def get_message(
     queue: ConsumeQueueReader,
-    log: LogBytes,
+    log: CommitLogReader,
     *,
     offset: int,
     dispatched: int,
@@ -227,7 +211,7 @@ class _Scan:
     def __init__(
         self,
         queue: ConsumeQueueReader,
-        log: LogBytes,
+        log: CommitLogReader,
         dispatched: int,
         wanted: Wanted | None,
     ) -> None:

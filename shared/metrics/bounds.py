@@ -12,9 +12,12 @@ from __future__ import annotations
 import enum
 import heapq
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shared.metrics.family import OTHER, Family
+
+if TYPE_CHECKING:
+    from shared.metrics.labelled import Child
 
 Key = tuple[str, ...]
 
@@ -41,26 +44,6 @@ class State(enum.Enum):
     SHOWN = enum.auto()
     FOLDED = enum.auto()
     IDLE = enum.auto()
-
-
-class Child(Protocol):
-    """One instrument's numbers of a label set."""
-
-    def moved(self) -> float:
-        """Return a number that changes whenever something is counted."""
-
-    def wake(self) -> None:
-        """Handle the change from idle to shown; the series starts at 0."""
-
-    def shut_out(self) -> None:
-        """Handle activity of an idle label set for which there is no room."""
-
-    def forget(self) -> None:
-        """Handle the removal of the label set."""
-
-    @property
-    def family(self) -> Family:
-        """The family that the child belongs to."""
 
 
 class Entry:

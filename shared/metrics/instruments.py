@@ -48,7 +48,7 @@ class Counter(Child):
         return [self._value]
 
     def moved(self) -> float:
-        """See ``bounds.Child``."""
+        """See ``Child``."""
         return self._value
 
 
@@ -103,7 +103,7 @@ class Histogram(Child):
         return [*self._counts, self._sum]
 
     def moved(self) -> float:
-        """See ``bounds.Child``."""
+        """See ``Child``."""
         return sum(self._counts) + len(self._values) + sum(map(sum, self._spreads))
 
     def _count_up(self) -> None:

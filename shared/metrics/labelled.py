@@ -60,7 +60,7 @@ class Child(LabelSet, ABC):
 
     @abstractmethod
     def moved(self) -> float:
-        """See ``bounds.Child``."""
+        """Return a number that changes whenever something is counted."""
 
     @property
     def family(self) -> Family:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from shared.files.disk import Disk, read_whole, write_atomically
 from shared.state.json_tables import (
@@ -67,6 +67,24 @@ class CoveredTable(Protocol):
 Table = TypeVar("Table", bound=CoveredTable)
 
 
+class JsonFile(NamedTuple, Generic[Table]):
+    """One of the files: its name, and how it is read and written."""
+
+    name: str
+    parse: Callable[[str], Table]
+    text: Callable[[Table], str]
+
+
+TOPICS_FILE: Final = JsonFile(TOPICS, metadata_json.parse_topics, metadata_json.topics_text)
+GROUPS_FILE: Final = JsonFile(GROUPS, metadata_json.parse_groups, metadata_json.groups_text)
+OFFSETS_FILE: Final = JsonFile(
+    CONSUMER_OFFSETS, metadata_json.parse_consumer_offsets, metadata_json.consumer_offsets_text
+)
+LEVELS_FILE: Final = JsonFile(
+    DELAY_OFFSETS, metadata_json.parse_delay_offsets, metadata_json.delay_offsets_text
+)
+
+
 class _Facts(NamedTuple):
     """File attributes that change when a file is replaced or written to."""
 
@@ -99,21 +117,26 @@ class JsonCache:
 
     # -- read --------------------------------------------------------------------------------------
 
-    def read_topics(self) -> TopicsTable | None:
-        """Read topics.json; None if missing. Raises DamagedFile if file and ``.bak`` are bad."""
-        return self._read(TOPICS, metadata_json.parse_topics)
-
-    def read_groups(self) -> GroupsTable | None:
-        """Read subscriptionGroup.json, like ``read_topics``."""
-        return self._read(GROUPS, metadata_json.parse_groups)
-
-    def read_consumer_offsets(self) -> ConsumerOffsetsTable | None:
-        """Read consumerOffset.json, like ``read_topics``."""
-        return self._read(CONSUMER_OFFSETS, metadata_json.parse_consumer_offsets)
-
-    def read_delay_offsets(self) -> DelayOffsetsTable | None:
-        """Read delayOffset.json, like ``read_topics``."""
-        return self._read(DELAY_OFFSETS, metadata_json.parse_delay_offsets)
+    def read(self, file: JsonFile[Table]) -> Table | None:
+        """Read a file; None if missing. Raises DamagedFile if file and ``.bak`` are bad."""
+        problems = []
+        for path in (self._config_dir / file.name, self._backup(file.name)):
+            try:
+                table = self._parsed(path, file)
+            except MetadataUnreadable as error:
+                problems.append(f"{path}: {error}")
+                continue
+            if table is not None:
+                return table
+        if problems:
+            raise DamagedFile(
+                f"{'; '.join(problems)}. Messages are not affected; what the log and the "
+                "queues know is served all the same.",
+                "Restore the file from a copy, or remove it and its .bak: what the log knows is "
+                "written again.",
+                path=self._config_dir / file.name,
+            )
+        return None
 
     def read_foreign_topics(self, *, state_known: bool) -> list[TopicConfig] | None:
         """Return the topics as RocketMQ left them; None if the file is ours or missing.
@@ -123,12 +146,12 @@ class JsonCache:
         taking it over again would undo every change since. Raises DamagedFile if only a damaged
         file could provide the topics.
         """
-        table = self._foreign(TOPICS, metadata_json.parse_topics, state_known=state_known)
+        table = self._foreign(TOPICS_FILE, state_known=state_known)
         return None if table is None else [config_of(each) for each in table.topics.values()]
 
     def read_foreign_groups(self, *, state_known: bool) -> list[GroupConfig] | None:
         """Return the groups as RocketMQ left them, like ``read_foreign_topics``."""
-        table = self._foreign(GROUPS, metadata_json.parse_groups, state_known=state_known)
+        table = self._foreign(GROUPS_FILE, state_known=state_known)
         if table is None:
             return None
         return [
@@ -139,16 +162,12 @@ class JsonCache:
         self, *, state_known: bool
     ) -> Mapping[str, Mapping[Queue, int]] | None:
         """Return the consumer offsets as RocketMQ left them, like ``read_foreign_topics``."""
-        table = self._foreign(
-            CONSUMER_OFFSETS, metadata_json.parse_consumer_offsets, state_known=state_known
-        )
+        table = self._foreign(OFFSETS_FILE, state_known=state_known)
         return None if table is None else offsets_of(table.offsets)
 
     def read_foreign_levels(self, *, state_known: bool) -> Mapping[int, int] | None:
         """Return the delay levels' progress as RocketMQ left it, like ``read_foreign_topics``."""
-        table = self._foreign(
-            DELAY_OFFSETS, metadata_json.parse_delay_offsets, state_known=state_known
-        )
+        table = self._foreign(LEVELS_FILE, state_known=state_known)
         if table is None:
             return None
         return {
@@ -183,13 +202,12 @@ class JsonCache:
     @property
     def is_foreign(self) -> bool:
         """Whether RocketMQ was the last writer of at least one of the files."""
-        tables = (
-            self._foreign(TOPICS, metadata_json.parse_topics, state_known=True),
-            self._foreign(GROUPS, metadata_json.parse_groups, state_known=True),
-            self._foreign(CONSUMER_OFFSETS, metadata_json.parse_consumer_offsets, state_known=True),
-            self._foreign(DELAY_OFFSETS, metadata_json.parse_delay_offsets, state_known=True),
+        return (
+            self._foreign(TOPICS_FILE, state_known=True) is not None
+            or self._foreign(GROUPS_FILE, state_known=True) is not None
+            or self._foreign(OFFSETS_FILE, state_known=True) is not None
+            or self._foreign(LEVELS_FILE, state_known=True) is not None
         )
-        return any(table is not None for table in tables)
 
     # -- write -------------------------------------------------------------------------------------
 
@@ -206,12 +224,7 @@ class JsonCache:
         entries = {topic.name: entry_of(topic) for topic in listed if not topic.deleted}
         deleted = {topic.name: dict(topic.min_offsets) for topic in listed if topic.deleted}
         return self._write(
-            TOPICS,
-            metadata_json.parse_topics,
-            now_ms,
-            lambda version: metadata_json.topics_text(
-                TopicsTable(version, entries, covered, deleted)
-            ),
+            TOPICS_FILE, now_ms, lambda version: TopicsTable(version, entries, covered, deleted)
         )
 
     def write_groups(
@@ -222,12 +235,7 @@ class JsonCache:
         entries = {group.name: group_entry_of(group) for group in listed}
         forbidden = {group.name: dict(group.forbidden) for group in listed if group.forbidden}
         return self._write(
-            GROUPS,
-            metadata_json.parse_groups,
-            now_ms,
-            lambda version: metadata_json.groups_text(
-                GroupsTable(version, entries, forbidden, covered)
-            ),
+            GROUPS_FILE, now_ms, lambda version: GroupsTable(version, entries, forbidden, covered)
         )
 
     def write_offsets(
@@ -240,12 +248,7 @@ class JsonCache:
         """Replace consumerOffset.json, like ``write_topics``. offsets: one item per group."""
         table = offsets_table(offsets)
         return self._write(
-            CONSUMER_OFFSETS,
-            metadata_json.parse_consumer_offsets,
-            now_ms,
-            lambda version: metadata_json.consumer_offsets_text(
-                ConsumerOffsetsTable(version, table, covered)
-            ),
+            OFFSETS_FILE, now_ms, lambda version: ConsumerOffsetsTable(version, table, covered)
         )
 
     def write_levels(
@@ -253,12 +256,9 @@ class JsonCache:
     ) -> DataVersion:
         """Replace delayOffset.json, like ``write_topics``."""
         return self._write(
-            DELAY_OFFSETS,
-            metadata_json.parse_delay_offsets,
+            LEVELS_FILE,
             now_ms,
-            lambda version: metadata_json.delay_offsets_text(
-                DelayOffsetsTable(version, dict(sorted(levels.items())), covered)
-            ),
+            lambda version: DelayOffsetsTable(version, dict(sorted(levels.items())), covered),
         )
 
     def is_replaced(self, name: str) -> bool:
@@ -277,14 +277,12 @@ class JsonCache:
 
     # -- one file ----------------------------------------------------------------------------------
 
-    def _foreign(
-        self, name: str, parse: Callable[[str], Table], *, state_known: bool
-    ) -> Table | None:
-        if self._ends_as_ours(self._config_dir / name):
+    def _foreign(self, file: JsonFile[Table], *, state_known: bool) -> Table | None:
+        if self._ends_as_ours(self._config_dir / file.name):
             return None
-        table = self._usable(self._config_dir / name, parse)
+        table = self._usable(self._config_dir / file.name, file)
         if table is None and not state_known:
-            table = self._read(name, parse)
+            table = self.read(file)
         return None if table is None or table.covered is not None else table
 
     def _ends_as_ours(self, path: Path) -> bool:
@@ -301,24 +299,21 @@ class JsonCache:
         return metadata_json.ends_as_ours(end)
 
     def _write(
-        self,
-        name: str,
-        parse: Callable[[str], Table],
-        now_ms: int,
-        text_of: Callable[[DataVersion], str],
+        self, file: JsonFile[Table], now_ms: int, table_of: Callable[[DataVersion], Table]
     ) -> DataVersion:
+        name = file.name
         path = self._config_dir / name
         known = self._written.get(name)
         if known is not None and self._facts(name) == known[1]:
             # Unchanged since our write. The largest files take seconds to parse, every 5 seconds.
             previous, is_good = known[0], True
         else:
-            table = self._usable(path, parse)
+            table = self._usable(path, file)
             is_good = table is not None
-            table = table or self._usable(self._backup(name), parse)
+            table = table or self._usable(self._backup(name), file)
             previous = table.version if table else DataVersion()
         version = previous.next(now_ms)
-        data = text_of(version).encode("utf-8")
+        data = file.text(table_of(version)).encode("utf-8")
         self._written.pop(name, None)
         self._replace(name, data, keep=is_good)
         facts = self._facts(name)
@@ -338,34 +333,13 @@ class JsonCache:
             self._disk.sync_directory(self._config_dir)
         write_atomically(self._disk, path, data)
 
-    def _read(self, name: str, parse: Callable[[str], Table]) -> Table | None:
-        path, backup = self._config_dir / name, self._backup(name)
-        problems = []
-        for candidate in (path, backup):
-            try:
-                table = self._parsed(candidate, parse)
-            except MetadataUnreadable as error:
-                problems.append(f"{candidate}: {error}")
-                continue
-            if table is not None:
-                return table
-        if problems:
-            raise DamagedFile(
-                f"{'; '.join(problems)}. Messages are not affected; what the log and the "
-                "queues know is served all the same.",
-                "Restore the file from a copy, or remove it and its .bak: what the log knows is "
-                "written again.",
-                path=path,
-            )
-        return None
-
-    def _usable(self, path: Path, parse: Callable[[str], Table]) -> Table | None:
+    def _usable(self, path: Path, file: JsonFile[Table]) -> Table | None:
         try:
-            return self._parsed(path, parse)
+            return self._parsed(path, file)
         except MetadataUnreadable:
             return None
 
-    def _parsed(self, path: Path, parse: Callable[[str], Table]) -> Table | None:
+    def _parsed(self, path: Path, file: JsonFile[Table]) -> Table | None:
         """Parse a file; None if it is missing or empty, which RocketMQ treats alike."""
         stat = self._disk.stat(path)
         if stat is None or stat.size == 0:
@@ -382,4 +356,4 @@ class JsonCache:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise MetadataUnreadable(f"not UTF-8 at byte {error.start}") from None
-        return parse(text)
+        return file.parse(text)

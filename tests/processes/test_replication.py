@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from shared.files.os_disk import OsDisk
-from shared.state.json_cache import JsonCache
+from shared.state.json_cache import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, JsonCache
 from tests.support.cluster import PATIENT_MS, Cluster
 from tests.support.node import wait_until
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -94,8 +94,8 @@ def change(cluster: Cluster, name: str, method: str, path: str, body: object) ->
 def tables_of(cluster: Cluster, name: str) -> tuple[object, ...] | None:
     """What the JSON files in a node's config/ say; None while one of them is missing."""
     cache = JsonCache(OsDisk(), cluster.nodes[name].store_dir / "config")
-    topics, groups = cache.read_topics(), cache.read_groups()
-    offsets = cache.read_consumer_offsets()
+    topics, groups = cache.read(TOPICS_FILE), cache.read(GROUPS_FILE)
+    offsets = cache.read(OFFSETS_FILE)
     if topics is None or groups is None or offsets is None:
         return None
     assert topics.covered is not None

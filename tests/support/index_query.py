@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shared.files.index import HITS_MAX, TIME_MAX, IndexReader, LogRecords
+from shared.files.commit_log import CommitLogReader
+from shared.files.index import HITS_MAX, TIME_MAX, IndexReader
 from tidemark.formats import hashing
 from tidemark.formats.index_file import Header
 from tidemark.offsets import PhysicalOffset
@@ -51,7 +52,7 @@ def query(
 
 def hits(
     index: IndexReader,
-    log: LogRecords,
+    log: CommitLogReader,
     topic: str,
     key: str,
     *,

@@ -8,14 +8,13 @@ import re
 import secrets
 import socket
 import ssl
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Final
 
 from tidemark.client.admin import Admin
 from tidemark.client.batching import Limits
-from tidemark.client.boot_clock import boot_ms
 from tidemark.client.changes import Callback
 from tidemark.client.commits import COMMIT_INTERVAL_MS
 from tidemark.client.connection import (
@@ -48,6 +47,7 @@ IN_FLIGHT_MAX: Final = 8192
 SPAN_MAX: Final = 2000
 """Per queue; the same default as the reference implementation."""
 SESSION_MS: Final = 30_000
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def connect(
@@ -120,18 +120,13 @@ class Client(Admin, Consumer):
 
     async def close(self) -> None:
         """Close the client: open subscriptions leave their groups, pending sends complete."""
-        await self.__aexit__(None, None, None)
+        await self.__aexit__()
 
     async def __aenter__(self) -> Client:
         await self.connection.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         open_ones = list(self._subscriptions)
         try:
             left = await asyncio.gather(
@@ -139,7 +134,7 @@ class Client(Admin, Consumer):
             )
             await self.producer.close()
         finally:
-            await self.connection.__aexit__(kind, error, trace)
+            await self.connection.__aexit__()
         for failure in left:
             if isinstance(failure, BaseException):
                 raise failure
@@ -281,6 +276,14 @@ class Client(Admin, Consumer):
         topic: required if ``message_id`` is a unique id.
         """
         return await trace(self.connection, message_id, topic)
+
+
+def boot_ms() -> float:
+    """Milliseconds since boot, including time in suspend where the system has such a clock.
+
+    A member whose machine was suspended must not consider an expired lease valid.
+    """
+    return time.clock_gettime(_BOOT_CLOCK) * 1000
 
 
 def _member_name() -> str:

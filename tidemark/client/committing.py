@@ -8,6 +8,7 @@ nothing: the messages are delivered again.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -16,7 +17,6 @@ from tidemark.client.commits import Queue
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
 from tidemark.client.pulse import Pulse
-from tidemark.client.retries import is_transient
 
 OTHER_GENERATION: Final = (errors.StaleGeneration, errors.UnknownMember, errors.MemberRequired)
 """Errors of a call under a generation that is over."""
@@ -58,7 +58,6 @@ class Committing:
 
     async def run(self) -> None:
         """Commit for ever. Not used for a broadcast group, which commits nothing."""
-        failed = 0
         while True:
             self._has_moved = False
             self._offer()
@@ -71,14 +70,7 @@ class Committing:
                 await self._hurried.wait(wait_ms)
             else:
                 self._is_urgent = False
-                try:
-                    await self._commit()
-                    failed = 0
-                except errors.TidemarkError as error:
-                    if not is_transient(error):
-                        raise
-                    failed += 1
-                    await self._member.calls.connection.pause(failed, error)
+                await self._member.calls.connection.repeated(self._commit_changes)
 
     async def settle(self, queues: Iterable[HeldQueue] | None = None) -> None:
         """Wait until the done messages of these queues, or of all, are committed.
@@ -105,37 +97,33 @@ class Committing:
         member = self._member
         if ack == "accepted" or member.joined.broadcast:
             return
-        failed = 0
-        while True:
-            offsets = {
-                held.queue: offset
-                for held in member.holdings.of(Hold.OWNED, Hold.LEAVING)
-                if (offset := member.ledger.acknowledged(held.queue)) is not None
-            }
-            generation = member.generation
-            try:
-                if offsets:
-                    await member.calls.commit(offsets, generation=generation, ack=ack)
-                return
-            except OTHER_GENERATION:
-                await member.until_other_than(generation)
-            except errors.TidemarkError as error:
-                if not is_transient(error) or self._is_over:
-                    raise
-                failed += 1
-                await member.calls.connection.pause(failed, error)
+        connection = member.calls.connection
+        while not await connection.repeated(
+            functools.partial(self._commit_all, ack), lambda: self._is_over
+        ):
+            continue
+
+    async def _commit_all(self, ack: str) -> bool:
+        """Commit all acknowledged offsets again; return whether the generation was current."""
+        member = self._member
+        offsets = {
+            held.queue: offset
+            for held in member.holdings.of(Hold.OWNED, Hold.LEAVING)
+            if (offset := member.ledger.acknowledged(held.queue)) is not None
+        }
+        generation = member.generation
+        try:
+            if offsets:
+                await member.calls.commit(offsets, generation=generation, ack=ack)
+        except OTHER_GENERATION:
+            await member.until_other_than(generation)
+            return False
+        return True
 
     async def committed(self) -> Mapping[Queue, int]:
         """Return the offsets that the group has committed; repeated until the broker answers."""
-        failed = 0
-        while True:
-            try:
-                return await self._member.calls.committed()
-            except errors.TidemarkError as error:
-                if not is_transient(error):
-                    raise
-                failed += 1
-                await self._member.calls.connection.pause(failed, error)
+        calls = self._member.calls
+        return await calls.connection.repeated(calls.committed)
 
     def _offer(self) -> None:
         ledger = self._member.ledger
@@ -144,10 +132,13 @@ class Committing:
             if position is not None:
                 ledger.offer(held.queue, position)
 
-    async def _commit(self) -> None:
+    async def _commit_changes(self) -> None:
         """Make one commit request. Raises its errors except that the generation was old."""
         member, generation = self._member, self._member.generation
+        self._offer()  # positions may have changed since an attempt that failed
         offsets = member.ledger.take(member.clock())
+        if not offsets:
+            return  # the queues were lost since then
         try:
             await member.calls.commit(offsets, generation=generation)
         except OTHER_GENERATION:

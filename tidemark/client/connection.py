@@ -13,11 +13,10 @@ import asyncio
 import inspect
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from ssl import SSLContext
-from types import TracebackType
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgpack
 from yarl import URL
@@ -27,9 +26,11 @@ from tidemark.client.answers import MSGPACK, Answer
 from tidemark.client.master_discovery import QUESTION_TIMEOUT_S, MasterDiscovery
 from tidemark.client.nodes import Nodes, View, base_of, read_view
 from tidemark.client.paths import query_of, utf8_only
-from tidemark.client.retries import Failure, delay_s, is_of_failover, may_repeat
+from tidemark.client.retries import Failure, delay_s, is_of_failover, is_transient, may_repeat
 from tidemark.client.transport import Failed, Transport, no_answer
 from tidemark.client.turns import Turns
+
+T = TypeVar("T")
 
 REQUEST_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -137,12 +138,7 @@ class Connection:
             self._discovery.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._learning is not None:
             # A cancellation during the connect would leak a socket, so the query gets a moment.
             await asyncio.wait({self._learning}, timeout=LEAVE_TIMEOUT_S)
@@ -284,6 +280,23 @@ class Connection:
         searching = self._discovery.is_started and is_of_failover(error)
         pause_s = min(delay_s(failed, jitter=random.random(), searching=searching), at_most_s)
         await self._wait(pause_s, error)
+
+    async def repeated(
+        self, call: Callable[[], Awaitable[T]], is_over: Callable[[], bool] = lambda: False
+    ) -> T:
+        """Make a call of a group member until it succeeds. Raises errors that are not transient.
+
+        is_over: whether to raise transient errors as well, because the group is being left.
+        """
+        failed = 0
+        while True:
+            try:
+                return await call()
+            except errors.TidemarkError as error:
+                if not is_transient(error) or is_over():
+                    raise
+                failed += 1
+                await self.pause(failed, error)
 
     async def _attempt(
         self,

@@ -16,12 +16,13 @@ from typing import Final, NamedTuple, TypeVar
 
 from tidemark import errors
 from tidemark.client.admin import Admin
-from tidemark.client.broadcast_starts import broadcast_starts
 from tidemark.client.changes import Callback, Changes
 from tidemark.client.commits import CommitLedger, Queue
 from tidemark.client.committing import OTHER_GENERATION, Committing
+from tidemark.client.consumer import Consumer
 from tidemark.client.fetching import Fetching
 from tidemark.client.group_calls import GroupCalls
+from tidemark.client.groups import Groups
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
 from tidemark.client.retries import delay_s, is_transient
@@ -158,14 +159,24 @@ class ConsumerEngine:
                 await asyncio.sleep(delay_s(attempt, jitter=random.random()))
 
     async def _resolve_starts(self) -> None:
-        """Resolve the start offsets of a broadcast member, which keeps its positions itself."""
-        calls, arriving = self.member.calls, self.member.holdings.of(Hold.ARRIVING)
-        starts = await broadcast_starts(
-            calls.connection, calls.group, [held.queue for held in arriving]
-        )
-        for held in arriving:
-            if held.queue in starts:
-                held.start_at(starts[held.queue])
+        """Resolve the start offsets of a broadcast member once, and keep its positions here.
+
+        It does not commit, and the broker forgets its positions at a restart. If the broker
+        resolved ``last`` again then, the member would skip the messages that arrived meanwhile.
+        """
+        calls = self.member.calls
+        start = (await Groups(calls.connection).get(calls.group)).group.start
+        arriving = {held.queue: held for held in self.member.holdings.of(Hold.ARRIVING)}
+        for topic in sorted({topic for topic, _ in arriving}):
+            for each in (await Admin(calls.connection).topic(topic)).ranges:
+                held = arriving.get((topic, each.queue))
+                if held is None:
+                    continue
+                if isinstance(start, int):
+                    consumer = Consumer(calls.connection)
+                    held.start_at(await consumer.offset_by_time(topic, each.queue, start))
+                else:
+                    held.start_at(each.max_offset if start == "last" else each.min_offset)
 
     def begin_leaving(self) -> None:
         """Start the time limit that applies to all calls of leaving together."""

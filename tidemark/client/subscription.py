@@ -19,7 +19,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from tidemark import errors
@@ -106,12 +105,7 @@ class Subscription:
         self._open_ones.add(self)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, _trace: object) -> None:
         await self.leave(error, asyncio.current_task())
 
     async def leave(self, error: BaseException | None, caller: Caller | None) -> None:

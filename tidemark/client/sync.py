@@ -14,14 +14,15 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from tidemark.client.client import Client, connect
+from tidemark.client.dead_letters import DeadLetters
+from tidemark.client.delayed import Delayed
+from tidemark.client.groups import Groups
 from tidemark.client.messages import Message
 from tidemark.client.subscription import Subscription
-from tidemark.client.sync_calls import blocking, with_texts_of
-from tidemark.client.sync_groups import SyncDeadLetters, SyncDelayed, SyncGroups
+from tidemark.client.sync_calls import Runs, blocking, iterating, with_texts_of
 from tidemark.client.sync_subscription import SyncSubscription
 
 P = ParamSpec("P")
@@ -55,6 +56,42 @@ def _subscribing(
     return with_texts_of(subscribe, subscribed, returns=SyncSubscription)
 
 
+class SyncGroups:
+    """``Groups`` with blocking calls."""
+
+    def __init__(self, run: Runs, groups: Groups) -> None:
+        self._run, self._target = run, groups
+
+    create = blocking(Groups.create)
+    get = blocking(Groups.get)
+    delete = blocking(Groups.delete)
+    offsets = blocking(Groups.offsets)
+    reset = blocking(Groups.reset)
+    list = blocking(Groups.list)
+
+
+class SyncDelayed:
+    """``Delayed`` with blocking calls."""
+
+    def __init__(self, run: Runs, delayed: Delayed) -> None:
+        self._run, self._target = run, delayed
+
+    list = blocking(Delayed.list)
+    iterate = iterating(Delayed.iterate)
+    cancel = blocking(Delayed.cancel)
+
+
+class SyncDeadLetters:
+    """``DeadLetters`` with blocking calls."""
+
+    def __init__(self, run: Runs, dead_letters: DeadLetters) -> None:
+        self._run, self._target = run, dead_letters
+
+    list = blocking(DeadLetters.list)
+    iterate = iterating(DeadLetters.iterate)
+    redrive = blocking(DeadLetters.redrive)
+
+
 class SyncClient:
     """``Client`` with blocking calls; see there for their documentation."""
 
@@ -80,12 +117,7 @@ class SyncClient:
         self._run(self._target.__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._is_elsewhere:
             # Loop and sockets belong to the parent process, which still uses them.
             self._loop = self._thread = None
@@ -93,7 +125,7 @@ class SyncClient:
         if threading.current_thread() is self._thread:
             raise RuntimeError(OWN_THREAD)  # before anything is closed: the thread continues
         try:
-            self._run(self._target.__aexit__(kind, error, trace))
+            self._run(self._target.__aexit__())
         finally:
             with self._lock:  # afterwards no call starts in the loop
                 loop, thread = self._loop, self._thread
@@ -112,7 +144,7 @@ class SyncClient:
     def close(self) -> None:
         """Close the client: open subscriptions leave their groups, pending sends complete."""
         if self._loop is not None:
-            self.__exit__(None, None, None)
+            self.__exit__()
 
     send = blocking(Client.send)
     send_many = blocking(Client.send_many)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TypeVar
 
 from tidemark.client.commits import Queue
@@ -64,12 +63,7 @@ class SyncSubscription:
         self._pid = os.getpid()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, _trace: object) -> None:
         # If it is not open, the client was closed and has left the group.
         if self._pid == os.getpid() and self._target.is_open:
             self._run(self._target.leave(error, threading.current_thread()))

@@ -8,6 +8,7 @@ node that users' tests get: a behaviour as in a deployment, at about a second pe
 from __future__ import annotations
 
 import http.client
+import json
 import shutil
 import signal
 import sys
@@ -16,14 +17,12 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from shared.cluster.local_group import member_settings
 from shared.runtime import programs
 from tidemark.testing.child import ChildProcess, NodeFailed
 from tidemark.testing.ports import free_ports
-from tidemark.testing.settings_file import toml
 
 ROLES: Final = ("broker", "reput")
 GROUP_ROLES: Final = ("ha", *ROLES)
@@ -91,12 +90,7 @@ class NodeProcesses:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, _trace: object) -> None:
         try:
             if error is not None:
                 self.kill()
@@ -138,7 +132,7 @@ class NodeProcesses:
         """Write the configuration of a service; return the command line that starts it."""
         path = self.directory / f"{role}.toml"
         self.directory.mkdir(parents=True, exist_ok=True)
-        path.write_text(toml(self.settings(role)), encoding="utf-8")
+        path.write_text(_toml(self.settings(role)), encoding="utf-8")
         return [*programs.service(role), "--store", str(self.store_dir), "--config", str(path)]
 
     # -- life -----------------------------------------------------------------------------------
@@ -289,3 +283,16 @@ def is_ready(url: str) -> bool:
             return int(answer.status) == 200
     except (OSError, http.client.HTTPException):
         return False
+
+
+def _toml(values: Mapping[str, object]) -> str:
+    """Return settings as TOML: scalars and lists, then one table per map. None is omitted."""
+    lines = [
+        f"{name} = {json.dumps(str(value) if isinstance(value, Path) else value)}"
+        for name, value in values.items()
+        if value is not None and not isinstance(value, Mapping)
+    ]
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"[{name}]", _toml(value)]
+    return "\n".join(lines) + "\n"

@@ -20,7 +20,7 @@ from shared.files.os_disk import OsDisk
 from shared.files.store_dir import StoreConfig, StoreDir
 from shared.runtime.clock import SystemClock
 from shared.state import records
-from shared.state.json_cache import JsonCache
+from shared.state.json_cache import GROUPS_FILE, LEVELS_FILE, OFFSETS_FILE, TOPICS_FILE, JsonCache
 from shared.state.records import (
     DelayRecord,
     EpochRecord,
@@ -250,7 +250,7 @@ async def test_only_the_file_that_rocketmq_wrote_counts(tmp_path: Path) -> None:
     await second.open()
     assert second.state.offsets == {"g": {("t", 0): 20}}
     assert second.state.topics.keys() == {"t"}
-    table = second.cache.read_topics()
+    table = second.cache.read(TOPICS_FILE)
     assert table is not None
     assert table.topics.keys() == {"t"}
 
@@ -270,7 +270,7 @@ async def test_no_file_is_written_before_it_was_read_for_what_rocketmq_left(tmp_
         assert (start.store.config_dir / name).read_text() == text
     await start.open()
     assert start.state.topics == {"t": TopicConfig("t", 4, 4)}
-    table = start.cache.read_topics()
+    table = start.cache.read(TOPICS_FILE)
     assert table is not None
     assert table.covered is not None, "ours now"
     start.stop.set()
@@ -329,7 +329,7 @@ async def test_changes_reach_the_files_and_all_is_there_at_the_stop(
     start.state.apply(TopicRecord(0, TopicConfig("t", 2, 2)))
     start.files.topics_changed()
     async with asyncio.timeout(20):
-        while start.cache.read_topics() is None:  # noqa: ASYNC110 - another thread makes the file
+        while start.cache.read(TOPICS_FILE) is None:  # noqa: ASYNC110 - another thread makes the file
             await asyncio.sleep(0.01)
     stop.set()
     await running
@@ -340,9 +340,9 @@ async def test_changes_reach_the_files_and_all_is_there_at_the_stop(
     assert await start.files.write_all()
     assert start.names() == sorted(ROCKETMQS)
     groups, offsets, levels = (
-        start.cache.read_groups(),
-        start.cache.read_consumer_offsets(),
-        start.cache.read_delay_offsets(),
+        start.cache.read(GROUPS_FILE),
+        start.cache.read(OFFSETS_FILE),
+        start.cache.read(LEVELS_FILE),
     )
     assert groups is not None
     assert offsets is not None
@@ -354,7 +354,7 @@ async def test_changes_reach_the_files_and_all_is_there_at_the_stop(
     assert offsets.covered is not None
     version = offsets.version
     await start.files.write_all()
-    unchanged = start.cache.read_consumer_offsets()
+    unchanged = start.cache.read(OFFSETS_FILE)
     assert unchanged is not None
     assert unchanged.version == version
 

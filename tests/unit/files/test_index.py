@@ -260,23 +260,18 @@ ALIKE = ["".join(each) for each in itertools.product(("Aa", "BB"), repeat=6)]
 """64 keys of one hash."""
 
 
-class CountingLog:
+class CountingLog(CommitLogReader):
     """Counts the records that are looked at."""
 
-    def __init__(self, log: CommitLogReader) -> None:
-        self.log, self.count = log, 0
-
-    @property
-    def min_offset(self) -> PhysicalOffset:
-        return self.log.min_offset
+    count = 0
 
     def find(self, offset: PhysicalOffset, end: PhysicalOffset) -> Record | None:
         self.count += 1
-        return self.log.find(offset, end)
+        return super().find(offset, end)
 
 
 def counting(small: SmallStore) -> tuple[IndexReader, CountingLog]:
-    log = CountingLog(CommitLogReader(small.store, small.positions))
+    log = CountingLog(small.store, small.positions)
     return IndexReader(small.store, log), log
 
 

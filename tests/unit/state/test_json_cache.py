@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.files.disk import read_whole, write_atomically
 from shared.files.os_disk import OsDisk
-from shared.state.json_cache import JsonCache
+from shared.state.json_cache import GROUPS_FILE, LEVELS_FILE, OFFSETS_FILE, TOPICS_FILE, JsonCache
 from shared.state.json_tables import config_of, entry_of
 from shared.state.records import TopicConfig
 from tests.support.sim_disk import SimCrash, SimDisk
@@ -31,17 +31,17 @@ def put(disk: SimDisk, name: str, data: bytes) -> None:
 
 
 def names(cache: JsonCache) -> list[str]:
-    table = cache.read_topics()
+    table = cache.read(TOPICS_FILE)
     return [] if table is None else sorted(table.topics)
 
 
 def test_a_written_file_is_read_back_and_the_version_counts() -> None:
     cache = JsonCache(SimDisk(), CONFIG)
-    assert cache.read_topics() is None
+    assert cache.read(TOPICS_FILE) is None
     first = cache.write_topics([topic("a")], covered=Covered(0, 50), now_ms=1000)
     second = cache.write_topics([topic("b"), topic("a", 8)], covered=Covered(1, 90), now_ms=2000)
     assert (first, second) == (DataVersion(1, 1000, 0), DataVersion(2, 2000, 0))
-    table = cache.read_topics()
+    table = cache.read(TOPICS_FILE)
     assert table is not None
     assert table.covered == Covered(1, 90)
     assert [config_of(entry) for entry in table.topics.values()] == [topic("a", 8), topic("b")]
@@ -66,7 +66,7 @@ def test_deleted_topics_are_not_listed() -> None:
     gone = topic("gone")._replace(deleted=True, min_offsets={0: 7})
     cache.write_topics([topic("a"), gone], covered=Covered(0, 0), now_ms=1)
     assert names(cache) == ["a"]
-    table = cache.read_topics()
+    table = cache.read(TOPICS_FILE)
     assert table is not None
     assert table.deleted == {"gone": {0: 7}}
 
@@ -82,7 +82,7 @@ def test_the_backup_is_read_where_the_file_is_missing_empty_or_damaged(bad: byte
         put(disk, "topics.json", bad)
     cache = JsonCache(disk, CONFIG)
     assert names(cache) == ["good"]
-    table = cache.read_topics()
+    table = cache.read(TOPICS_FILE)
     assert table is not None
     assert table.covered is None  # RocketMQ wrote it
 
@@ -108,7 +108,7 @@ def test_an_unreadable_file_is_named(file: bytes | None, backup: bytes | None) -
         if data is not None:
             put(disk, name, data)
     with pytest.raises(DamagedFile) as caught:
-        JsonCache(disk, CONFIG).read_topics()
+        JsonCache(disk, CONFIG).read(TOPICS_FILE)
     message = str(caught.value)
     assert message.startswith("[damaged-file] /store/config/topics.json")
     assert "not JSON" in message
@@ -121,7 +121,7 @@ def test_a_directory_in_the_place_of_the_file_is_damage_like_any_other(tmp_path:
     cache = JsonCache(OsDisk(), tmp_path)
     assert cache.read_foreign_topics(state_known=True) is None
     with pytest.raises(DamagedFile, match=r"topics\.json: a directory"):
-        cache.read_topics()
+        cache.read(TOPICS_FILE)
 
 
 def test_a_file_too_large_to_read_is_refused_before_it_is_read() -> None:
@@ -129,7 +129,7 @@ def test_a_file_too_large_to_read_is_refused_before_it_is_read() -> None:
     disk.make_directory(CONFIG)
     disk.create(CONFIG / "topics.json", (256 << 20) + 1, reserve=False).close()
     with pytest.raises(DamagedFile, match="268435457 bytes, more than 268435456"):
-        JsonCache(disk, CONFIG).read_topics()
+        JsonCache(disk, CONFIG).read(TOPICS_FILE)
 
 
 def test_the_other_files_of_rocketmq_are_read() -> None:
@@ -139,9 +139,9 @@ def test_the_other_files_of_rocketmq_are_read() -> None:
     put(disk, "delayOffset.json.bak", b'{"offsetTable":{1:9}}')
     cache = JsonCache(disk, CONFIG)
     groups, offsets, delays = (
-        cache.read_groups(),
-        cache.read_consumer_offsets(),
-        cache.read_delay_offsets(),
+        cache.read(GROUPS_FILE),
+        cache.read(OFFSETS_FILE),
+        cache.read(LEVELS_FILE),
     )
     assert groups is not None
     assert groups.groups["G"].retry_max == 3
@@ -149,7 +149,7 @@ def test_the_other_files_of_rocketmq_are_read() -> None:
     assert offsets.offsets == {("T", "G"): {0: 12, 1: 7}}
     assert delays is not None
     assert delays.offsets == {1: 9}
-    assert cache.read_topics() is None
+    assert cache.read(TOPICS_FILE) is None
 
 
 def test_a_topic_of_rocketmq_s_comes_back_as_it_was() -> None:
@@ -185,7 +185,7 @@ def test_no_power_cut_loses_both_files(seed: int, crash_at: int) -> None:
     except SimCrash:
         pass
     after = disk.power_cut()
-    survived = JsonCache(after, CONFIG).read_topics()
+    survived = JsonCache(after, CONFIG).read(TOPICS_FILE)
     if survived is None:
         assert done == 0
     else:

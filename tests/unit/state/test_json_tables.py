@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.files.os_disk import OsDisk
-from shared.state.json_cache import JsonCache
+from shared.state.json_cache import GROUPS_FILE, LEVELS_FILE, OFFSETS_FILE, JsonCache
 from shared.state.json_tables import group_entry_of, group_of, offsets_of, offsets_table
 from shared.state.records import GroupConfig
 from tests.support.sim_disk import SimDisk
@@ -106,9 +106,9 @@ def test_all_four_files_are_written_and_are_ours() -> None:
         assert version == DataVersion(offset, offset)
     assert not cache.is_foreign
     groups, offsets, levels = (
-        cache.read_groups(),
-        cache.read_consumer_offsets(),
-        cache.read_delay_offsets(),
+        cache.read(GROUPS_FILE),
+        cache.read(OFFSETS_FILE),
+        cache.read(LEVELS_FILE),
     )
     assert groups is not None
     assert offsets is not None
