@@ -7,6 +7,7 @@ position (docs/formats.md, sections 2.14 and 8).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -37,6 +38,9 @@ PROGRESS_BYTES: Final = 64 << 20
 MAGICS: Final = tuple(
     magic.to_bytes(4, "big", signed=True) for magic in (record.MAGIC_V1, record.MAGIC_V2)
 )
+_MAGIC: Final = re.compile(b"(?=" + b"|".join(map(re.escape, MAGICS)) + b")")
+"""Also finds magics that overlap."""
+_MAGIC_AT: Final = 4
 PHYSICAL_OFFSET_AT: Final = 28
 """Position of a record's own physical offset in the record (docs/formats.md, section 2)."""
 _ZEROS: Final = bytes(CHUNK_SIZE)
@@ -371,58 +375,60 @@ def chunks(files: LogFiles, start: int, end: int) -> Iterator[bytes]:
             file.close()
 
 
-def state_flushed_behind(files: LogFiles, start: int, *, enough: int) -> int:
-    """Return the largest flushed offset in a valid state record behind start; 0 if there is none.
+def sound_records(files: LogFiles, start: int) -> Iterator[int]:
+    """Yield the physical offset of every valid record at or behind start, ascending.
 
-    Every byte position is tried, because the starts of records behind a break are unknown. The
-    search ends at the first record with more than ``enough``.
+    Every byte position is tried, because the starts of records behind a break are unknown.
     """
-    largest = 0
     for file_start in files.starts:
         if file_start + files.file_size <= start:
             continue
         view = files.view(file_start)
-        low = max(0, start - file_start)
-        for at in _record_starts(view, low):
-            flushed = _state_flushed(view, at, file_start + at)
-            largest = max(largest, flushed)
+        for at in _record_starts(view, max(0, start - file_start)):
+            offset = file_start + at
+            stored = view[at + PHYSICAL_OFFSET_AT : at + PHYSICAL_OFFSET_AT + 8]
+            # Bodies may be full of magics, and a CRC for each takes too long.
+            if int.from_bytes(stored, "big") != offset:
+                continue
+            if record.validate(view, at, at=offset, checks=Checks()).kind is Kind.VALID:
+                yield offset
+
+
+def _record_starts(view: memoryview, low: int) -> Iterator[int]:
+    """Yield every position at or behind low that has a record's magic at the right distance."""
+    base = low
+    while base < len(view):
+        chunk = bytes(view[base : base + CHUNK_SIZE + len(MAGICS[0]) - 1])
+        if chunk.count(0) != len(chunk):
+            for match in _MAGIC.finditer(chunk):
+                if match.start() < CHUNK_SIZE and base + match.start() - _MAGIC_AT >= low:
+                    yield base + match.start() - _MAGIC_AT
+        base += CHUNK_SIZE
+
+
+def state_flushed_behind(files: LogFiles, start: int, *, enough: int) -> int:
+    """Return the largest flushed offset in a valid state record behind start; 0 if there is none.
+
+    The search ends at the first record with more than ``enough``.
+    """
+    largest = 0
+    for offset in sound_records(files, start):
+        file_start = files.start_of(offset)
+        found = record.decode(files.view(file_start), offset - file_start)
+        if found.topic == STATE_TOPIC:
+            largest = max(largest, _flushed_in(found.body, offset))
             if largest > enough:
                 return largest
     return largest
 
 
-def _record_starts(view: memoryview, low: int) -> Iterator[int]:
-    """Yield every position at or behind low that has a record's magic at the right distance."""
-    overlap = 3
-    base = low
-    while base < len(view):
-        chunk = bytes(view[base : base + CHUNK_SIZE + overlap])
-        if chunk.count(0) != len(chunk):
-            for magic in MAGICS:
-                found = chunk.find(magic)
-                while 0 <= found < CHUNK_SIZE:
-                    if base + found - 4 >= low:
-                        yield base + found - 4
-                    found = chunk.find(magic, found + 1)
-        base += CHUNK_SIZE
-
-
-def _state_flushed(view: memoryview, start: int, physical_offset: int) -> int:
-    """Return the flushed offset in the record at view[start]; 0 if it is no valid state record."""
-    stored = view[start + 28 : start + 36]
-    # This cheap check is first: bodies may be full of magics, and a CRC for each takes too long.
-    if int.from_bytes(stored, "big") != physical_offset:
-        return 0
-    if record.validate(view, start, at=physical_offset, checks=Checks()).kind is not Kind.VALID:
-        return 0
-    found = record.decode(view, start)
-    if found.topic != STATE_TOPIC:
-        return 0
+def _flushed_in(body: memoryview, physical_offset: int) -> int:
+    """Return the flushed offset in a state record's body; 0 if it has none."""
     try:
-        body = msgpack.unpackb(found.body)
+        fields = msgpack.unpackb(body)
     except (ValueError, msgpack.UnpackException):
         return 0
-    flushed = body.get("flushed") if isinstance(body, dict) else None
+    flushed = fields.get("flushed") if isinstance(fields, dict) else None
     # A record is encoded before anything behind it is flushed. A larger value is therefore forged,
     # for example inside a message's body, and would make a torn tail count as corruption.
     return flushed if type(flushed) is int and 0 < flushed <= physical_offset else 0

@@ -8,8 +8,8 @@ that ``produce`` filled is written back byte by byte. The next pull runs while t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -30,11 +30,8 @@ from tidemark.cli.output import (
 from tidemark.cli.times import TIMESTAMP, Parsed
 from tidemark.client.client import Client
 from tidemark.client.connection import ReadFrom
-from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
-from tidemark.client.messages import RawPull
 from tidemark.errors import UnknownQueue
 
-FOLLOW_WAIT_MS: Final = 15_000
 FOLLOWED_QUEUES_MAX: Final = 64
 
 
@@ -151,10 +148,8 @@ async def _consume(
             ends = [await _range(client, topic, number, writer.tags) for number in queues]
             for number, (first, end) in zip(queues, ends, strict=True):
                 offset = await _start(client, topic, number, start, first, end)
-                async for pulled in _pulls(client, topic, number, offset, end, writer.tags):
-                    writer.write(pulled, end)
-                    if writer.full:
-                        return
+                if await _write(client, topic, number, offset, end, writer):
+                    return
             return
         if len(queues) > FOLLOWED_QUEUES_MAX:
             raise UnknownQueue(
@@ -178,12 +173,23 @@ async def _consume(
 async def _follow(client: Client, topic: str, queue: int, start: Start, writer: Writer) -> None:
     first, end = await _range(client, topic, queue, writer.tags)
     offset = await _start(client, topic, queue, start, first, end)
-    while not writer.full:
-        pulled = await client.pull_raw(
-            topic, queue, offset, tags=writer.tags, wait_ms=FOLLOW_WAIT_MS
-        )
-        writer.write(pulled, None)
-        offset = pulled.next_offset
+    await _write(client, topic, queue, offset, None, writer)
+
+
+async def _write(
+    client: Client, topic: str, queue: int, offset: int, end: int | None, writer: Writer
+) -> bool:
+    """Write the messages up to ``end``, or with None for ever; return whether enough are written.
+
+    The next pull runs while the messages of the last one are written.
+    """
+    batches = client.batches(topic, queue, offset, end=end, follow=end is None, tags=writer.tags)
+    async with contextlib.aclosing(batches):
+        async for messages in batches:
+            writer.write_messages(messages)
+            if writer.full:
+                return True
+    return False
 
 
 async def _range(client: Client, topic: str, queue: int, tags: str | None) -> tuple[int, int]:
@@ -202,32 +208,3 @@ async def _start(client: Client, topic: str, queue: int, start: Start, first: in
             return start.value
         case "time":
             return await client.offset_by_time(topic, queue, start.value)
-
-
-async def _pulls(
-    client: Client, topic: str, queue: int, offset: int, end: int, tags: str | None
-) -> AsyncIterator[RawPull]:
-    """Yield pulls from offset to end; the next pull runs while the last one is processed."""
-
-    def pull(at: int) -> asyncio.Task[RawPull]:
-        return asyncio.create_task(
-            client.pull_raw(
-                topic, queue, at, max=PULL_COUNT_MAX, max_bytes=PULL_SIZE_MAX, tags=tags
-            )
-        )
-
-    if offset >= end:
-        return
-    ahead = pull(offset)
-    try:
-        while True:
-            pulled = await ahead
-            # No progress: the messages have expired or were deleted meanwhile.
-            if pulled.next_offset <= offset or pulled.next_offset >= end:
-                yield pulled
-                return
-            offset = pulled.next_offset
-            ahead = pull(offset)
-            yield pulled
-    finally:
-        ahead.cancel()

@@ -7,9 +7,7 @@ from typing import BinaryIO
 
 from tidemark.cli.output import message_facts, to_json
 from tidemark.cli.produce import NO_NEWLINE
-from tidemark.client.messages import Message, RawPull
-from tidemark.client.received import decode_sound
-from tidemark.errors import BrokenAnswer
+from tidemark.client.messages import Message
 
 
 class Writer:
@@ -22,9 +20,6 @@ class Writer:
         self._as_json = as_json
         self._left = count_max
         self.tags = tags
-        # The broker compares tag hashes only, so colliding tags are filtered here.
-        every = tags is None or tags.strip() == "*"
-        self._tags = None if every else {tag.strip() for tag in (tags or "").split("||")}
         self._newline_due = False
         """Whether the last body had no newline in the input; one is added if another follows."""
 
@@ -37,17 +32,6 @@ class Writer:
     def is_limited(self) -> bool:
         """Whether there is a maximum number of messages."""
         return self._left is not None
-
-    def write(self, pulled: RawPull, end: int | None) -> None:
-        """Write a pull's messages with queue offsets below ``end``. Raises BrokenAnswer."""
-        messages, damage = decode_sound(pulled.records)
-        if self._tags is not None:
-            messages = [message for message in messages if message.tags in self._tags]
-        if end is not None and messages and messages[-1].queue_offset >= end:
-            messages = [message for message in messages if message.queue_offset < end]
-        self.write_messages(messages)
-        if damage is not None and not self.full:
-            raise BrokenAnswer(str(damage)) from damage
 
     def write_messages(self, messages: Sequence[Message]) -> None:
         """Write these messages, up to the maximum number."""

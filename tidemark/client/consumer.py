@@ -18,6 +18,7 @@ from tidemark.client.connection import Connection
 from tidemark.client.messages import Message, PullResult, RawPull
 from tidemark.client.paths import path
 from tidemark.client.received import decode_sound
+from tidemark.client.tags import passing, wanted_tags
 
 PULL_COUNT_MAX: Final = 1024
 PULL_SIZE_MAX: Final = 4 << 20
@@ -95,10 +96,7 @@ class Consumer:
                     f"{topic} queue {queue} at {offset}: {damage}"
                 ) from damage
             next_offset = messages[-1].queue_offset + 1
-        if tags is not None and tags.strip() != "*":
-            # The broker compares tag hashes only (docs/formats.md, section 11.4): collisions pass.
-            wanted = {tag.strip() for tag in tags.split("||")}
-            messages = [message for message in messages if message.tags in wanted]
+        messages = passing(messages, wanted_tags(tags))
         return PullResult(
             raw.status,
             next_offset,

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -337,10 +338,11 @@ class TestGoneRecords:
             ) -> memoryview | None:
                 return None if offset < 4096 else log.read(offset, size, end)
 
-        result = get_message(queue, Stale(), offset=0, dispatched=expired.end)
+        stale = cast(CommitLogReader, Stale())
+        result = get_message(queue, stale, offset=0, dispatched=expired.end)
         assert result.status is PullStatus.FOUND
         assert numbers(result)[0] == lost
-        only = get_message(queue, Stale(), offset=0, dispatched=expired.units[lost - 1][3].end)
+        only = get_message(queue, stale, offset=0, dispatched=expired.units[lost - 1][3].end)
         assert (only.status, only.next_offset) == (PullStatus.MESSAGE_WAS_REMOVING, lost)
         assert only.stretches == []
 
@@ -374,12 +376,13 @@ class TestGoneRecords:
             def min_offset(self) -> PhysicalOffset:
                 return next(self._ends, PhysicalOffset(4096))
 
+        shortened = cast(CommitLogReader, Shortened())
         if is_expired:
-            result = get_message(queue, Shortened(), offset=number, dispatched=expired.end)
+            result = get_message(queue, shortened, offset=number, dispatched=expired.end)
             assert numbers(result)[0] == lost
         else:
             with pytest.raises(DamagedFile):
-                get_message(queue, Shortened(), offset=number, dispatched=expired.end)
+                get_message(queue, shortened, offset=number, dispatched=expired.end)
 
 
 class TestDamage:
