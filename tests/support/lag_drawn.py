@@ -222,7 +222,7 @@ def _found(
     after = (sample_times >= max(first, shows)) & (sample_times < end)
     at = np.minimum(sample_times.astype(np.int64), len(late) - 1)
     quiet = after & ~alarming & late[at]
-    lapse = _longest(quiet) * found.truth.period / SECOND
+    lapse = longest_run(quiet) * found.truth.period / SECOND
     if lapse > LAPSE_S + 2 * found.truth.period / SECOND:
         others = sorted(set(status[quiet].tolist()))
         problems.append(f"taken back for {lapse:.0f} s: {', '.join(others)}")
@@ -247,7 +247,7 @@ def _broken(late: np.ndarray, begin: float) -> float | None:
     return float(at[0]) + int(begin) if len(at) else None
 
 
-def _longest(flags: np.ndarray) -> int:
+def longest_run(flags: np.ndarray) -> int:
     """Length of the longest run of true values."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
     return int(np.max(edges[1::2] - edges[::2], initial=0))
@@ -280,7 +280,7 @@ def _unknown_problems(found: Drawn, sample_times: np.ndarray, status: np.ndarray
     known = sample_times > SETTLED_S
     # Where something else holds than before a hole, its time must pass first.
     changed = known & (status == "UNKNOWN")
-    longest = _longest(changed) * found.truth.period / SECOND
+    longest = longest_run(changed) * found.truth.period / SECOND
     if longest <= LAPSE_S + 2 * found.truth.period / SECOND:
         return []
     return [f"UNKNOWN for {longest:.0f} s of samples that arrived"]

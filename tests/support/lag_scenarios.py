@@ -25,15 +25,13 @@ import pyarrow.compute as pc
 from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Evaluated, Window
+from tests.analytics.truth.judged import ALARMS
 from tests.support import burrow, lag_drawn
 from tests.truth import answers, failing, scenarios
 from tests.truth.scenario import Scenario
 from tests.truth.steps import SECOND, Ints, moment
 from tests.truth.tables import collected, pair_id
 
-ALARMS: Final = frozenset(
-    {"AHEAD", "LOST", "STOPPED", "STALLED", "RACING", "FALLING_BEHIND", "LAGGING"}
-)
 TOLERANCE_S: Final = 30.0
 LAPSE_S: Final = 60.0
 """How long a fault may be taken back for: the raise time of FALLING_BEHIND."""
@@ -196,16 +194,14 @@ def _fault_problems(
     seconds, above = _above(scenario)
     after = sample_times >= scenario.shows + ours.found_s * SECOND
     after &= above[np.minimum(np.searchsorted(seconds, sample_times), len(seconds) - 1)]
-    lapse = _longest(after & ~np.isin(status, sorted(ALARMS))) * scenario.truth.period / SECOND
+    lapse = (
+        lag_drawn.longest_run(after & ~np.isin(status, sorted(ALARMS)))
+        * scenario.truth.period
+        / SECOND
+    )
     if lapse > (LAPSE_S if fault.breaks_after_s is None else SLOW_LAPSE_S):
         problems.append(f"taken back for {lapse:.0f} s")
     return problems
-
-
-def _longest(flags: npt.NDArray[np.bool_]) -> int:
-    """Length of the longest run of true values."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
-    return int(np.max(edges[1::2] - edges[::2], initial=0))
 
 
 def _rewind_problems(

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
 import pytest
-import pytest_asyncio
 
 from services.broker.delay import delayed, timer_queue, waiting
 from services.broker.delay.build import FILE
@@ -35,13 +33,6 @@ def full_error() -> sqlite3.OperationalError:
     error = sqlite3.OperationalError("database or disk is full")
     error.sqlite_errorcode = sqlite3.SQLITE_FULL
     return error
-
-
-@pytest_asyncio.fixture
-async def store(tmp_path: Path) -> AsyncIterator[DelayedStore]:
-    opened = DelayedStore(tmp_path)
-    yield opened
-    opened.close()
 
 
 async def test_a_level_is_delivered_when_it_is_due_and_not_before(store: DelayedStore) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,13 +16,6 @@ from tests.support.small_broker import CONFIG, FIRST_MS
 from tidemark.errors import CorruptRecord
 from tidemark.formats.delay import Identity
 from tidemark.offsets import PhysicalOffset
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DelayedStore]:
-    opened = DelayedStore(tmp_path)
-    yield opened
-    opened.close()
 
 
 def found(store: DelayedStore, start: int = 0) -> Found:

@@ -6,12 +6,10 @@ import asyncio
 import contextlib
 import itertools
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
-import pytest_asyncio
 
 from services.broker.delay import timer_queue, timing_wheel
 from services.broker.delay.build import FILE
@@ -28,13 +26,6 @@ from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset
 
 DUE_MS = FIRST_MS + 10_000
-
-
-@pytest_asyncio.fixture
-async def store(tmp_path: Path) -> AsyncIterator[DelayedStore]:
-    opened = DelayedStore(tmp_path)
-    yield opened
-    opened.close()
 
 
 def put(store: DelayedStore, unique_id: str, due_ms: int = DUE_MS, **pairs: str) -> Record:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,13 +15,6 @@ from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset
 
 FILE_SIZE = CONFIG.commit_log_file_size
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DelayedStore]:
-    opened = DelayedStore(tmp_path)
-    yield opened
-    opened.close()
 
 
 def slices_of(store: DelayedStore, *, gone: str = "", file_size: int = FILE_SIZE) -> Slices:
