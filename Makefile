@@ -61,16 +61,16 @@ PURE_TESTS := tests/golden tests/simulation/test_{power_cuts,flipped_bits,torn_w
 	tests/unit/ha/{shell/test_cutting,wire/test_record_assembler}.py tests/unit/client/test_received.py \
 	tests/unit/cli/test_store_commands.py tests/unit/analytics/sources/test_{store_queues,topic_answers}.py
 
-# Three workers on two cores: tests of processes wait more than they compute.
+# Three workers on two cores: some tests wait for processes, disks and sockets.
 test: analytics ## Run all tests, first with the pure implementation, then all; missing tools are named
 	@failed=0; \
 	TIDEMARK_PURE=1 $(BIN)/pytest -n 3 --dist loadgroup $(PURE_TESTS) || failed=1; \
 	$(BIN)/pytest -n 3 --dist loadgroup && exit $$failed
 
-# Types beside the tests: some of these wait, which leaves a core to them.
+# Three workers as for test, and types beside them.
 check: analytics format lint contracts ## Format, lint, types, contracts, unit and property tests
 	@$(BIN)/mypy & types=$$!; failed=0; \
-	$(BIN)/pytest -q -n 2 --hypothesis-profile quick tests/unit || failed=1; \
+	$(BIN)/pytest -q -n 3 --hypothesis-profile quick tests/unit || failed=1; \
 	wait $$types && exit $$failed
 
 format: setup

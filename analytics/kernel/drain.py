@@ -69,10 +69,15 @@ def drain_of(
         agree = ((ratio <= FACTOR) & (ratio >= 1 / FACTOR)) | (
             np.isinf(by_time[1]) & np.isinf(by_count[1])
         )
-        method[row] = np.select([use_time & (agree | ~use_count), use_count], [TIME, COUNT], NONE)
-        for number, quantile in enumerate(quantiles):
-            chosen = [method[row] == TIME, method[row] == COUNT]
-            quantile[row] = np.select(chosen, [by_time[number], by_count[number]], np.nan)
+        chosen_time = use_time & (agree | ~use_count)
+        chosen_count = use_count & ~chosen_time
+        for chosen, code, times in (
+            (chosen_time, TIME, by_time),
+            (chosen_count, COUNT, by_count),
+        ):
+            np.copyto(method[row], code, where=chosen)
+            for quantile, time in zip(quantiles, times, strict=True):
+                np.copyto(quantile[row], time, where=chosen)
     return Drain((quantiles[0], quantiles[1], quantiles[2]), method)
 
 
