@@ -19,6 +19,7 @@ from tidemark import errors
 from tidemark.client.answers import RECORDS, Answer
 from tidemark.client.commits import Queue
 from tidemark.client.connection import Connection
+from tidemark.client.groups import Groups
 from tidemark.client.paths import path
 
 _SIZE: Final = struct.Struct(">I")
@@ -214,13 +215,7 @@ class GroupCalls:
 
     async def committed(self) -> dict[Queue, int]:
         """Return every committed offset of the group."""
-        answer = await self.connection.call("GET", f"{self._group}/offsets", idempotent=True)
-        try:
-            return {
-                (each["topic"], each["queue"]): each["offset"] for each in answer.map()["offsets"]
-            }
-        except (KeyError, TypeError) as error:
-            raise _lacking("a list of offsets", error) from error
+        return await Groups(self.connection).offsets(self.group)
 
     async def nack(
         self,

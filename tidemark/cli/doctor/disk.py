@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shared.files.os_disk import OsDisk
-from tidemark.cli.doctor.findings import Check, Finding, Level, unknown
+from tidemark.cli.doctor.findings import About, Check, Finding, Level
 
 NETWORK: Final = frozenset(
     {
@@ -56,37 +56,32 @@ def checks(store: Path, settings: Mapping[str, Any] | None) -> list[Check]:
 
 def kind(place: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> Finding:
     """Check that the file system is local to this machine, since three processes map its files."""
+    at = About("disk.kind", str(place))
     found = mounted_at(place, mounts.read_text(encoding="utf-8", errors="replace"))
     if found is None:
-        return unknown("disk.kind", str(place), "its mount point is not in /proc/self/mountinfo")
+        return at.unknown("its mount point is not in /proc/self/mountinfo")
     name, point = found
     where = f"{point} is {name}"
     if name in NETWORK:
-        return Finding(
-            "disk.kind",
-            Level.ERROR,
-            str(place),
+        return at.error(
+            "doctor-network-disk",
             f"{where}, a network file system: mapped files and locks are not shared through one "
             "kernel, and a flush does not guarantee that the bytes are on a disk",
+            "Put the store on a local disk or a block device; replicate by a group instead.",
             value=name,
             limit="ext4, xfs",
-            code="doctor-network-disk",
-            remedy="Put the store on a local disk or a block device; replicate by a group instead.",
         )
     if name in VOLATILE:
-        return Finding(
-            "disk.kind",
-            Level.WARNING,
-            str(place),
+        return at.warning(
+            "doctor-volatile-disk",
             f"{where}: data written there is lost with the machine or the container",
+            "Mount a volume there, unless this store is for a test.",
             value=name,
             limit="ext4, xfs",
-            code="doctor-volatile-disk",
-            remedy="Mount a volume there, unless this store is for a test.",
         )
     if name in LOCAL:
-        return Finding("disk.kind", Level.OK, str(place), where, value=name)
-    return unknown("disk.kind", str(place), f"{where}, which this check does not know")
+        return at.ok(where, value=name)
+    return at.unknown(f"{where}, which this check does not know")
 
 
 def space(place: Path, percent: int, file_size: int) -> list[Finding]:
@@ -94,46 +89,35 @@ def space(place: Path, percent: int, file_size: int) -> list[Finding]:
     room = OsDisk().space(place)
     used_percent, free = room.used_percent, room.available
     if used_percent is None:
-        return [unknown("disk.space", str(place), "the file system does not report its size")]
+        return [About("disk.space", str(place)).unknown("the file system does not report its size")]
     ahead = FILES_AHEAD * file_size
-    found = [
-        Finding(
-            "disk.space",
-            Level.ERROR,
-            str(place),
-            f"{used_percent} % used, {free / 2**30:.1f} GiB free: above {percent} % sends are "
-            "rejected",
-            value=used_percent,
-            limit=percent,
-            unit="percent",
-            code="doctor-disk-full",
-            remedy="Make room, enlarge the volume, or keep less (`tidemark retention`).",
-        ).unless(used_percent <= percent),
-        Finding(
-            "disk.room",
-            Level.WARNING,
-            str(place),
-            f"{free} bytes free; a log file has {file_size}, and a node needs {FILES_AHEAD}",
-            value=free,
-            limit=ahead,
-            unit="bytes",
-            code="doctor-disk-full",
-            remedy="Enlarge the volume, or configure smaller log files for a new store.",
-        ).unless(free >= ahead),
-    ]
+    full = About("disk.space", str(place)).error(
+        "doctor-disk-full",
+        f"{used_percent} % used, {free / 2**30:.1f} GiB free: above {percent} % sends are rejected",
+        "Make room, enlarge the volume, or keep less (`tidemark retention`).",
+        value=used_percent,
+        limit=percent,
+        unit="percent",
+    )
+    cramped = About("disk.room", str(place)).warning(
+        "doctor-disk-full",
+        f"{free} bytes free; a log file has {file_size}, and a node needs {FILES_AHEAD}",
+        "Enlarge the volume, or configure smaller log files for a new store.",
+        value=free,
+        limit=ahead,
+        unit="bytes",
+    )
+    found = [full.unless(used_percent <= percent), cramped.unless(free >= ahead)]
     facts = os.statvfs(place)
     if facts.f_files:
         left = 100 * facts.f_favail / facts.f_files
-        finding = Finding(
-            "disk.inodes",
-            Level.ERROR,
-            str(place),
+        finding = About("disk.inodes", str(place)).error(
+            "doctor-disk-full",
             f"{left:.1f} % of the inodes are free",
+            "Remove files; every queue needs at least one.",
             value=round(left, 1),
             limit=1,
             unit="percent",
-            code="doctor-disk-full",
-            remedy="Remove files; every queue needs at least one.",
         )
         found.append(finding.unless(left >= 1))
     return found
@@ -159,17 +143,15 @@ def flush(place: Path) -> Finding:
     finally:
         os.close(descriptor)
     median, worst = statistics.median(took), max(took)
-    finding = Finding(
-        "disk.flush",
+    finding = About("disk.flush", str(place)).found(
         Level.ERROR if median > FLUSH_MAX_MS else Level.WARNING,
-        str(place),
+        "doctor-slow-flush",
         f"fdatasync of a page: median {median:.2f} ms, worst {worst:.2f} ms, of {len(took)}; "
         f"usual is less than {FLUSH_USUAL_MS:.0f} ms",
+        "Use a faster disk, or one for this node alone; every ack waits for it.",
         value=round(median, 2),
         limit=FLUSH_USUAL_MS,
         unit="ms",
-        code="doctor-slow-flush",
-        remedy="Use a faster disk, or one for this node alone; every ack waits for it.",
     )
     return finding.unless(median <= FLUSH_USUAL_MS)
 
@@ -189,39 +171,34 @@ def allocate(place: Path) -> Finding:
         blocks = 0
     finally:
         os.close(descriptor)
-    finding = Finding(
-        "disk.allocate",
-        Level.WARNING,
-        str(place),
+    finding = About("disk.allocate", str(place)).warning(
+        "doctor-no-allocation",
         f"fallocate of {ALLOCATED} bytes allocated {blocks} on disk",
+        "Use ext4 or xfs without compression.",
         value=blocks,
         limit=ALLOCATED,
         unit="bytes",
-        code="doctor-no-allocation",
-        remedy="Use ext4 or xfs without compression.",
     )
     return finding.unless(blocks >= ALLOCATED)
 
 
 def together(store: Path) -> Finding:
     """Check that log, queues and index are on one file system, the one whose space is measured."""
+    at = About("disk.together", str(store))
     devices = {}
     for name in ("", "commitlog", "consumequeue", "index", "ha", "config"):
         path = store / name
         if path.exists():
             devices[name or "store"] = path.stat().st_dev
     if not devices:
-        return unknown("disk.together", str(store), "there is no store yet")
-    finding = Finding(
-        "disk.together",
-        Level.WARNING,
-        str(store),
+        return at.unknown("there is no store yet")
+    finding = at.warning(
+        "doctor-split-store",
         "file systems differ: " + ", ".join(f"{name} on {dev}" for name, dev in devices.items()),
+        "Put the whole store on one file system: free space is measured for the log's only.",
         value=len(set(devices.values())),
         limit=1,
         unit="file systems",
-        code="doctor-split-store",
-        remedy="Put the whole store on one file system: free space is measured for the log's only.",
     )
     is_one = len(set(devices.values())) == 1
     return finding.unless(is_one, "log, queues and index are on one file system")
@@ -259,14 +236,12 @@ def _existing(path: Path) -> Path:
 
 
 def _not_writable(check: str, place: Path, error: OSError) -> Finding:
+    at = About(check, str(place))
     if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-        return unknown(check, str(place), f"no unnamed file can be created: {error.strerror}")
-    return Finding(
-        check,
-        Level.ERROR,
-        str(place),
+        return at.unknown(f"no unnamed file can be created: {error.strerror}")
+    return at.error(
+        "doctor-not-writable",
         f"cannot be written: {error.strerror}",
-        code="doctor-not-writable",
-        remedy="Run as the user that owns the store (in the image 10001); check the mount, "
+        "Run as the user that owns the store (in the image 10001); check the mount, "
         "which may have become read-only after a disk failure.",
     )

@@ -6,10 +6,12 @@ its absence would be taken as success.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from tidemark.cli.threads import run_all
 
 CHECK_S: Final = 10.0
 """Time limit of a check: a file system or a name lookup may hang."""
@@ -57,49 +59,53 @@ class Check(NamedTuple):
     work: Callable[[], Sequence[Finding]]
 
 
-def unknown(check: str, subject: str, cause: str, remedy: str = "") -> Finding:
-    """Return a finding for a check that has no result, with the reason."""
-    return Finding(check, Level.UNKNOWN, subject, cause, code="doctor-cannot-tell", remedy=remedy)
+class About(NamedTuple):
+    """A check of one subject; makes its findings."""
+
+    check: str
+    subject: str
+
+    def ok(self, cause: str, value: float | str | None = None, **measured: Any) -> Finding:
+        """The check passed."""
+        return Finding(self.check, Level.OK, self.subject, cause, value, **measured)
+
+    def unknown(self, cause: str, remedy: str = "") -> Finding:
+        """The check has no result; cause: the reason."""
+        return self.found(Level.UNKNOWN, "doctor-cannot-tell", cause, remedy)
+
+    def warning(self, code: str, cause: str, remedy: str, **measured: Any) -> Finding:
+        """Something may become a problem. measured: ``value``, ``limit`` and ``unit``."""
+        return self.found(Level.WARNING, code, cause, remedy, **measured)
+
+    def error(self, code: str, cause: str, remedy: str, **measured: Any) -> Finding:
+        """Something is a problem."""
+        return self.found(Level.ERROR, code, cause, remedy, **measured)
+
+    def found(self, level: Level, code: str, cause: str, remedy: str, **measured: Any) -> Finding:
+        """Return a finding of this level."""
+        return Finding(self.check, level, self.subject, cause, code=code, remedy=remedy, **measured)
 
 
 def carried_out(checks: Sequence[Check], *, seconds: float = CHECK_S) -> list[Finding]:
-    """Run checks in parallel, each for at most ``seconds``; return findings in order of checks.
+    """Run checks in parallel, each for at most ``seconds``; return findings in order of checks."""
+    results: dict[str, Sequence[Finding]] = {}
 
-    They run in daemon threads, because a call into a dead network file system cannot be
-    interrupted; such a thread is abandoned when the process ends.
-    """
-    results: list[list[Finding]] = [[] for _ in checks]
-    defects: list[BaseException] = []
-
-    def run(index: int, check: Check) -> None:
+    def run(key: str, check: Check) -> None:
         try:
-            results[index] = list(check.work())
+            results[key] = check.work()
         except OSError as error:
-            results[index] = [unknown(check.name, check.subject, f"cannot be checked: {error}")]
-        except BaseException as error:  # noqa: BLE001 raised again by the caller, not in a thread
-            defects.append(error)
+            at = About(check.name, check.subject)
+            results[key] = [at.unknown(f"cannot be checked: {error}")]
 
-    threads = [
-        threading.Thread(target=run, args=(index, check), name=check.name, daemon=True)
-        for index, check in enumerate(checks)
-    ]
-    for thread in threads:
-        thread.start()
-    for index, (thread, check) in enumerate(zip(threads, checks, strict=True)):
-        thread.join(seconds)
-        if thread.is_alive():
-            results[index] = [
-                Finding(
-                    check.name,
-                    Level.ERROR,
-                    check.subject,
-                    f"did not answer within {seconds:.0f} s and was abandoned",
-                    limit=seconds,
-                    unit="s",
-                    code="doctor-timed-out",
-                    remedy="Check it by hand: a disk or network that hangs stops a node as well.",
-                )
-            ]
-    if defects:
-        raise defects[0]
-    return [finding for found in results for finding in found]
+    keyed = {f"{number} {check.name}": check for number, check in enumerate(checks)}
+    works = {key: partial(run, key, check) for key, check in keyed.items()}
+    for key in run_all(works, seconds):
+        late = About(keyed[key].name, keyed[key].subject).error(
+            "doctor-timed-out",
+            f"did not answer within {seconds:.0f} s and was abandoned",
+            "Check it by hand: a disk or network that hangs stops a node as well.",
+            limit=seconds,
+            unit="s",
+        )
+        results[key] = [late]
+    return [finding for key in keyed for finding in results[key]]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidemark import __version__
-from tidemark.cli.doctor.findings import Check, Finding, Level, unknown
+from tidemark.cli.doctor.findings import About, Check, Finding
 from tidemark.formats import native
 
 MAPPED_FILES: Final = 64
@@ -52,19 +52,17 @@ def checks(settings: Mapping[str, Any] | None) -> list[Check]:
 
 def boot_clock() -> Finding:
     """Check that there is a clock that continues during suspend, since leases need it."""
+    at = About("clock.boot", "this machine")
     try:
         seconds = time.clock_gettime(time.CLOCK_BOOTTIME)
     except (AttributeError, OSError) as error:
-        return Finding(
-            "clock.boot",
-            Level.ERROR,
-            "this machine",
+        return at.error(
+            "doctor-no-boot-clock",
             f"there is no CLOCK_BOOTTIME: {error}; a master would not notice a suspend",
-            code="doctor-no-boot-clock",
-            remedy="Run nodes on Linux 2.6.39 or newer.",
+            "Run nodes on Linux 2.6.39 or newer.",
         )
     cause = f"CLOCK_BOOTTIME is available: up for {seconds / 3600:.1f} h"
-    return Finding("clock.boot", Level.OK, "this machine", cause, value=round(seconds), unit="s")
+    return at.ok(cause, value=round(seconds), unit="s")
 
 
 def steps() -> Finding:
@@ -73,47 +71,42 @@ def steps() -> Finding:
     time.sleep(WATCH_S)
     moved_ms = 1000 * (time.time() - time.monotonic() - before)
     cause = f"the wall clock moved {moved_ms:+.1f} ms against the monotonic one in {WATCH_S:.0f} s"
-    finding = Finding(
-        "clock.steps",
-        Level.WARNING,
-        "this machine",
+    finding = About("clock.steps", "this machine").warning(
+        "doctor-clock-wrong",
         cause,
+        "Let one service set the clock, and let it slew instead of step.",
         value=round(moved_ms, 1),
         limit=STEP_MAX_MS,
         unit="ms",
-        code="doctor-clock-wrong",
-        remedy="Let one service set the clock, and let it slew instead of step.",
     )
     return finding.unless(abs(moved_ms) <= STEP_MAX_MS)
 
 
 def synchronised() -> Finding:
     """Check that the kernel considers its clock synchronised (adjtimex, read only)."""
+    at = About("clock.synchronised", "this machine")
     buffer = ctypes.create_string_buffer(_TIMEX_SIZE)
     libc = ctypes.CDLL(None, use_errno=True)
     state = libc.adjtimex(buffer)
     if state < 0:
         reason = errno.errorcode.get(ctypes.get_errno(), "?")
-        return unknown("clock.synchronised", "this machine", f"adjtimex failed: {reason}")
+        return at.unknown(f"adjtimex failed: {reason}")
     # struct timex: modes, offset, freq, maxerror, esterror, status: an int, then longs.
     size = ctypes.sizeof(ctypes.c_long)
     max_error_us = ctypes.c_long.from_buffer(buffer, _MAX_ERROR_AT).value
     status = ctypes.c_int.from_buffer(buffer, 5 * size).value
     error_ms = max_error_us / 1000
     if state == _TIME_ERROR or status & _STA_UNSYNC:
-        return Finding(
-            "clock.synchronised",
-            Level.WARNING,
-            "this machine",
+        return at.warning(
+            "doctor-clock-wrong",
             "this machine's clock is not synchronised, as the kernel reports",
+            "Run chrony or systemd-timesyncd. Message times, retention and delays depend on "
+            "the wall clock; leases do not.",
             value=error_ms,
             unit="ms",
-            code="doctor-clock-wrong",
-            remedy="Run chrony or systemd-timesyncd. Message times, retention and delays depend on "
-            "the wall clock; leases do not.",
         )
     cause = f"synchronised, with an error of at most {error_ms:.1f} ms"
-    return Finding("clock.synchronised", Level.OK, "this machine", cause, value=error_ms, unit="ms")
+    return at.ok(cause, value=error_ms, unit="ms")
 
 
 def open_files(settings: Mapping[str, Any]) -> Finding:
@@ -127,17 +120,14 @@ def open_files(settings: Mapping[str, Any]) -> Finding:
     )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = needed if soft == resource.RLIM_INFINITY else soft
-    finding = Finding(
-        "limits.files",
-        Level.ERROR,
-        "this process",
+    finding = About("limits.files", "this process").error(
+        "doctor-limit-low",
         f"{_limit(soft)} open files are allowed (hard limit {_limit(hard)}); a broker with these "
         f"settings may need {needed}",
+        f"ulimit -n {needed}, LimitNOFILE= of the unit, or lower connections_max.",
         value=allowed,
         limit=needed,
         unit="descriptors",
-        code="doctor-limit-low",
-        remedy=f"ulimit -n {needed}, LimitNOFILE= of the unit, or lower connections_max.",
     )
     return finding.unless(allowed >= needed)
 
@@ -151,16 +141,13 @@ def mappings(settings: Mapping[str, Any], *, proc: Path = Path("/proc")) -> Find
         + OTHER_MAPPINGS
     )
     allowed = int((proc / "sys/vm/max_map_count").read_text())
-    finding = Finding(
-        "limits.mappings",
-        Level.ERROR,
-        "this machine",
+    finding = About("limits.mappings", "this machine").error(
+        "doctor-limit-low",
         f"vm.max_map_count is {allowed}; a process of a node may need {needed}",
+        "sysctl -w vm.max_map_count=65530",
         value=allowed,
         limit=needed,
         unit="mappings",
-        code="doctor-limit-low",
-        remedy="sysctl -w vm.max_map_count=65530",
     )
     return finding.unless(allowed >= needed)
 
@@ -172,35 +159,30 @@ def memory_lock(settings: Mapping[str, Any]) -> list[Finding]:
     shape = settings.get("store") or {}
     needed = LOCKED_FILES * int(shape.get("commit_log_file_size", 1 << 30))
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    finding = Finding(
-        "limits.memory-lock",
-        Level.ERROR,
-        "this process",
+    finding = About("limits.memory-lock", "this process").error(
+        "doctor-limit-low",
         f"{_limit(soft)} bytes may be locked in memory; lock_files_memory needs {needed}",
+        "LimitMEMLOCK= of the unit, or lock_files_memory = false.",
         value=None if soft == resource.RLIM_INFINITY else soft,
         limit=needed,
         unit="bytes",
-        code="doctor-limit-low",
-        remedy="LimitMEMLOCK= of the unit, or lock_files_memory = false.",
     )
     return [finding.unless(soft == resource.RLIM_INFINITY or soft >= needed)]
 
 
 def python() -> Finding:
     """Report the Python version, and whether the native implementation is used."""
+    at = About("python", "this process")
     cause = f"tidemark {__version__}, Python {platform.python_version()}"
     if native.WHY_PURE:
-        return Finding(
-            "python",
-            Level.WARNING,
-            "this process",
+        return at.warning(
+            "doctor-pure-twins",
             f"{cause}; {native.WHY_PURE}",
+            "Use the image, or install a C compiler and build again.",
             value="pure",
             limit="compiled",
-            code="doctor-pure-twins",
-            remedy="Use the image, or install a C compiler and build again.",
         )
-    return Finding("python", Level.OK, "this process", f"{cause}, native modules", "compiled")
+    return at.ok(f"{cause}, native modules", value="compiled")
 
 
 def _limit(value: int) -> str:

@@ -20,7 +20,7 @@ import aiohttp
 
 from tidemark import __version__
 from tidemark.cli.bounded_answer import read_bounded
-from tidemark.cli.doctor.findings import Check, Finding, Level, unknown
+from tidemark.cli.doctor.findings import About, Check, Finding, Level
 from tidemark.cli.doctor.roles import roles
 from tidemark.client.transport import reason_of
 
@@ -139,22 +139,20 @@ def own_names(view: Mapping[str, Any]) -> set[str]:
 
 def _api_of(name: str, answer: NodeAnswer) -> Finding:
     """Check that the address that is advertised to clients leads to that node."""
+    at = About("nodes.api", name)
     if answer.view is None:
         return _unreachable("nodes.api", name, answer.url, answer.problem)
     owns = own_names(answer.view)
     if name not in owns:
-        return Finding(
-            "nodes.api",
-            Level.ERROR,
-            name,
+        return at.error(
+            "doctor-wrong-node",
             f"{answer.url} is advertised for {name}, but the node that answers is "
             + (" or ".join(sorted(owns)) or "in no group"),
+            "Correct cluster.api: one address leads to one node, never to a load balancer.",
             value=", ".join(sorted(owns)),
             limit=name,
-            code="doctor-wrong-node",
-            remedy="Correct cluster.api: one address leads to one node, never to a load balancer.",
         )
-    return Finding("nodes.api", Level.OK, name, f"{answer.url} leads to {name}")
+    return at.ok(f"{answer.url} leads to {name}")
 
 
 def _admin_of(name: str, url: str, problem: str) -> Finding:
@@ -164,23 +162,22 @@ def _admin_of(name: str, url: str, problem: str) -> Finding:
             level=Level.WARNING,
             remedy="`tidemark cluster` commands need it; clients do not. " + finding.remedy,
         )
-    return Finding("nodes.admin", Level.OK, name, f"{url} answers")
+    return About("nodes.admin", name).ok(f"{url} answers")
 
 
 def _clock_of(name: str, answer: NodeAnswer) -> Finding:
+    at = About("nodes.clock", name)
     if answer.skew_s is None:
-        return unknown("nodes.clock", name, f"the answer of {answer.url} has no date")
-    finding = Finding(
-        "nodes.clock",
+        return at.unknown(f"the answer of {answer.url} has no date")
+    finding = at.found(
         Level.ERROR if abs(answer.skew_s) > SKEW_ERROR_S else Level.WARNING,
-        name,
+        "doctor-clock-wrong",
         f"its clock is {abs(answer.skew_s):.1f} s "
         f"{'ahead of' if answer.skew_s > 0 else 'behind'} the local clock",
+        "Synchronise both machines' clocks: delays and retention are off by as much.",
         value=round(answer.skew_s, 1),
         limit=SKEW_MAX_S,
         unit="s",
-        code="doctor-clock-wrong",
-        remedy="Synchronise both machines' clocks: delays and retention are off by as much.",
     )
     return finding.unless(
         abs(answer.skew_s) <= SKEW_MAX_S,
@@ -192,36 +189,30 @@ def _versions(versions: Mapping[str, str | None]) -> Finding:
     """Check that all nodes have the local version: only adjacent versions are tested together."""
     shown = ", ".join(f"{name} {version or 'unknown'}" for name, version in versions.items())
     if None in versions.values():
-        return unknown("nodes.version", shown, "a node does not report its version")
+        return About("nodes.version", shown).unknown("a node does not report its version")
     known = {str(version) for version in versions.values()} | {__version__}
     if len(known) == 1:
-        return Finding("nodes.version", Level.OK, shown, f"all run {__version__}", __version__)
-    return Finding(
-        "nodes.version",
-        Level.WARNING,
-        shown,
+        return About("nodes.version", shown).ok(f"all run {__version__}", value=__version__)
+    return About("nodes.version", shown).warning(
+        "doctor-versions-differ",
         f"versions differ; this command line is {__version__}",
+        "Finish the upgrade; until then, nodes may be one version apart.",
         value=", ".join(sorted(known)),
         limit=__version__,
-        code="doctor-versions-differ",
-        remedy="Finish the upgrade; until then, nodes may be one version apart.",
     )
 
 
 def _alone(view: Mapping[str, Any]) -> Finding:
-    return Finding("nodes.master", Level.OK, "the node", str(view.get("reason") or "it is alone"))
+    return About("nodes.master", "the node").ok(str(view.get("reason") or "it is alone"))
 
 
 def _unreachable(check: str, subject: str, url: str, problem: str) -> Finding:
-    return Finding(
-        check,
-        Level.ERROR,
-        subject,
+    return About(check, subject).error(
+        "doctor-unreachable",
         f"{url} cannot be reached from here ({socket.gethostname()}): {problem}",
-        value=url,
-        code="doctor-unreachable",
-        remedy="Clients in this network cannot reach the node either: correct cluster.api, DNS or "
+        "Clients in this network cannot reach the node either: correct cluster.api, DNS or "
         "the firewall; or run this command where clients run.",
+        value=url,
     )
 
 

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidemark.cli.doctor.findings import Check, Finding, Level
+from tidemark.cli.doctor.findings import About, Check, Finding
 
 CONNECT_S: Final = 2.0
 ANSWER_SIZE_MAX: Final = 1 << 20
@@ -50,17 +50,14 @@ def port(service: str, place: tuple[str, int], path: str) -> Finding:
             probe.bind((host, number))
     except OSError as error:
         if error.errno == errno.EADDRINUSE and _is_held_by_node(host, number, path):
-            return Finding(check, Level.OK, subject, "a Tidemark service listens there")
-        return Finding(
-            check,
-            Level.ERROR,
-            subject,
+            return About(check, subject).ok("a Tidemark service listens there")
+        return About(check, subject).error(
+            "cannot-listen",
             f"{service} cannot listen there: {error.strerror}",
+            "Stop what listens there (`ss -ltnp`), or choose another port or address.",
             value=number,
-            code="cannot-listen",
-            remedy="Stop what listens there (`ss -ltnp`), or choose another port or address.",
         )
-    return Finding(check, Level.OK, subject, "free: the service does not run")
+    return About(check, subject).ok("free: the service does not run")
 
 
 def replication_checks(settings: Mapping[str, Any]) -> list[Check]:
@@ -90,16 +87,13 @@ def replication(name: str, address: str) -> Finding:
     except OSError as error:
         problem = str(error.strerror or error)
     if not problem:
-        return Finding(check, Level.OK, name, f"{address} accepts connections")
-    return Finding(
-        check,
-        Level.ERROR,
-        name,
+        return About(check, name).ok(f"{address} accepts connections")
+    return About(check, name).error(
+        "doctor-unreachable",
         f"{address} cannot be reached from here ({socket.gethostname()}): {problem}",
-        value=address,
-        code="doctor-unreachable",
-        remedy="This node cannot replicate from or to it: correct cluster.nodes, DNS or "
+        "This node cannot replicate from or to it: correct cluster.nodes, DNS or "
         "the network policy; or start it.",
+        value=address,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tidemark.cli.doctor.findings import Finding, Level, unknown
+from tidemark.cli.doctor.findings import About, Finding, Level
 
 COPYING: Final = frozenset({"truncating", "resync", "catchup"})
 """States in which a node copies the master's log."""
@@ -28,27 +28,22 @@ def roles(names: Sequence[str], answering: Mapping[str, Mapping[str, Any]]) -> l
     found = []
     if len(groups) > 1:
         found.append(
-            Finding(
-                "nodes.group",
-                Level.ERROR,
-                ", ".join(answering),
+            About("nodes.group", ", ".join(answering)).error(
+                "doctor-wrong-node",
                 f"the nodes are of different groups: {sorted(map(str, groups))}",
-                code="doctor-wrong-node",
-                remedy="Correct cluster.name, cluster.group and the addresses.",
+                "Correct cluster.name, cluster.group and the addresses.",
             )
         )
     subject = ", ".join(names)
     silent = [name for name in names if name not in answering]
     if len(masters) == 1:
         found.append(
-            Finding("nodes.master", Level.OK, subject, f"{masters[0]} is the master", 1, 1)
+            About("nodes.master", subject).ok(f"{masters[0]} is the master", value=1, limit=1)
         )
     elif not masters and silent:
         found.append(
-            unknown(
-                "nodes.master",
-                subject,
-                f"no answering node is the master; {', '.join(silent)} cannot be queried here",
+            About("nodes.master", subject).unknown(
+                f"no answering node is the master; {', '.join(silent)} cannot be queried here"
             )
         )
     else:
@@ -56,18 +51,15 @@ def roles(names: Sequence[str], answering: Mapping[str, Mapping[str, Any]]) -> l
             sorted({str(view.get("reason")) for view in answering.values() if view.get("reason")})
         )
         found.append(
-            Finding(
-                "nodes.master",
-                Level.ERROR,
-                subject,
+            About("nodes.master", subject).error(
+                "doctor-masters",
                 f"{len(masters)} nodes claim to be master ({', '.join(masters) or 'none'})"
                 + (f": {reasons}" if reasons else ""),
+                "`tidemark cluster status` shows the lease holder. If none: wait for the "
+                "lease to expire; if two for longer than that: stop both and report it.",
                 value=len(masters),
                 limit=1,
                 unit="masters",
-                code="doctor-masters",
-                remedy="`tidemark cluster status` shows the lease holder. If none: wait for the "
-                "lease to expire; if two for longer than that: stop both and report it.",
             )
         )
     return [*found, *_in_sync(masters, answering), *_alarms(answering)]
@@ -76,13 +68,10 @@ def roles(names: Sequence[str], answering: Mapping[str, Mapping[str, Any]]) -> l
 def _alarms(views: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     """Return the alarms of the nodes; their codes have entries in the runbook."""
     return [
-        Finding(
-            "nodes.alarms",
-            Level.WARNING,
-            name,
+        About("nodes.alarms", name).warning(
+            str(alarm.get("code")),
             str(alarm.get("detail")),
-            code=str(alarm.get("code")),
-            remedy="See the runbook's entry of this code.",
+            "See the runbook's entry of this code.",
         )
         for name, view in views.items()
         for alarm in view.get("alarms") or ()
@@ -103,19 +92,17 @@ def _in_sync(masters: Sequence[str], views: Mapping[str, Mapping[str, Any]]) -> 
     outside = [node for node in view["nodes"] if not node.get("in_sync")]
     if not outside:
         count = len(view["nodes"])
-        return [Finding("nodes.in-sync", Level.OK, masters[0], f"all {count} nodes are in sync")]
+        return [About("nodes.in-sync", masters[0]).ok(f"all {count} nodes are in sync")]
     return [
-        Finding(
-            "nodes.in-sync",
+        About("nodes.in-sync", str(node["node"])).found(
             Level.WARNING if _comes_back(node) else Level.ERROR,
-            str(node["node"]),
+            "doctor-not-in-sync",
             f"not in sync: {node.get('reason') or 'it is catching up'}",
+            "Until then the other nodes fail over without it. docs/replication.md explains "
+            "how a node comes back.",
             value=node.get("lag_bytes"),
             limit=0,
             unit="bytes behind",
-            code="doctor-not-in-sync",
-            remedy="Until then the other nodes fail over without it. docs/replication.md explains "
-            "how a node comes back.",
         )
         for node in outside
     ]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from shared.runtime import programs
-from tidemark.cli.doctor.findings import Finding, Level, unknown
+from tidemark.cli.doctor.findings import About, Finding
 
 SERVICES: Final = ("broker", "reput", "ha")
 ASK_S: Final = 9.0
@@ -62,7 +62,7 @@ def ask(service: str, config: Path, store: Path | None) -> Asked:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
     except subprocess.TimeoutExpired:
-        return Asked(None, [unknown(check, str(config), f"not read within {ASK_S:.0f} s")])
+        return Asked(None, [About(check, str(config)).unknown(f"not read within {ASK_S:.0f} s")])
     if done.returncode == BAD_CONFIG_STATUS:
         cause = done.stderr.strip().removeprefix("tidemark: ").removeprefix("[bad-config] ")
         return Asked(None, [_mistakes(check, config, cause)])
@@ -70,8 +70,8 @@ def ask(service: str, config: Path, store: Path | None) -> Asked:
         settings: Mapping[str, Any] = json.loads(done.stdout)["settings"]
     except (ValueError, KeyError, TypeError):
         last = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
-        return Asked(None, [unknown(check, str(config), f"{service} reports: {last[0]}")])
-    well = Finding(check, Level.OK, str(config), "valid")
+        return Asked(None, [About(check, str(config)).unknown(f"{service} reports: {last[0]}")])
+    well = About(check, str(config)).ok("valid")
     return Asked(settings, [well, *_secret(settings, done.stderr)])
 
 
@@ -89,7 +89,7 @@ def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     for name in ("name", "group", "node", "nodes", "api", "admin", "lease", "profile"):
         found += _differs(f"cluster.{name}", {s: v[name] for s, v in grouped.items()})
     names = ", ".join(settings)
-    return found or [Finding("config.together", Level.OK, names, "the services' settings agree")]
+    return found or [About("config.together", names).ok("the services' settings agree")]
 
 
 def _differs(name: str, values: Mapping[str, object]) -> list[Finding]:
@@ -97,25 +97,17 @@ def _differs(name: str, values: Mapping[str, object]) -> list[Finding]:
         return []
     shown = ", ".join(f"{service} has {value}" for service, value in values.items())
     return [
-        Finding(
-            "config.together",
-            Level.ERROR,
-            name,
+        About("config.together", name).error(
+            "bad-config",
             f"the services of one node differ in {name}: {shown}",
-            code="bad-config",
-            remedy="Give all services of the node the same value.",
+            "Give all services of the node the same value.",
         )
     ]
 
 
 def _mistakes(check: str, config: Path, cause: str) -> Finding:
-    return Finding(
-        check,
-        Level.ERROR,
-        str(config),
-        cause,
-        code="bad-config",
-        remedy="Correct the settings; docs/configuration.md has every unit and range.",
+    return About(check, str(config)).error(
+        "bad-config", cause, "Correct the settings; docs/configuration.md has every unit and range."
     )
 
 
@@ -127,18 +119,15 @@ def _secret(settings: Mapping[str, Any], log: str) -> list[Finding]:
     for line in log.splitlines():
         if SECRET_EVENT in line:
             return [
-                Finding(
-                    "config.secret",
-                    Level.ERROR,
-                    path,
+                About("config.secret", path).error(
+                    "doctor-secret-readable",
                     "users other than its owner may read the group's secret",
+                    f"chmod 600 {path}; if others had access, create a new secret.",
                     value=_mode(line),
                     limit="0600",
-                    code="doctor-secret-readable",
-                    remedy=f"chmod 600 {path}; if others had access, create a new secret.",
                 )
             ]
-    return [Finding("config.secret", Level.OK, path, "readable only by its owner", limit="0600")]
+    return [About("config.secret", path).ok("readable only by its owner", limit="0600")]
 
 
 def _mode(line: str) -> str | None:

@@ -12,9 +12,11 @@ import json
 import tarfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from tidemark.cli.support.redact import without
+from tidemark.cli.threads import run_all
 
 SIZE_MAX: Final = 64 << 20
 """Maximum total size of the files in bytes, before compression."""
@@ -80,33 +82,17 @@ class Bundle:
                 self._left_out.append(LeftOut(what, why))
 
     def collect(self, collectors: Mapping[str, Callable[[], None]]) -> None:
-        """Run all collectors in parallel, each for at most ``COLLECT_S``; failures are recorded.
-
-        They run in daemon threads, so that a dead network file system blocks neither the others nor
-        the end of the process.
-        """
-        defects: list[BaseException] = []
+        """Run all collectors in parallel, each for at most ``COLLECT_S``; failures are recorded."""
 
         def run(name: str, work: Callable[[], None]) -> None:
             try:
                 work()
             except (OSError, ValueError) as error:
                 self.leave_out(name, f"{type(error).__name__}: {error}")
-            except BaseException as error:  # noqa: BLE001 raised again by the caller
-                defects.append(error)
 
-        threads = {
-            name: threading.Thread(target=run, args=(name, work), name=name, daemon=True)
-            for name, work in collectors.items()
-        }
-        for thread in threads.values():
-            thread.start()
-        for name, thread in threads.items():
-            thread.join(COLLECT_S)
-            if thread.is_alive():
-                self.leave_out(name, f"it took longer than {COLLECT_S:.0f} s")
-        if defects:
-            raise defects[0]
+        works = {name: partial(run, name, work) for name, work in collectors.items()}
+        for name in run_all(works, COLLECT_S):
+            self.leave_out(name, f"it took longer than {COLLECT_S:.0f} s")
 
     def close(self, secrets: Iterable[bytes], facts: Mapping[str, Any]) -> dict[str, Any]:
         """Remove the secrets from every file, add the manifest, and return it."""
