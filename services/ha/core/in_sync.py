@@ -98,10 +98,12 @@ class InSync:
         """Count the silence and the lag of all peers from now on.
 
         Before this, the master did not answer slaves, so none of them can be blamed for being
-        silent or behind."""
+        silent or behind. The next acknowledgement may reach a mark from before this: that is no
+        lag either."""
         self._began_ms = now_ms
         for peer in self.peers.values():
             peer.heard_ms = peer.reached_ms = now_ms
+            peer.mark = None
 
     @property
     def least(self) -> int:

@@ -44,6 +44,7 @@ from tests.simulation.replication.judged_replica import JudgedReplica
 from tests.simulation.replication.known_marks import Noted, check_found, marks_of
 from tests.simulation.replication.lease_object import LeaseObject
 from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.member_rules import MemberRules
 from tests.simulation.replication.network import Network
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.service import Service
@@ -79,7 +80,7 @@ class Ha(Service):
     ) -> None:
         super().__init__(machine, process, history, ring, write_trace)
         self.node, self.setup = machine.name, setup
-        self.network, self._lease, self._random = network, lease, random
+        self.network, self.lease, self._random = network, lease, random
         self.replica: Replica | None = None
         self.proves = ""
         """Incarnation that the links of this start prove."""
@@ -98,6 +99,7 @@ class Ha(Service):
         """Alarms and alarms of the probes at the last check if they differed; None if they were
         equal."""
         self.noted = Noted()
+        self.members: MemberRules | None = None
         self.found_us = 0
         """When the log was recovered."""
         self._unnoted: tuple[tuple[int, int], int] | None = None
@@ -195,6 +197,8 @@ class Ha(Service):
             else:
                 value = replica.status(machine.boot_ms())
                 view_rules.check_status(replica, machine, value, self.seen_us)
+                if self.members is not None:
+                    self.members.answers(value, replica.context.now_ms)
             if self.process.alive:
                 answer(json.dumps(value))
 
@@ -267,7 +271,7 @@ class Ha(Service):
         replica = self.replica = Replica(self.setup, found, log=held, random=self._random.random)
         bell = cast(Doorbell, self.bell)
         lease = LeaseClient(
-            SimulatedLeaseStore(self, self._lease),
+            SimulatedLeaseStore(self, self.lease),
             request_timeout_ms=self.setup.times.request_timeout_ms,
         )
         runner = self._runner = EffectRunner(

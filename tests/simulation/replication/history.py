@@ -14,6 +14,7 @@ have an epoch with the same start, their bytes are equal.
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -31,6 +32,7 @@ from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.formats.epochs import EpochStart
 
+LAGS_KEPT: Final = 200
 REPLICA_FRAMES: Final = (FrameType.HELLO, FrameType.ACK, FrameType.PROMISE_OK)
 """Frames that a replica sends to its master."""
 
@@ -44,8 +46,15 @@ class History(ClientAnswers):
         """Epochs of the terms before and after the decision that a start of ha carries out."""
         self.reigns: dict[Process, int | None] = {}
         """Epoch of the term if the decision did not change it."""
+        self.lags_sent: dict[str, deque[tuple[int, dict[str, int | None]]]] = {}
+        """By node: the lags in its last frames with its status, and when they were sent."""
         self.epoch_of: Callable[[Machine], int | None] = lambda machine: None
         """Returns the epoch under which the broker of a node holds the log, or None."""
+
+    def sends_lags(self, node: str, lags: dict[str, int | None]) -> None:
+        """Note the lags in a status that a node sends."""
+        sent = self.lags_sent.setdefault(node, deque(maxlen=LAGS_KEPT))
+        sent.append((self._now_us(), lags))
 
     def publishes(self, machine: Machine, process: Process, slot: Slot, value: int) -> None:
         """Check a store to the page before it becomes visible."""

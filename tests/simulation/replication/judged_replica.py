@@ -32,6 +32,7 @@ from services.ha.wire.payloads import Ack, Append, Hello, HelloOk, Payload, Stat
 from services.ha.wire.versions import SPOKEN
 from tests.simulation.replication.history import REPLICA_FRAMES
 from tests.simulation.replication.known_marks import LeaseObstacles
+from tests.simulation.replication.member_rules import MemberRules
 from tests.simulation.replication.plan import WINDOW_SIZE
 from tests.simulation.replication.repeats import Repeats
 from tests.simulation.replication.steps_taken import StepsTaken
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
 IMPOSSIBLE: Final = ("ack-refused", "bad-stream")
 """Log events that only a corrupted frame or a bug can cause."""
 IMPOSSIBLE_REASONS: Final = re.compile(
-    r"HELLO_OK|RESYNC_REQUIRED|APPEND|an ACK|a HELLO|no window|copied to|bytes at|bytes of epoch|"
-    r"epoch \d+ from|compared instead|point \d+ beyond|files of|no epoch in the table|"
-    r"HELLO of (\w+) in \w+ on the link of (?!\1$)"
+    r"HELLO_OK|RESYNC_REQUIRED|APPEND|an ACK|a (?:second )?HELLO|no window|copied to|bytes at|"
+    r"bytes of epoch|epoch \d+ from|compared instead|point \d+ beyond|files of|"
+    r"no epoch in the table|HELLO of (\w+) in \w+ on the link of (?!\1$)"
 )
 """Reasons to close a link that only a peer which violates the protocol can cause. A handshake may
 have begun before its node was copied anew: the HELLO has the later identity then."""
@@ -63,6 +64,7 @@ class JudgedReplica:
         self._counted: dict[Member, int] = {}
         self._repeats = Repeats(ha.node)
         self._steps = StepsTaken(ha, replica)
+        self._members = ha.members = MemberRules(ha, replica)
         self._obstacles = LeaseObstacles(ha, replica)
         self._read: Stored | None = None
         """The lease of the last read; None if another request has ended since."""
@@ -86,7 +88,11 @@ class JudgedReplica:
         effects = self._replica.handle(event, now_ms)
         if self._replica.context.session.stored != seen:
             ha.seen_us = ha.machine.timeline.now_us
+        self._members.handled(event, _ack_in(event), now_ms)
         self._repeats.happened(event, now_ms)
+        self._repeats.checks_links(
+            in_order=self._replica.following.linked, is_damaged=bool(ha.history.damaged)
+        )
         if isinstance(event, Done) and event.token == self._repeats.promise:
             self._must_know_its_promise()
         self._steps.handled()
@@ -157,6 +163,8 @@ class JudgedReplica:
                         history.sends_hello_ok(ha.machine, ok)
                     case StatusOk(facts=facts) as status:
                         self._steps.sends_status(status)
+                        self._members.shows(facts.lag_ms, self._replica.context.now_ms)
+                        history.sends_lags(ha.node, facts.lag_ms)
                         for name, fact in msgspec.structs.asdict(facts).items():
                             _check_sentence(ha.node, name, fact)
                     case Append(size=0) as append:
@@ -173,6 +181,7 @@ class JudgedReplica:
                 history.writes_table(ha.machine, entries, begins=reigns is not None)
             case LeasePut(_, lease, base):
                 self._steps.writes_lease(effect)
+                self._members.writes_lease(effect)
                 self._obstacles.writes_lease(effect)
                 if lease.epoch > max(base.lease.epoch, self._wanted_epoch):
                     self._wanted_epoch = lease.epoch
@@ -243,6 +252,14 @@ def _check_sentence(node: str, what: str, value: object) -> None:
         value != value.strip() or "  " in value or _MISSING_VALUE.search(value)
     ):
         raise Violation(f"{node} writes a sentence with a missing value: {what} {value!r}")
+
+
+def _ack_in(event: Event) -> Ack | None:
+    """The acknowledgement that has arrived, if the event is one."""
+    if isinstance(event, Received) and event.frame.type is FrameType.ACK:
+        payload = _parsed(event.frame)
+        return payload if isinstance(payload, Ack) else None
+    return None
 
 
 def _short(what: Any) -> str:

@@ -31,6 +31,8 @@ class LeaseHistory(ConfirmedLog):
         self.went_back = False
         """Whether the object is older than its newest content: a late request recreated it."""
         self._newest = (0, 0)
+        self.sets: dict[tuple[int, int], list[tuple[Member, ...]]] = {}
+        """In-sync sets that the lease had, by epoch and version; more than one if it went back."""
         self.holder: Holder | None = None
         self.member_us: dict[Member, int] = {}
         """When each member left the set, or when the lease was last written with that member."""
@@ -62,6 +64,9 @@ class LeaseHistory(ConfirmedLog):
         for member in (*self.published, *(before.lease.in_sync if before else ()), *lease.in_sync):
             self.member_us[member] = self._now_us()
         shown = (int(lease.epoch), lease.in_sync_version)
+        sets = self.sets.setdefault(shown, [])
+        if lease.in_sync not in sets:
+            sets.append(lease.in_sync)
         is_another = shown == self._newest and lease.in_sync != self.published
         # A first lease that was deleted before its holder acted may be created again.
         is_founded_again = self.deleted and lease.epoch not in self._acted

@@ -22,6 +22,8 @@ TRIED_WITHIN_MS: Final = 3_000
 TRIES_MAX: Final = 10
 """Pauses of 100, 200, 400, 800 and then 1000 ms are seven attempts, and a command may restart the
 sequence once."""
+ASKED_MAX: Final = 8
+"""Links that faults may end before the answer to HELLO."""
 FENCES_MAX: Final = 2
 """By a switch, and by what ends its term before the switch is over."""
 WRITES_APART_MS: Final = 500
@@ -39,6 +41,10 @@ class Repeats:
         """By link and epoch: number of epochs and end in the last HELLO."""
         self._added: dict[tuple[int, Member], tuple[str, int]] = {}
         """By epoch and added member: version of the lease, and when the addition was requested."""
+        self._asked: tuple[int, int, int] | None = None
+        """Epoch, and the log described in the last HELLO that began a link."""
+        self._asked_count = 0
+        """Links that began with that HELLO and on which the logs were not found to agree."""
         self._tried: dict[str, tuple[int, list[int]]] = {}
         """By node: epoch, and times of the failed attempts to connect."""
         self._fences = 0
@@ -70,6 +76,21 @@ class Repeats:
         if before is not None and epochs_count >= before[0] and end >= before[1]:
             raise Violation(f"{self._node} sends HELLO twice on link {link} in epoch {epoch}")
         self._hellos[link, epoch] = epochs_count, end
+        if before is None:
+            asked = epoch, epochs_count, end
+            self._asked_count = self._asked_count + 1 if asked == self._asked else 1
+            self._asked = asked
+
+    def checks_links(self, *, in_order: bool, is_damaged: bool) -> None:
+        """Check that a slave does not ask the same again and again. in_order: its log is found to
+        be the beginning of its master's. is_damaged: it waits until the damaged log is known."""
+        if in_order or is_damaged:
+            self._asked_count = 0
+        if self._asked_count > ASKED_MAX:
+            raise Violation(
+                f"{self._node} has begun {self._asked_count} links with the same log: (epoch, "
+                f"epochs in its table, end) are {self._asked}"
+            )
 
     def connects(self, node: str, epoch: int, now_ms: int) -> None:
         """Check that connections are tried after increasing pauses. In another epoch a node may be
@@ -111,6 +132,8 @@ class Repeats:
                 self._writes_lease(effect, now_ms)
             case do.Grant() | do.LeaseCreate():
                 self._fences = 0
+            case do.Close(reason=reason) if reason.startswith("nothing heard"):
+                self._asked_count = 0  # The other node has no term, or is paused.
             case do.Fence():
                 self._fences += 1
                 if self._fences > FENCES_MAX:

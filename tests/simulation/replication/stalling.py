@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from services.ha.core.handover import STALLED
 from services.ha.core.liveness import stall_ms
 from services.ha.lease.value import Lease
+from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.trying import QUIET_MS, Trying
 from tests.simulation.replication.violation import Violation
@@ -157,9 +158,12 @@ class Stalling(Trying):
 
     def _wake_late(self) -> None:
         """ha of a master that is paused beyond its deadline, but not until its lease has run out,
-        renews the lease. That costs a pause and no epoch."""
-        history, master = self._history, self._master()
-        epoch, renewed_us = history.epoch, 0
+        renews the lease. That costs a pause and no epoch. Members lose no place by it, also one
+        that was a little behind before the pause."""
+        history, master = self._history, self._rested_master()
+        slave, published = self._any_but(master), set(history.published)
+        epoch, renewed_us, usual = history.epoch, 0, slave.disk_us
+        slave.disk_us = self._random.choice((usual, BEHIND_US))
 
         def note(before: Lease, now: Lease) -> None:
             nonlocal renewed_us
@@ -172,12 +176,32 @@ class Stalling(Trying):
         process.pause()
         self._timeline.run_until(renewed_us + LATE_MS * 1000)
         process.resume()
+        self._wait(TIMES.renew_ms)
+        is_same = {*history.published} == published
+        slave.disk_us = usual
         self._must_be_whole_again(f"ha of {master.name} was paused beyond its deadline")
-        if history.epoch != epoch:
+        if history.epoch != epoch or not is_same:
             raise Violation(
                 f"ha of {master.name} was paused beyond its deadline, but not beyond its lease; "
-                f"epoch {epoch} became {history.epoch}"
+                f"epoch {epoch} became {history.epoch}, and the set "
+                f"{'stayed' if is_same else 'changed'}"
             )
+
+    def _rested_master(self) -> Machine:
+        """The master; with some chance a former slave, whose ha was stalled before for longer than
+        a lease."""
+        master = self._master()
+        if self._random.random() < 0.5:
+            return master
+        slave = self._any_but(master)
+        process = slave.processes["ha"]
+        process.pause()
+        self._wait(STALL_MS[0])
+        process.resume()
+        self._must_be_whole_again(f"ha of {slave.name} was paused")
+        reply = self._reply_to("switchover", {"to": slave.name}, master, SWITCH_MS)
+        self._must_be_whole_again(f"{slave.name} was to become master: {reply}")
+        return self._master()
 
     def _lag_a_little(self) -> None:
         """A slave that never has the whole log on disk, but is never far behind, stays in the set.

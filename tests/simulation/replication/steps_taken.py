@@ -19,6 +19,7 @@ from services.ha.core.recreation import Recreation
 from services.ha.core.replica import Replica
 from services.ha.lease.value import Member
 from services.ha.wire.payloads import StatusOk
+from tests.simulation.replication.confirmed_log import ACK_CHECKED_SIZE, must_be_durable
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.terms_ended import TermsEnded
 from tests.simulation.replication.violation import Violation
@@ -107,6 +108,20 @@ class StepsTaken:
     def sends_status(self, status: StatusOk) -> None:
         """Check the reported status, by which other nodes choose a target."""
         ha, facts = self._ha, status.facts
+        known = ha.history.sets.get(facts.in_sync_at, [()])
+        seen = status.seen_epoch, status.in_sync_version
+        if status.in_sync not in known or seen < facts.in_sync_at:
+            raise Violation(
+                f"{ha.node} reports the set {status.in_sync} of the lease {facts.in_sync_at}, and "
+                f"{seen} as the newest; that lease had {known}"
+            )
+        if status.promised > ha.machine.durably_promised:
+            raise Violation(
+                f"{ha.node} reports the promise of {status.promised}; its disk has "
+                f"{ha.machine.durably_promised}"
+            )
+        if not self._replica.following.rewriting:
+            must_be_durable(ha.machine, status.durable - ACK_CHECKED_SIZE, status.durable)
         if ha.history.clocks_wrong:
             return
         if facts.services_move and (lacking := self._missing_service()):

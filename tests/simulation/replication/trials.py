@@ -13,6 +13,7 @@ from tests.simulation.replication.beginnings import Beginnings
 from tests.simulation.replication.copying import Copying
 from tests.simulation.replication.damaging import Damaging
 from tests.simulation.replication.handing_over import HandingOver
+from tests.simulation.replication.keeping_in_sync import KeepingInSync
 from tests.simulation.replication.losing_lease import LosingLease
 from tests.simulation.replication.lost_leases import LostLeases
 from tests.simulation.replication.machine import Machine
@@ -75,6 +76,7 @@ class Trials(Trying):
             *LosingLease(world).trials,
             *Stalling(world).trials,
             *Serving(world).trials,
+            *KeepingInSync(world).trials,
         )
 
     def run(self, count: int) -> None:

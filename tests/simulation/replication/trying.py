@@ -11,6 +11,7 @@ from services.ha.core.failover import State
 from services.ha.core.handover import STALLED
 from services.ha.core.liveness import FORGIVEN_PER_MS, STALLED_LEASES_MAX
 from services.ha.core.replica import Replica
+from services.ha.core.status import own_status
 from services.ha.lease.value import Lease
 from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.machine import Machine
@@ -70,6 +71,35 @@ class Trying:
         if not self._until(lambda: not any(map(self._troubles, self._group.machines)), CALM_MS):
             troubles = {name: self._troubles(name) for name in self._group.machines}
             raise Violation(f"the group is whole for {CALM_MS} ms, but troubles remain: {troubles}")
+        if not self._until(lambda: not any(map(self._remains, self._group.machines)), CALM_MS):
+            remains = {name: self._remains(name) for name in self._group.machines}
+            raise Violation(f"the group is whole for {CALM_MS} ms, but nodes report {remains}")
+
+    def _remains(self, name: str) -> dict[str, object]:
+        """What a node of a whole group reports that a freshly started one would not, beside a
+        stall, which is remembered for a while."""
+        ha = self._group.ha_of(name)
+        if ha is None or ha.replica is None:
+            return {"ha": "is starting"}
+        replica, now_ms = ha.replica, self._group.machines[name].boot_ms()
+        own, term, answer = replica.context, replica.leadership.term, replica.status(now_ms)
+        known = {key: answer.get(key) for key in ("reason", "opening_ms")}
+        known["lease"] = answer["lease"].get("reason")
+        for node in answer["nodes"]:
+            is_steady = STALLED not in self._alarms_of(self._group.machines[node["node"]])
+            known[f"reason of {node['node']}"] = node["reason"] if is_steady else None
+            state = "master" if node["node"] == answer["master"] else "in-sync"
+            if node["state"] != state or not node["in_sync"]:
+                known[f"state of {node['node']}"] = node["state"], node["in_sync"]
+            if node["lag_ms"] is None or node["lag_ms"] >= TIMES.lag_max_ms:
+                known[f"lag of {node['node']}"] = f"{node['lag_ms']} ms"
+        facts = own_status(own, term, replica.promises.promised).facts
+        known |= {"refused_at": facts.refused_at, "hindrance": facts.hindrance}
+        if STALLED not in own.alarms:
+            known |= {"trouble": facts.trouble, "over": facts.stalls_are_over}
+        known |= {"table writes": own.table_writes, "damage": own.damage, "halted": own.halted}
+        known |= {"stopping": own.stopping, "idle": own.idle_service}
+        return {key: value for key, value in known.items() if value}
 
     def _troubles(self, name: str) -> dict[str, int]:
         """Trouble that broker and reput of a node publish, by slot."""

@@ -192,3 +192,17 @@ def test_the_lag_of_a_node_is_that_of_the_volume_that_was_heard_last() -> None:
     linked(in_sync, C_NEW, 200, end=200, now_ms=50)
     linked(in_sync, B, 120, end=200, now_ms=50)
     assert in_sync.lags_ms(200, 60) == {"b": 60, "c": 0}
+
+
+def test_a_mark_from_before_a_pause_of_the_master_shows_no_lag_after_it() -> None:
+    # ha of the master was stopped for longer than the lag limit, and its broker appended on. The
+    # first ACK afterwards reached the end that ha had noted before the pause: the member seemed to
+    # be behind by the whole pause, and was removed.
+    in_sync = term(A, B)
+    linked(in_sync, B, 200, end=200, now_ms=10)
+    in_sync.acknowledged(B, 200, own_end=300, confirm=200, now_ms=20)
+    woke_ms = 20 + LOCAL.lag_max_ms
+    in_sync.begin(woke_ms)
+    in_sync.acknowledged(B, 300, own_end=400, confirm=300, now_ms=woke_ms + 1)
+    assert in_sync.wanted(woke_ms + 1) is None
+    assert in_sync.lags_ms(400, woke_ms + 1) == {"b": 1}

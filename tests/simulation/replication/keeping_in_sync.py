@@ -1,0 +1,121 @@
+"""Trials of what keeps a member in the in-sync set, or takes it out: its lag, its bytes, pauses.
+
+What a master concludes about its members in general is checked in ``member_rules``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from services.ha.core.handover import STALLED
+from services.ha.core.liveness import stall_ms
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.plan import TIMES
+from tests.simulation.replication.trying import QUIET_MS, Trying
+from tests.simulation.replication.violation import Violation
+from tidemark.formats.checkpoint import Slot
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.world import World
+
+APART_MS: Final = TIMES.link_dead_ms - TIMES.heartbeat_ms
+"""A member that is cut off for this long is not silent yet."""
+TRIES: Final = 8
+TOGETHER_MS: Final = (
+    (stall_ms(TIMES) + 50, TIMES.lease_ms // 2),
+    (TIMES.lease_ms + 300, 5 * TIMES.lease_ms),
+)
+"""A stall that costs nothing, and stalls of more than a lease. Between them, a lease may be renewed
+and run out at the same moment."""
+TURN_MS: Final = 100
+"""Longest time between two services that continue after a pause of all; all three together less
+than a stall."""
+SEEN_MS: Final = 400
+"""ha has seen its own pause, and the heartbeats after it, within this time."""
+
+
+class KeepingInSync(Trying):
+    """Trials of one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.trials: tuple[Callable[[], None], ...] = (
+            self._differ_behind_confirm,
+            self._pause_together,
+        )
+
+    def _differ_behind_confirm(self) -> None:
+        """A slave whose newest bytes are not confirmed, and differ from those of its master in the
+        same epoch, cuts them off and follows again, with the rest of its log."""
+        group, history, master = self._group, self._history, self._master()
+        slave = self._any_but(master)
+        before, epoch, at = slave.incarnation, history.epoch, self._unconfirmed(slave, master)
+        if at is None:
+            return  # No record came in time.
+        group.trace("world", f"a bit of byte {at} of {slave.name} flips")
+        history.damaged.add(slave.name)
+        slave.flip(at, self._random.randrange(8))
+        cuts = self._replica(self._ha(slave)).count.truncations
+        group.network.break_links(slave.name, master.name)
+        group.network.heal()
+        self._must_be_whole_again(f"unconfirmed byte {at} of {slave.name} was another one")
+        history.damaged.clear()
+        is_cut = self._replica(self._ha(slave)).count.truncations == cuts + 1
+        if not is_cut or slave.incarnation != before or history.epoch != epoch:
+            raise Violation(
+                f"unconfirmed byte {at} of {slave.name} was another one; the log was "
+                f"{'' if is_cut else 'not '}cut once, {before} is {slave.incarnation}, and epoch "
+                f"{epoch} became {history.epoch}"
+            )
+
+    def _unconfirmed(self, slave: Machine, master: Machine) -> int | None:
+        """Cut the path from the slave, so that its master receives no acknowledgement, and return
+        an offset of its log that is not confirmed; None if no record comes."""
+        network = self._group.network
+        for _ in range(TRIES):
+            network.cut(slave.name, master.name)
+            self._wait(2)  # The last acknowledgement that arrived is handled.
+            if self._until(lambda: slave.end > master.slot(Slot.CONFIRM), APART_MS):
+                confirmed = master.slot(Slot.CONFIRM)
+                return self._random.choice(
+                    (confirmed, self._random.randrange(confirmed, slave.end))
+                )
+            network.heal()
+            self._wait(QUIET_MS)
+        return None
+
+    def _pause_together(self) -> None:
+        """ha and other services of a node are paused together, as with the whole machine, and go on
+        in any order. The pause counts as one of ha, if it lasts for a lease, and never as a stall
+        of the others: they had no time to show that they run."""
+        machine = self._master() if self._random.random() < 0.5 else self._any_machine()
+        others = self._random.choice((("broker",), ("reput",), ("broker", "reput")))
+        pause_ms = self._random.randint(*self._random.choice(TOGETHER_MS))
+        processes = [machine.processes[service] for service in ("ha", *others)]
+        for process in processes:
+            process.pause()
+        self._wait(pause_ms)
+        self._random.shuffle(processes)
+        for process in processes:
+            process.resume()
+            self._wait(self._random.choice((0, 1, TURN_MS)))
+        liveness = self._replica(self._ha(machine)).context.liveness
+        stalls = {"broker": liveness.broker, "reput": liveness.reput}
+
+        def is_blamed() -> bool:
+            return any(each.remembered_ms or each.too_many for each in stalls.values())
+
+        self._until(is_blamed, SEEN_MS)
+        alarm = self._alarms_of(machine).get(STALLED, "")
+        if is_blamed() or (alarm and not alarm.startswith("ha ")):
+            counted = {name: each.remembered_ms for name, each in stalls.items()}
+            raise Violation(
+                f"ha, {others} of {machine.name} were paused together for {pause_ms} ms; as stalls "
+                f"of the others {counted} ms are counted: {alarm!r}"
+            )
+        if bool(alarm) != (pause_ms > TIMES.lease_ms):
+            raise Violation(
+                f"ha of {machine.name} was paused for {pause_ms} ms, and reports {alarm!r}"
+            )
+        self._must_be_whole_again(f"ha, {others} of {machine.name} were paused together")
