@@ -44,9 +44,9 @@ FAULTS: Final[dict[str, Planted]] = {
     ),
     "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: |lacks some of the", 0),
     "acks-of-an-old-epoch-counted": Planted(
-        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 35, LINKS
+        acks.acks_of_an_old_epoch_counted, "A: |B: |counts", 35, LINKS
     ),
-    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 13, LINKS),
+    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts", 13, LINKS),
     "unsynced-bytes-acknowledged": Planted(
         acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 2
     ),

@@ -70,7 +70,10 @@ class Stalling(Trying):
         process.pause()
         may_move = leads and (self._may_lose_one or service == "reput")
         if may_move:
-            self._must_move_from(machine, MOVED_MS, f"its {service} is paused")
+            # A switch that failed shortly before delays the next one.
+            handover = self._replica(self._ha(machine))._handover
+            rest_ms = max(0, handover._not_before_ms - machine.boot_ms())
+            self._must_move_from(machine, MOVED_MS + rest_ms, f"its {service} is paused")
         else:
             self._wait(stall_ms)
         if service != "ha":
