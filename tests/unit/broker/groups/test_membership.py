@@ -219,23 +219,6 @@ def beat(
     )
 
 
-def test_a_queue_waits_until_its_old_owner_says_that_it_is_done() -> None:
-    group = group_of("m1")
-    held = set(group.assignment("m1"))
-    change = beat(group, "m2", holding=set())
-    assert [name for _, name in change.revoked] == ["m1", "m1"]
-    assert not change.granted
-    moving = {queue for queue, _ in change.revoked}
-    assert group.in_transit == 2
-    assert all(group.owner(queue) is None and group.holds("m1", queue) for queue in moving)
-    assert beat(group, "m1", holding=held) == Change()
-    generation = group.generation
-    given = beat(group, "m1", holding=held - moving)
-    assert set(given.granted) == {(queue, "m2") for queue in moving}
-    assert group.generation > generation
-    assert not any(group.holds("m1", queue) for queue in moving)
-
-
 def test_a_member_that_does_not_let_go_loses_the_queue_after_a_session() -> None:
     group = group_of("m1")
     held = set(group.assignment("m1"))
@@ -259,26 +242,6 @@ def test_a_heartbeat_sent_before_a_rebalance_releases_nothing() -> None:
     assert len(released.granted) == 2
 
 
-def test_a_members_queues_are_free_when_it_leaves_or_dies() -> None:
-    for goes in ("leaves", "dies"):
-        group = group_of("m1", "m2")
-        beat(group, "m2", SESSION_MS - 1)
-        had = set(group.assignment("m1"))
-        change = group.leave(10, "m1") if goes == "leaves" else group.expire(SESSION_MS)
-        assert {queue for queue, name in change.granted if name == "m2"} == had
-        assert {queue for queue, name in change.revoked if name == "m1"} == had
-        assert group.in_transit == 0
-
-
-def test_a_holder_gets_back_a_queue_meant_for_a_member_that_left() -> None:
-    group = group_of("m1")
-    held = set(group.assignment("m1"))
-    beat(group, "m2", holding=set())
-    change = group.leave(10, "m2")
-    assert {queue for queue, _ in change.granted} < held
-    assert set(group.assignment("m1")) == held
-
-
 def test_a_members_number_is_never_used_again() -> None:
     group = group_of("m2", "m1")
     numbers = {queue: group.holder_number(queue) for queue in group.assignment("m2")}
@@ -300,17 +263,6 @@ def test_members_without_a_queue_wait_for_one() -> None:
     assert len(idle) == 1
     busy = next(name for name in group.members if name not in idle)
     assert {name for _, name in group.leave(5, busy).granted} == set(idle)
-
-
-def test_a_member_gets_the_free_queues_that_it_claims() -> None:
-    numbers = itertools.count(1)
-    group = Membership(lambda: next(numbers))
-    group.heartbeat(0, "m1", {"a": range(1)}, SESSION_MS)
-    group.heartbeat(0, "m2", {"a": range(1)}, SESSION_MS)
-    more = {"a": range(2)}
-    group.heartbeat(0, "m1", more, SESSION_MS, holding={("a", 0)})
-    assert group.assignment("m1") == [("a", 0)]
-    assert group.assignment("m2") == [("a", 1)]
 
 
 def restarted(*, ordered: bool, queues: int = 4) -> Membership:
