@@ -20,6 +20,7 @@ import contextlib
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Protocol
 
 from shared.files.queue_files import COPIED_MAX, MAPPED_PER_QUEUE, QueueFiles
@@ -282,11 +283,10 @@ class ConsumeQueues:
         if kept is not None:
             yield kept
             return
-        reader = ConsumeQueueReader(self._store, topic, queue, self._log, copied_max=COPIED_MAX)
-        try:
+        with closing(
+            ConsumeQueueReader(self._store, topic, queue, self._log, copied_max=COPIED_MAX)
+        ) as reader:
             yield reader
-        finally:
-            reader.close()
 
     def forget(self) -> None:
         """Close all readers; the next ``get`` lists the files again."""

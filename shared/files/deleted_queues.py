@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,12 +81,11 @@ def _deleted(directory: StoreDir) -> Iterator[_Queue]:
         return
     for topic, queue in directory.queues(gone):
         path = directory.consume_queue_dir(topic, queue)
-        files = QueueFiles(directory.disk, path, directory.config.consume_queue_file_size)
-        try:
+        with closing(
+            QueueFiles(directory.disk, path, directory.config.consume_queue_file_size)
+        ) as files:
             end = int(files.count(EVERYTHING))
             starts = tuple(files.starts)
-        finally:
-            files.close()
         first = starts[0] // UNIT_SIZE if starts else 0
         if end <= table.deleted[topic].get(queue, 0):
             yield _Queue(path, starts, *((end, first) if end > first else (0, 0)))

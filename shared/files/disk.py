@@ -11,6 +11,7 @@ Everything in ``shared/files`` accesses the file system only through a ``Disk``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -220,12 +221,9 @@ def write_atomically(disk: Disk, path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     if disk.stat(temporary) is not None:
         disk.unlink(temporary)
-    file = disk.create(temporary, len(data), reserve=False)
-    try:
+    with closing(disk.create(temporary, len(data), reserve=False)) as file:
         file.pwrite(data, 0)
         file.sync()
-    finally:
-        file.close()
     disk.rename(temporary, path)
     disk.sync_directory(path.parent)
 

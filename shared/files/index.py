@@ -20,6 +20,7 @@ from __future__ import annotations
 import bisect
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Final, NamedTuple
 
 from shared.files.commit_log import CommitLogReader
@@ -375,11 +376,8 @@ class IndexReader:
             return opened[2]
         if opened is not None:  # rebuilt under the same name
             self._forget(name)
-        file = self._disk.open(path, writable=False)
-        try:
+        with closing(self._disk.open(path, writable=False)) as file:
             region = file.map(writable=False, scattered=True)
-        finally:
-            file.close()
         mapped = IndexFile(region.view[: self._geometry.size], self._geometry)
         self._open[name] = (facts.inode, region, mapped)
         while len(self._open) > MAPPED_MAX:

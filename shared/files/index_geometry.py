@@ -9,6 +9,7 @@ see ``store_config``.
 from __future__ import annotations
 
 import struct
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +24,7 @@ COUNT_AT: Final = 36
 
 def geometry_of(disk: Disk, path: Path) -> Geometry | None:
     """Return slots and entries of the index file at path; None if they cannot be determined."""
-    file = disk.open(path, writable=False)
-    try:
+    with closing(disk.open(path, writable=False)) as file:
         last = last_nonzero_in(file, HEADER_SIZE)
         head = file.pread(HEADER_SIZE, 0)
         if last is None or len(head) < HEADER_SIZE or (file.size - HEADER_SIZE) % SLOT_SIZE:
@@ -36,8 +36,6 @@ def geometry_of(disk: Disk, path: Path) -> Geometry | None:
             if geometry is not None:
                 return geometry
         return None
-    finally:
-        file.close()
 
 
 def _fits(file: File, newest: int, last: int) -> Geometry | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -36,8 +37,7 @@ def keep_cut(
         disk.unlink(temporary)
     size = 0
     try:
-        file = disk.create(temporary, 0, reserve=False)
-        try:
+        with closing(disk.create(temporary, 0, reserve=False)) as file:
             for part in data:
                 piece = part[: CUT_BYTES_MAX - size]
                 if not piece and part:
@@ -46,8 +46,6 @@ def keep_cut(
                 file.pwrite(piece, size)
                 size += len(piece)
             file.sync()
-        finally:
-            file.close()
     except (DiskFull, ReadOnlyDisk):
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(temporary)

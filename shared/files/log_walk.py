@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -112,11 +113,8 @@ class LogFiles:
         """Return the file's bytes, borrowed until another file is requested."""
         if self._mapped is None or self._mapped[0] != start:
             self.close()
-            file = self.open(start, writable=False)
-            try:
+            with closing(self.open(start, writable=False)) as file:
                 self._mapped = start, file.map(writable=False)
-            finally:
-                file.close()
         return self._mapped[1].view
 
     def open(self, start: int, *, writable: bool) -> File:
@@ -144,11 +142,8 @@ class LogFiles:
         found: dict[int, int] = {}
         for start in self.starts:
             # Read, not mapped: with thousands of files each mapping would read ahead.
-            file = self.open(start, writable=False)
-            try:
+            with closing(self.open(start, writable=False)) as file:
                 head = file.pread(PHYSICAL_OFFSET_AT + 8, 0)
-            finally:
-                file.close()
             said = int.from_bytes(head[PHYSICAL_OFFSET_AT:], "big")
             if said == start or said % self.file_size or head[4:8] not in MAGICS:
                 continue
@@ -340,11 +335,8 @@ def last_nonzero(files: LogFiles, start: int) -> int | None:
         if file_start + files.file_size <= start:
             return None
         low = max(0, start - file_start)
-        file = files.open(file_start, writable=False)
-        try:
+        with closing(files.open(file_start, writable=False)) as file:
             found = last_nonzero_in(file, low)
-        finally:
-            file.close()
         if found is not None:
             return file_start + found
     return None
@@ -363,16 +355,13 @@ def chunks(files: LogFiles, start: int, end: int) -> Iterator[bytes]:
                 yield _ZEROS[:size]
                 at += size
             continue
-        file = files.open(file_start, writable=False)
-        try:
+        with closing(files.open(file_start, writable=False)) as file:
             while at < stop:
                 chunk = file.pread(min(CHUNK_SIZE, stop - at), at - file_start)
                 if not chunk:
                     return
                 yield chunk
                 at += len(chunk)
-        finally:
-            file.close()
 
 
 def sound_records(files: LogFiles, start: int) -> Iterator[int]:

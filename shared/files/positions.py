@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -233,13 +234,10 @@ def _is_sound(page: bytes) -> bool:
 
 def _make(disk: Disk, path: Path, content: bytes) -> None:
     """Create a new durable page. Raises FileExistsError, DiskFull, ReadOnlyDisk."""
-    file = disk.create(path, len(content), reserve=True)
-    try:
+    with closing(disk.create(path, len(content), reserve=True)) as file:
         # A page of zeros is valid as soon as it has its name. Another process may have mapped it
         # and published values, which writing zeros now would erase.
         if any(content):
             file.pwrite(content, 0)
         file.sync()
-    finally:
-        file.close()
     disk.sync_directory(path.parent)

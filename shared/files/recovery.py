@@ -18,6 +18,7 @@ Step before: the services start. Step after: reput cuts queues and index to the 
 from __future__ import annotations
 
 import contextlib
+from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -113,12 +114,11 @@ def recover(
     from it ends the recovery. Raises CorruptRecord, LogFilesMissing, LogFilesMisnamed with nothing
     cut or written, StrayFile, WrongFileSize.
     """
-    files = LogFiles(store.disk, store.commit_log_dir, store.config.commit_log_file_size)
-    try:
+    with closing(
+        LogFiles(store.disk, store.commit_log_dir, store.config.commit_log_file_size)
+    ) as files:
         recovery = _Recovery(store, positions, files, boot_id, now, confirm, begin_at)
         recovered = recovery.run(progress, recovered_by)
-    finally:
-        files.close()
     store.forget_clean()
     return recovered
 
@@ -360,12 +360,9 @@ class _Recovery:
         for number, (topic, queue) in enumerate(self.store.queues()):
             if number % QUEUES_AT_ONCE == 0:
                 progress(0, 0)  # the size of the walk depends on the result of this step
-            units = self._queue_files(topic, queue)
-            try:
+            with closing(self._queue_files(topic, queue)) as units:
                 farthest = max(farthest, units.farthest_record_end(size_max))
                 lengths[topic, queue] = units.count(durable)
-            finally:
-                units.close()
         return farthest
 
     def _dispatched_durable(self) -> int | None:
@@ -397,11 +394,8 @@ class _Recovery:
             return self._lengths[end]
         lengths = self._lengths[end] = {}
         for topic, queue in self.store.queues():
-            units = self._queue_files(topic, queue)
-            try:
+            with closing(self._queue_files(topic, queue)) as units:
                 lengths[topic, queue] = units.count(end)
-            finally:
-                units.close()
         return lengths
 
     def _queue_files(self, topic: str, queue: int) -> QueueFiles:
@@ -569,15 +563,12 @@ class _Recovery:
         )
         file_start = self.files.start_of(start)
         if file_start in self.files.starts:
-            file = self.files.open(file_start, writable=True)
-            try:
+            with closing(self.files.open(file_start, writable=True)) as file:
                 stop = min(end, file_start + self.files.file_size)
                 for at in range(start, stop, log_walk.CHUNK_SIZE):
                     size = min(log_walk.CHUNK_SIZE, stop - at)
                     file.pwrite(bytes(size), at - file_start)
                 file.sync()
-            finally:
-                file.close()
         return CutTail(PhysicalOffset(start), PhysicalOffset(end), path, reason)
 
     def _remove_unusable(self, end: int, *, torn: bool) -> None:
@@ -602,15 +593,12 @@ class _Recovery:
             file_start = self.files.start_of(at)
             stop = min(end, file_start + self.files.file_size)
             if file_start in known:
-                file = self.files.open(file_start, writable=True)
-                try:
+                with closing(self.files.open(file_start, writable=True)) as file:
                     while at < stop:
                         chunk = file.pread(min(log_walk.CHUNK_SIZE, stop - at), at - file_start)
                         file.pwrite(chunk, at - file_start)
                         at += len(chunk)
                     file.sync()
-                finally:
-                    file.close()
             at = stop
 
     def _publish_foreign(self, end: PhysicalOffset) -> None:

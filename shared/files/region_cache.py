@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from contextlib import closing
 from pathlib import Path
 
 from shared.files.disk import Disk, MappedRegion
@@ -43,13 +44,10 @@ class RegionCache:
 
         Raises FileNotFoundError, WrongFileSize; ReadOnlyDisk if it cannot be opened for writing.
         """
-        file = self._disk.open(path, writable=writable)
-        try:
+        with closing(self._disk.open(path, writable=writable)) as file:
             if file.size != size:
                 raise wrong_size(path, file.size, size)
             region = file.map(writable=writable)
-        finally:
-            file.close()
         # A slice, not the region's own view, which becomes invalid when the region is closed, while
         # readers may still use it. The slice keeps the memory for as long as it is referenced.
         view = region.view[:]

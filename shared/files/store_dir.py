@@ -20,6 +20,7 @@ import os
 import secrets
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import closing
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
@@ -413,13 +414,10 @@ class StoreDir:
 
     def _fill_lock_file(self, path: Path) -> None:
         # The content is only for people and RocketMQ's tools: a full disk must not prevent a start.
-        with contextlib.suppress(DiskFull, ReadOnlyDisk):
-            file = self.disk.open(path, writable=True)
-            try:
-                if file.size < len(LOCK_CONTENT):
-                    file.pwrite(LOCK_CONTENT, 0)
-            finally:
-                file.close()
+        refused = contextlib.suppress(DiskFull, ReadOnlyDisk)
+        with refused, closing(self.disk.open(path, writable=True)) as file:
+            if file.size < len(LOCK_CONTENT):
+                file.pwrite(LOCK_CONTENT, 0)
 
     def _holder(self, role: Role) -> int | None:
         """Return the process id of the holder of the role's byte, if it is recorded."""

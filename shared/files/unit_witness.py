@@ -13,6 +13,7 @@ so reading every unit behind the end is acceptable.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 
 from shared.files.log_walk import LogFiles
 from shared.files.queue_files import QueueFiles
@@ -39,15 +40,12 @@ def proven_end(
     """
     farthest, is_proven = 0, False
     for key, opened in queues:
-        units = opened()
-        try:
+        with closing(opened()) as units:
             for number, unit in _behind(units, end):
                 if number < next_offsets.get(key, 0) or not _is_in_a_file(files, unit):
                     continue
                 farthest = max(farthest, unit.end)
                 is_proven = is_proven or _is_believable(files, end, key, number, unit)
-        finally:
-            units.close()
     return farthest if is_proven else 0
 
 

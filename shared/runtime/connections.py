@@ -15,6 +15,7 @@ import os
 import socket
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from typing import Any, Final, NamedTuple, cast
 
 from aiohttp import web
@@ -290,18 +291,19 @@ class BoundedServer:
         assert manager is not None
         manager.request_handler = self._wrap(manager.request_handler)
         loop = asyncio.get_running_loop()
-        with listening_on(host, port):
-            bound = await loop.create_server(
-                asyncio.Protocol, host, port, reuse_address=True, start_serving=False
-            )
-            try:
-                for each in bound.sockets:
-                    listener = socket.socket(fileno=os.dup(each.fileno()))
-                    self._listeners.append(listener)
-                    listener.setblocking(False)
-                    listener.listen(BACKLOG)
-            finally:
-                bound.close()
+        with (
+            listening_on(host, port),
+            closing(
+                await loop.create_server(
+                    asyncio.Protocol, host, port, reuse_address=True, start_serving=False
+                )
+            ) as bound,
+        ):
+            for each in bound.sockets:
+                listener = socket.socket(fileno=os.dup(each.fileno()))
+                self._listeners.append(listener)
+                listener.setblocking(False)
+                listener.listen(BACKLOG)
         self.port = int(self._listeners[0].getsockname()[1])
         self._tasks = [
             asyncio.create_task(self._sweep(), name="connection-sweep"),

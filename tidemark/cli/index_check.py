@@ -11,6 +11,7 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Final, NamedTuple
 
 from shared.files.disk import MappedRegion
@@ -175,14 +176,11 @@ class IndexCheck:
                 f"index/{name}", None, f"{len(region.view)} bytes, {geometry.size} are expected"
             )
             return
-        index = IndexFile(region.view[: geometry.size], geometry)
-        try:
+        with closing(IndexFile(region.view[: geometry.size], geometry)) as index:
             if (problem := index.problem()) is not None:
                 self._damage(f"index/{name}", 0, problem)
                 return
             yield from self._entries(name, index, slot_table(region.view, geometry))
-        finally:
-            index.close()
 
     def _entries(self, name: str, index: IndexFile, table: array[int]) -> Iterator[_Put]:
         geometry, count = index.geometry, index.entry_count
@@ -242,11 +240,10 @@ def geometry_of_store(offline: OfflineStore, slots: int | None) -> Geometry | No
     if size > SEARCHED_SIZE_MAX:
         return None
     for listed in offline.disk.list_directory(offline.store.index_dir):
-        file = offline.disk.open(offline.store.index_dir / listed.name, writable=False)
-        try:
+        with closing(
+            offline.disk.open(offline.store.index_dir / listed.name, writable=False)
+        ) as file:
             found = fitting_geometry(memoryview(file.pread(size, 0)))
-        finally:
-            file.close()
         if found is not None:
             return found
     return None
@@ -260,12 +257,9 @@ def fitting_geometry(view: memoryview) -> Geometry | None:
         if rest or entries < 2:
             continue
         geometry = Geometry(slots, entries)
-        index = IndexFile(view, geometry)
-        try:
+        with closing(IndexFile(view, geometry)) as index:
             if index.entry_count and index.problem() is None and _slots_fit(index, view):
                 return geometry
-        finally:
-            index.close()
     return None
 
 

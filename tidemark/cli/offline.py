@@ -8,7 +8,7 @@ of the log is determined by the rules of recovery (docs/formats.md, section 8), 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -341,11 +341,8 @@ class OfflineStore:
         return max((self._last_end(topic, queue) for topic, queue in self.queues()), default=0)
 
     def _last_end(self, topic: str, queue: int) -> int:
-        reader = self.reader(topic, queue)
-        try:
+        with closing(self.reader(topic, queue)) as reader:
             return reader.last_record_end(EVERYTHING) or 0
-        finally:
-            reader.close()
 
     def queues(self) -> list[tuple[str, int]]:
         """Every (topic, queue) that has a directory, sorted."""

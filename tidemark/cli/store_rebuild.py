@@ -14,7 +14,7 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -117,12 +117,9 @@ def _all_expired(offline: OfflineStore, key: QueueKey) -> bool:
     Its next offset continues the old ones. After a new dispatch it would start at 0, and consumers
     would skip new messages as already read.
     """
-    reader = offline.reader(*key)
-    try:
+    with closing(offline.reader(*key)) as reader:
         end = reader.max_offset(EVERYTHING)
         return 0 < end <= reader.min_offset(offline.min_offset)
-    finally:
-        reader.close()
 
 
 def losses(offline: OfflineStore) -> list[Loss]:
@@ -365,15 +362,12 @@ def _recover(
     """
     store.open_or_create()
     store.mark_running()
-    positions = Positions.open(store.disk, store.checkpoint_path)
-    try:
+    with closing(Positions.open(store.disk, store.checkpoint_path)) as positions:
         for slot in positions.damaged():
             positions.publish(slot, 0)
         now = time.time_ns() // 1_000_000
         recovered = recover(store, positions, boot_id=boot_id(), now=now, begin_at=begin_at)
         positions.sync()
-    finally:
-        positions.close()
     if recovered.cut is not None:
         say(f"cut a torn tail at {recovered.cut.start}, kept in {recovered.cut.path}")
     say(f"the log contains physical offsets {recovered.min_offset} to {recovered.end}")
@@ -404,15 +398,12 @@ def _zero(offline: OfflineStore, cut_at: int) -> None:
         disk.unlink(files.path(start))
         files.starts.remove(start)
     if first in files.starts:
-        file = files.open(first, writable=True)
-        try:
+        with closing(files.open(first, writable=True)) as file:
             for at in range(cut_at - first, files.file_size, ZEROS_AT_ONCE):
                 size = min(ZEROS_AT_ONCE, files.file_size - at)
                 if file.pread(size, at).strip(b"\0"):  # holes are kept
                     file.pwrite(bytes(size), at)
             file.sync()
-        finally:
-            file.close()
     disk.sync_directory(offline.store.commit_log_dir)
 
 
