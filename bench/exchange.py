@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Final, NamedTuple, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, TypeVar, cast
 
 import uvloop
 
+T = TypeVar("T")
 STALLED_S: Final = 60.0
 """A run without an answer for this long has failed."""
 
@@ -43,6 +44,24 @@ class Outcome(NamedTuple):
     def cpu_share(self) -> float:
         """CPU utilization of the load generator; at 1 the generator was the bottleneck."""
         return self.cpu_s / self.seconds
+
+
+async def repeated(
+    clients: Sequence[T], send: Callable[[T], Awaitable[object]], messages: int, seconds: float
+) -> Outcome:
+    """Let each client send again and again. messages: of one send."""
+
+    async def work(client: T, deadline: float) -> int:
+        requests = 0
+        while time.perf_counter() < deadline:
+            await send(client)
+            requests += 1
+        return requests
+
+    cpu, began = time.process_time(), time.perf_counter()
+    done = await asyncio.gather(*(work(client, began + seconds) for client in clients))
+    took, cpu = time.perf_counter() - began, time.process_time() - cpu
+    return Outcome(sum(done) * messages, sum(done), took, cpu)
 
 
 class Exchange:

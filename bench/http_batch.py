@@ -7,21 +7,21 @@ like is compared with like; the notes say which side was saturated.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from typing import Final
 
 import uvloop
 
 import tidemark
 from bench import nats_jetstream, redis_streams
-from bench.exchange import Outcome
+from bench.exchange import Outcome, repeated
 from bench.harness import Figure, Options, Result, Series, benchmark, interleave, of_ratios
 from bench.load import Produced, Shape, measured, produce
 from bench.servers import (
+    Compared,
     Node,
     nats_server,
     pin_to_load_core,
@@ -29,7 +29,6 @@ from bench.servers import (
     settle,
     version_of,
 )
-from tidemark.testing.child import ChildProcess
 
 CONNECTIONS: Final = 8
 MESSAGES: Final = 256
@@ -46,16 +45,29 @@ OURS: Final = {
 """Shape, goal [msg/s], and the server with the same guarantees over raw connections."""
 
 
+THEIRS: Final = {
+    "Redis always": redis_streams.raw_connections,
+    "Redis always, redis-benchmark": redis_streams.own_tool,
+    "Redis always, redis.asyncio": redis_streams.python_client,
+    "Redis everysec": redis_streams.raw_connections,
+    "Redis everysec, redis.asyncio": redis_streams.python_client,
+    "NATS": nats_jetstream.raw_connections,
+    "NATS, nats-py": nats_jetstream.python_client,
+}
+"""Client by the name of its runs, which begins with that of the server."""
+
+
 class Compare:
     """All servers, running, and one method per kind of run; each returns messages per second."""
 
     def __init__(self, running: ExitStack, seconds: float) -> None:
         self.seconds = seconds
         self.node = running.enter_context(Node())
-        self.redis = {
-            mode: running.enter_context(redis_server(mode)) for mode in ("always", "everysec")
+        self.servers = {
+            "Redis always": running.enter_context(redis_server("always")),
+            "Redis everysec": running.enter_context(redis_server("everysec")),
+            "NATS": running.enter_context(nats_server()),
         }
-        self.nats = running.enter_context(nats_server())
         self.node.make_topic(TOPIC, 4)
         self.shares: dict[str, str] = {}
         """CPU usage of server and load in the last run of each kind."""
@@ -81,36 +93,18 @@ class Compare:
         self.shares["disk, tidemark.Client"] = produced.shares
         return produced.outcome.rate
 
-    def redis_run(self, mode: str, client: str, shape: redis_streams.Shape | None = None) -> float:
-        """Send with one of the clients of ``redis_streams``."""
-        server, asked = self.redis[mode], shape or redis_streams.Shape()
-
-        def run() -> Outcome:
-            match client:
-                case "raw":
-                    return redis_streams.raw_connections(server, asked, self.seconds)
-                case "redis-benchmark":
-                    return redis_streams.own_tool(server, asked, self.seconds)
-                case _:
-                    return redis_streams.python_client(server, asked, self.seconds)
-
-        return self._compared(f"Redis {mode}, {client}", server.process, run)
-
-    def nats_run(self, client: str, shape: redis_streams.Shape | None = None) -> float:
-        """Send with one of the clients of ``nats_jetstream``."""
-        asked = shape or redis_streams.Shape()
-        kind = nats_jetstream.raw_connections if client == "raw" else nats_jetstream.python_client
-        return self._compared(
-            f"NATS, {client}",
-            self.nats.process,
-            lambda: kind(self.nats, asked, self.seconds),
-        )
-
-    def _compared(self, name: str, process: ChildProcess, run: Callable[[], Outcome]) -> float:
+    def theirs(
+        self,
+        name: str,
+        client: Callable[[Compared, redis_streams.Shape, float], Outcome],
+        shape: redis_streams.Shape | None = None,
+    ) -> float:
+        """Send to another server, whose name begins the run's, with one of its clients."""
+        server = self.servers[name.partition(",")[0]]
         settle()
-        before = process.cpu_s()
-        outcome = run()
-        used = process.cpu_s() - before
+        before = server.process.cpu_s()
+        outcome = client(server, shape or redis_streams.Shape(), self.seconds)
+        used = server.process.cpu_s() - before
         self.shares[name] = (
             f"server {used / outcome.seconds:.0%} of its core, "
             f"load {outcome.cpu_share:.0%} of its own"
@@ -122,23 +116,15 @@ def client_load(url: str, seconds: float) -> Outcome:
     """Send lists of bodies through the client like its users do."""
     bodies = [os.urandom(BODY_SIZE)] * MESSAGES
 
-    async def work(mq: tidemark.Client, deadline: float) -> int:
-        requests = 0
-        while time.perf_counter() < deadline:
-            await mq.send_many(TOPIC, bodies, ack="disk")
-            requests += 1
-        return requests
-
     async def run() -> Outcome:
         async with AsyncExitStack() as open_clients:
             clients = [
                 await open_clients.enter_async_context(tidemark.connect(url))
                 for _ in range(CONNECTIONS)
             ]
-            cpu, began = time.process_time(), time.perf_counter()
-            done = await asyncio.gather(*(work(mq, began + seconds) for mq in clients))
-            took, cpu = time.perf_counter() - began, time.process_time() - cpu
-        return Outcome(sum(done) * MESSAGES, sum(done), took, cpu)
+            return await repeated(
+                clients, lambda mq: mq.send_many(TOPIC, bodies, ack="disk"), MESSAGES, seconds
+            )
 
     return uvloop.run(run())
 
@@ -150,15 +136,9 @@ def main(given: Options) -> Result:
     with ExitStack() as running:
         compare = Compare(running, seconds)
         jobs: dict[str, Callable[[], float]] = {
-            **{name: lambda name=name: compare.ours(name) for name in OURS},  # type: ignore[misc]
+            **{name: partial(compare.ours, name) for name in OURS},
             "disk, tidemark.Client": compare.our_client,
-            "Redis always": lambda: compare.redis_run("always", "raw"),
-            "Redis always, redis-benchmark": lambda: compare.redis_run("always", "redis-benchmark"),
-            "Redis always, redis.asyncio": lambda: compare.redis_run("always", "redis.asyncio"),
-            "Redis everysec": lambda: compare.redis_run("everysec", "raw"),
-            "Redis everysec, redis.asyncio": lambda: compare.redis_run("everysec", "redis.asyncio"),
-            "NATS": lambda: compare.nats_run("raw"),
-            "NATS, nats-py": lambda: compare.nats_run("nats-py"),
+            **{name: partial(compare.theirs, name, client) for name, client in THEIRS.items()},
         }
         rates = interleave(jobs, given.runs)
         notes = [f"CPU in the last run, {name}: {seen}" for name, seen in compare.shares.items()]
@@ -240,10 +220,8 @@ def all_series(compare: Compare) -> list[Series]:
             for ack in ("memory", "disk"):
                 rate = compare.produce(Shape(messages, body_size, ack, "given")).outcome.rate
                 found.setdefault(f"Tidemark {ack}", []).append((x, rate))
-            for mode in compare.redis:
-                rate = compare.redis_run(mode, "raw", theirs)
-                found.setdefault(f"Redis {mode}", []).append((x, rate))
-            found.setdefault("NATS", []).append((x, compare.nats_run("raw", theirs)))
+            for name in compare.servers:
+                found.setdefault(name, []).append((x, compare.theirs(name, THEIRS[name], theirs)))
         return found
 
     return [

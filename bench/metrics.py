@@ -19,6 +19,7 @@ import uvloop
 from bench import crowd
 from bench.exchange import LoadFailed
 from bench.harness import Figure, Options, Result, at_most, benchmark
+from bench.latency import percentiles
 from bench.load import Shape
 from bench.one_sender import TOPIC
 from bench.servers import (
@@ -180,11 +181,6 @@ def scrape(url: str) -> Scrape:
     return Scrape(began, time.perf_counter(), text.count(b"\n") - 1, len(text))
 
 
-def p99(values: Sequence[float]) -> float:
-    """Compute the 99th percentile [ms]."""
-    return statistics.quantiles(values, n=100)[98] * 1000
-
-
 class Phases(NamedTuple):
     """Results of phases with and without scrapes, one value per run."""
 
@@ -231,12 +227,12 @@ def _phases_with(scraper: Pool, node: Node, given: Options) -> Phases:
         during = [sent for each in scrapes for sent in load.between(each.began, each.ended)]
         quiet = load.between(settled, quiet_until)
         if number < 0:  # the files of the new topics and groups are being written
-            found.writing_ms.append(p99([sent.took_s for sent in quiet]))
+            found.writing_ms.append(percentiles([sent.took_s for sent in quiet]).p99)
             continue
-        found.quiet_ms.append(p99([sent.took_s for sent in quiet]))
-        found.scraped_ms.append(p99([sent.took_s for sent in during]))
-        found.quiet_read_ms.append(p99([sent.read_s for sent in quiet]))
-        found.scraped_read_ms.append(p99([sent.read_s for sent in during]))
+        found.quiet_ms.append(percentiles([sent.took_s for sent in quiet]).p99)
+        found.scraped_ms.append(percentiles([sent.took_s for sent in during]).p99)
+        found.quiet_read_ms.append(percentiles([sent.read_s for sent in quiet]).p99)
+        found.scraped_read_ms.append(percentiles([sent.read_s for sent in during]).p99)
         found.scrape_s.append(statistics.median(each.ended - each.began for each in scrapes))
         found = found._replace(
             lines=max(each.lines for each in scrapes), size=max(each.size for each in scrapes)

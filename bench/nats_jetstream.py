@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import nats
 import uvloop
 from nats.aio.client import Client
+from nats.js import JetStreamContext
 from nats.js.api import StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
-from bench.exchange import Connection, Exchange, LoadFailed, Outcome, drive
+from bench.exchange import Connection, Exchange, LoadFailed, Outcome, drive, repeated
 from bench.redis_streams import Shape
 from bench.servers import Compared
 
@@ -33,22 +33,18 @@ def python_client(server: Compared, shape: Shape, seconds: float) -> Outcome:
     """Use nats-py; each connection publishes a batch of messages, then waits for all answers."""
     body = os.urandom(shape.body_size)
 
-    async def work(client: Client, deadline: float) -> int:
-        context, requests = client.jetstream(publish_async_max_pending=shape.messages), 0
-        while time.perf_counter() < deadline:
-            waiting = [await context.publish_async(SUBJECT, body) for _ in range(shape.messages)]
-            await asyncio.gather(*waiting)
-            requests += 1
-        return requests
+    async def send(context: JetStreamContext) -> None:
+        waiting = [await context.publish_async(SUBJECT, body) for _ in range(shape.messages)]
+        await asyncio.gather(*waiting)
 
     async def run() -> Outcome:
         clients = [await nats.connect(_url(server)) for _ in range(shape.connections)]
-        cpu, began = time.process_time(), time.perf_counter()
-        done = await asyncio.gather(*(work(client, began + seconds) for client in clients))
-        took, cpu = time.perf_counter() - began, time.process_time() - cpu
+        most = shape.messages
+        contexts = [client.jetstream(publish_async_max_pending=most) for client in clients]
+        outcome = await repeated(contexts, send, shape.messages, seconds)
         for client in clients:
             await client.close()
-        return Outcome(sum(done) * shape.messages, sum(done), took, cpu)
+        return outcome
 
     return _counted(server, lambda: uvloop.run(run()))
 

@@ -16,13 +16,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import tidemark
 from bench.bad_clients import ATTACKS, GROWTH_MAX, MIB, SETTINGS, attackable
 from bench.harness import PROJECT, Figure, Result, at_most, of_ratios, report
+from bench.latency import percentiles
 from bench.servers import LOAD_CORE, Node, pin_to_load_core, wait_until
 
 SECONDS: Final = 4.0
@@ -59,12 +60,12 @@ class Sent(NamedTuple):
     @property
     def p99_s(self) -> float:
         """The 99th percentile of the send times [s]."""
-        return p99(each.seconds for each in self.sends)
+        return percentiles([each.seconds for each in self.sends]).p99 / 1000
 
     @property
     def with_core_p99_s(self) -> float:
         """The same, without the time in which client or broker had no core."""
-        return p99(each.seconds - each.without_core_s for each in self.sends)
+        return percentiles([each.seconds - each.without_core_s for each in self.sends]).p99 / 1000
 
     def back_s(self, since: float, limit_s: float) -> float:
         """Time from ``since`` to the end of the last send that exceeded the limit, not counting
@@ -90,12 +91,6 @@ class Round(NamedTuple):
     def memory(self) -> int:
         """Growth of the broker's maximum private memory against before [bytes]."""
         return self.during.memory - self.before.memory
-
-
-def p99(values: Iterable[float]) -> float:
-    """Compute the 99th percentile."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
 
 
 def run_delay_s(pid: int) -> float:

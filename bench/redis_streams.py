@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import redis.asyncio
 import uvloop
 
-from bench.exchange import Connection, Exchange, LoadFailed, Outcome, drive
+from bench.exchange import Connection, Exchange, LoadFailed, Outcome, drive, repeated
 from bench.servers import HOST, Compared, program
 
 KEY: Final = "stream"
@@ -41,15 +41,11 @@ def python_client(server: Compared, shape: Shape, seconds: float) -> Outcome:
     """Use redis.asyncio; each connection sends a pipeline of XADD after the previous answer."""
     body = os.urandom(shape.body_size)
 
-    async def work(client: redis.asyncio.Redis, deadline: float) -> int:
-        requests = 0
-        while time.perf_counter() < deadline:
-            pipe = client.pipeline(transaction=False)
-            for _ in range(shape.messages):
-                pipe.xadd(KEY, {"body": body})
-            await pipe.execute()
-            requests += 1
-        return requests
+    async def send(client: redis.asyncio.Redis) -> None:
+        pipe = client.pipeline(transaction=False)
+        for _ in range(shape.messages):
+            pipe.xadd(KEY, {"body": body})
+        await pipe.execute()
 
     async def run() -> Outcome:
         clients = [
@@ -58,12 +54,10 @@ def python_client(server: Compared, shape: Shape, seconds: float) -> Outcome:
         ]
         for client in clients:
             await client.ping()
-        cpu, began = time.process_time(), time.perf_counter()
-        done = await asyncio.gather(*(work(client, began + seconds) for client in clients))
-        took, cpu = time.perf_counter() - began, time.process_time() - cpu
+        outcome = await repeated(clients, send, shape.messages, seconds)
         for client in clients:
             await client.aclose()
-        return Outcome(sum(done) * shape.messages, sum(done), took, cpu)
+        return outcome
 
     return _counted(server, lambda: uvloop.run(run()))
 
