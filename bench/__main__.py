@@ -15,7 +15,6 @@ from bench.harness import NAMES, PROJECT
 
 
 def main() -> int:
-    """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Run benchmarks.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="short runs; writes no result")

@@ -91,7 +91,6 @@ def fill(path: Path, pairs: int) -> float:
 
 
 def run(job: str, *arguments: str) -> dict[str, float]:
-    """Execute one run in a separate process."""
     command = [sys.executable, "-m", "bench.analytics_jobs", job, *arguments]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

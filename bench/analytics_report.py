@@ -69,7 +69,6 @@ def fill(root: TableRoot, pairs: int) -> None:
 
 
 def rate(count: int, work: Callable[[], object]) -> float:
-    """Return the rows per second of some work."""
     began = time.perf_counter()
     work()
     return count / (time.perf_counter() - began)

@@ -14,7 +14,6 @@ from aiohttp import web
 
 
 async def serve(port: int, answer_size: int) -> None:
-    """Serve until the process is killed."""
     answer = bytes(answer_size)
 
     async def send(request: web.Request) -> web.Response:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 
 def serve(port: int, path: Path) -> None:
-    """Serve until the process is killed."""
     with path.open("rb") as file:
         answer = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     listener = socket.create_server(("127.0.0.1", port))

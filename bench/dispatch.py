@@ -92,7 +92,6 @@ class Log:
 
     @property
     def root(self) -> Path:
-        """Directory of the store."""
         return self._store.root
 
     def dispatch(self, step_size: int, *, unmeasured: int = 0) -> float:

@@ -66,8 +66,6 @@ def entry(body_size: int) -> bytes:
 
 
 class Rate(NamedTuple):
-    """Result of one run on the loop."""
-
     per_second: float
     per_flush: float
     """Number of messages acknowledged by one fdatasync."""
@@ -144,7 +142,6 @@ class Log:
         self._positions.close()
 
     def run_of(self, raw: bytes) -> Run:
-        """Build the run of one message."""
         return Run(TOPIC, 0, raw, 1, HOST, HOST, self._clock.wall_ms())
 
     def from_thread(self, raw: bytes, seconds: float) -> float:

@@ -10,7 +10,6 @@ import sys
 
 
 def serve(port: int) -> None:
-    """Serve until the process is killed."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         while True:
             connection, _ = listener.accept()

@@ -59,7 +59,6 @@ class Encoding:
 
     @property
     def record_size(self) -> float:
-        """Average size of a record in bytes."""
         return sum(self._sizes) / (BATCHES * self._batch_size)
 
     def encode(self, size: int) -> float:

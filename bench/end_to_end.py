@@ -43,8 +43,6 @@ BASELINE: Final = "Redis Streams always, a consumer group, redis.asyncio"
 
 
 class Flows:
-    """The servers, and runs against them."""
-
     def __init__(self, running: ExitStack, count: int) -> None:
         self._count = count
         self._logs = work_dir("flow")

@@ -37,7 +37,6 @@ class Outcome(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Messages per second."""
         return self.messages / self.seconds
 
     @property
@@ -94,7 +93,6 @@ class Exchange:
         return True
 
     def answered(self, messages: int) -> None:
-        """Record that one request was answered."""
         self.messages += messages
         self.requests += 1
 
@@ -125,7 +123,6 @@ class Connection(asyncio.BaseProtocol):
         """Do the handshake, before the clock starts."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -137,7 +137,6 @@ ENDS: Final = {
 
 
 def main() -> None:
-    """Run one end and print its result."""
     parser = argparse.ArgumentParser()
     for name in ("end", "server", "address", "topic", "group"):
         parser.add_argument(name)

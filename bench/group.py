@@ -41,7 +41,6 @@ class Group(NodeGroup[Node]):
 
     @property
     def slave(self) -> Node:
-        """The other node."""
         return next(node for name, node in self.nodes.items() if name != self._master)
 
     def __enter__(self) -> Self:

@@ -76,7 +76,6 @@ class Figure(NamedTuple):
 
     @property
     def median(self) -> float:
-        """Median of the values."""
         return statistics.median(self.values)
 
     @property
@@ -95,7 +94,6 @@ class Figure(NamedTuple):
         return self.median >= self.goal if self.more_is_better else self.median <= self.goal
 
     def as_dict(self) -> dict[str, object]:
-        """The form in a result file."""
         ratio = self.ratio
         baseline = self.baseline
         if self.baseline_values:
@@ -112,7 +110,6 @@ class Figure(NamedTuple):
         }
 
     def line(self) -> str:
-        """The line to print."""
         text = (
             f"{self.what}: {shown(self.median)} {self.unit} "
             f"({shown(min(self.values))} to {shown(max(self.values))})"
@@ -182,8 +179,6 @@ class Series(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Command line options of a module."""
-
     quick: bool
     """Shorter and fewer runs for trying out; nothing is written."""
 

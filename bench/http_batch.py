@@ -75,7 +75,6 @@ class Compare:
         """Messages per second until everything was dispatched, for every run."""
 
     def ours(self, name: str) -> float:
-        """Send over raw connections to the broker."""
         produced = self.produce(OURS[name][0])
         self.shares[name] = produced.shares
         self.dispatched[name].append(produced.outcome.messages / produced.dispatched_s)

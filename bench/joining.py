@@ -36,7 +36,6 @@ class Joined(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """MB per second."""
         return self.size / (self.ended - self.began) / 1e6
 
     @property

@@ -36,8 +36,6 @@ Place = tuple[str, int | None]
 
 
 class Shape(NamedTuple):
-    """Describes the requests of one run."""
-
     messages: int = 256
     """Messages per request."""
     body_size: int = 256
@@ -149,7 +147,6 @@ class HttpConnection(Connection, asyncio.BufferedProtocol):
         self._to_check = check
 
     def request(self, number: int) -> bytearray:
-        """Return the patched template."""
         return self._template.next(number)
 
     def get_buffer(self, _: int) -> memoryview:

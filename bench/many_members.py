@@ -53,7 +53,6 @@ class Warnings(logging.Handler):
 
 
 def say(text: str) -> None:
-    """Print one line of progress."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -146,7 +145,6 @@ async def measure(node: Node, url: str, members: int, idle_s: float) -> dict[str
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", type=int, default=5000)
     parser.add_argument("--idle-s", type=float, default=IDLE_S)

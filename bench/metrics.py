@@ -155,8 +155,6 @@ def cost_figures(given: Options) -> list[Figure]:
 
 
 class Scrape(NamedTuple):
-    """One scrape."""
-
     began: float
     ended: float
     """On the clock of ``time.perf_counter``."""

@@ -83,7 +83,6 @@ class NatsConnection(Connection, asyncio.Protocol):
             await self._greeted
 
     def request(self, number: int) -> bytes:
-        """Return all publishes of one batch."""
         self._acks_left = self._messages
         return self._request
 

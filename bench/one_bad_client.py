@@ -41,8 +41,6 @@ GOOD: Final = "good"
 
 
 class Send(NamedTuple):
-    """One send of the measured client."""
-
     ended_at: float
     seconds: float
     without_core_s: float
@@ -81,8 +79,6 @@ class Sent(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Result of one attack."""
-
     before: Sent
     during: Sent
     back_s: float
@@ -132,7 +128,6 @@ def _give_way() -> None:
 
 
 def attacked(node: Node, name: str, seconds: float) -> Round:
-    """Send before, during and after one attack."""
     before = sends(node, seconds)
     command = [sys.executable, "-m", "bench.bad_clients", name]
     command += ["--api", str(node.ports["api"]), "--admin", str(node.ports["broker"])]

@@ -15,7 +15,6 @@ TOPIC = "orders"
 
 
 def main(messages: int) -> None:
-    """Run until the end of standard input."""
     pin_to_load_core()
     template = Template(Shape(messages=messages), HOST, [(TOPIC, None)])
     connections: dict[int, HttpSocket] = {}

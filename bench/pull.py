@@ -67,7 +67,6 @@ class Puller:
         """Total size of records in bytes."""
 
     def ask(self) -> None:
-        """Send the next pull."""
         self.socket.sendall(self._request % self._next)
 
     def read(self) -> bool:
@@ -109,8 +108,6 @@ def _number(pattern: re.Pattern[bytes], head: bytes) -> int:
 
 
 class Read(NamedTuple):
-    """What one run has read."""
-
     messages: int
     size: int
     seconds: float

@@ -47,7 +47,6 @@ BASELINE: Final = "dict of key to offset and pread of the same record, not decod
 
 
 def key_of(number: int) -> str:
-    """Return the key of a message."""
     return f"order-{number}"
 
 

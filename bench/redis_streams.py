@@ -28,8 +28,6 @@ PROBE_PIPELINES: Final = 200
 
 
 class Shape(NamedTuple):
-    """What is sent."""
-
     messages: int = 256
     """Messages in flight per connection: commands of one pipeline."""
     body_size: int = 256
@@ -103,8 +101,6 @@ def own_tool(server: Compared, shape: Shape, seconds: float) -> Outcome:
 
 
 class RedisConnection(Connection, asyncio.Protocol):
-    """Sends the same pipeline repeatedly."""
-
     def __init__(self, exchange: Exchange, request: bytes, messages: int) -> None:
         super().__init__(exchange)
         self._request = request

@@ -34,8 +34,6 @@ IDLE_GOAL: Final = 1.0
 
 
 class Load(NamedTuple):
-    """Describes the load of many senders."""
-
     name: str
     messages: int
     """Messages per request."""
@@ -187,7 +185,6 @@ class Throughput(NamedTuple):
 
 
 def throughput(seconds: float, idle_s: float, runs: int) -> Throughput:
-    """Measure rates, lag and idle CPU."""
     with Node(profile="local", core=None) as alone, Group() as group:
         for node in (alone, group.master):
             node.make_topic(TOPIC, 4)

@@ -83,7 +83,6 @@ def pinned(core: int | None = SERVER_CORE) -> Callable[[], None]:
 
 
 def start_pinned(command: Sequence[str], log: Path) -> ChildProcess:
-    """Start a program on the servers' core."""
     process = ChildProcess(log, before_exec=pinned())
     process.start(command)
     return process
@@ -126,12 +125,10 @@ class Node(NodeProcesses):
 
     @property
     def url(self) -> str:
-        """URL of the API."""
         return self.api_url
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the API."""
         return self.host, self.ports["api"]
 
     def __enter__(self) -> Self:
@@ -167,7 +164,6 @@ class Node(NodeProcesses):
         return answer
 
     def make_topic(self, name: str, queues: int) -> None:
-        """Create a topic durably."""
         self.call("PUT", f"/v1/topics/{name}", {"queues": queues})
 
     def message_count(self, topic: str) -> int:
@@ -235,12 +231,10 @@ class Compared:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port."""
         return HOST, self.port
 
     @property
     def process(self) -> ChildProcess:
-        """The running process."""
         assert self._process is not None, "it runs only in the with block"
         return self._process
 

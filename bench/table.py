@@ -78,7 +78,6 @@ def replaced(text: str, block: str) -> str:
 
 
 def main() -> None:
-    """Write the block again."""
     text = README.read_text(encoding="utf-8")
     README.write_text(replaced(text, made(results())), encoding="utf-8")
 

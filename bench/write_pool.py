@@ -119,8 +119,6 @@ def one_batch() -> Run:
 
 
 class Load(NamedTuple):
-    """Describes the repeated work."""
-
     steps: int
     messages: int
     """Messages per step."""

@@ -35,8 +35,6 @@ class Fault(IntEnum):
 
 
 class FaultPage:
-    """The fault page of one node."""
-
     def __init__(self, path: Path) -> None:
         """Open the file at path; create it if it does not exist."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -44,7 +42,6 @@ class FaultPage:
             os.pwrite(self._descriptor, bytes(PAGE_SIZE), 0)
 
     def get(self, fault: Fault) -> int:
-        """Return the value of a fault."""
         return int.from_bytes(os.pread(self._descriptor, 8, fault * 8), "little", signed=True)
 
     def set(self, fault: Fault, value: int) -> None:

@@ -119,7 +119,6 @@ class Group(NodeGroup[DrillNode]):
         self.close()
 
     async def _keep(self) -> None:
-        """Restart services that have ended."""
         while True:
             for node in self.nodes.values():
                 node.restart_ended()

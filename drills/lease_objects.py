@@ -19,15 +19,11 @@ PODS: Final = "pods"
 
 
 class Answer(NamedTuple):
-    """HTTP status and JSON body."""
-
     status: int
     body: dict[str, Any]
 
 
 class LeaseObjects:
-    """Leases and pods by namespace and name."""
-
     def __init__(self, new_uid: Callable[[], str] = lambda: str(uuid.uuid4())) -> None:
         self._leases: dict[tuple[str, str], dict[str, Any]] = {}
         self._labels: dict[tuple[str, str], dict[str, str]] = {}
@@ -37,12 +33,10 @@ class LeaseObjects:
         self._new_uid = new_uid
 
     def get(self, namespace: str, name: str) -> Answer:
-        """Read a Lease."""
         found = self._leases.get((namespace, name))
         return _missing(LEASES, name) if found is None else Answer(200, copy.deepcopy(found))
 
     def post(self, namespace: str, body: dict[str, Any]) -> Answer:
-        """Create a Lease."""
         name = body.get("metadata", {}).get("name")
         if not isinstance(name, str) or not name:
             return failure(422, "Invalid", "metadata.name: required", LEASES, "")
@@ -54,7 +48,6 @@ class LeaseObjects:
         return self._make(namespace, name, body)
 
     def put(self, namespace: str, name: str, body: dict[str, Any]) -> Answer:
-        """Replace or create a Lease."""
         metadata = body.get("metadata", {})
         found = self._leases.get((namespace, name))
         uid_there = "" if found is None else found["metadata"]["uid"]
@@ -85,7 +78,6 @@ class LeaseObjects:
         return Answer(200, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
 
     def make_pod(self, namespace: str, name: str, labels: Mapping[str, str]) -> None:
-        """Create a pod with exactly these labels."""
         self._labels[namespace, name] = dict(labels)
         self._next_version()
 
@@ -107,7 +99,6 @@ class LeaseObjects:
         return self.get_pod(namespace, name)
 
     def get_pod(self, namespace: str, name: str) -> Answer:
-        """Read a pod."""
         if self.pods_are_made and (namespace, name) not in self._labels:
             return _missing(PODS, name)
         labels = dict(self._labels.get((namespace, name), {}))

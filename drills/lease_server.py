@@ -77,7 +77,6 @@ class LeaseServer:
         return (await self._ask("PUT", self._object, found))[0] == 200
 
     async def delete(self) -> None:
-        """Delete the object."""
         await self._ask("DELETE", self._object)
 
     async def create(self, found: dict[str, Any]) -> None:

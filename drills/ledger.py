@@ -35,8 +35,6 @@ class Place(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """The acknowledgement of one message."""
-
     place: Place
     physical_offset: int
     level: str
@@ -67,8 +65,6 @@ class Ack(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One completed request of a producer."""
-
     producer: int
     sent_at: float
     ended_at: float
@@ -118,7 +114,6 @@ class Ledger:
         return len(gone)
 
     def acks(self) -> list[Request]:
-        """Return the successful requests, by time."""
         return [request for request in self.requests if request.outcome is Outcome.ACKED]
 
     def longest_gap(self, begin: float, end: float) -> float:

@@ -55,9 +55,7 @@ class Host(NamedTuple):
 class Network(Protocol):
     """Hosts and the connections between them."""
 
-    def add(self, name: str) -> Host:
-        """Add a host that can reach all others."""
-        ...
+    def add(self, name: str) -> Host: ...
 
     def cut(self, sender: str, receiver: str) -> None:
         """Drop packets from one host to another; the other direction is unaffected."""
@@ -75,7 +73,6 @@ class Loopback:
         return Host(name, LOOPBACK, None)
 
     def cut(self, sender: str, receiver: str) -> None:
-        """Raise NoNamespaces."""
         raise NoNamespaces(
             f"cutting {sender} from {receiver} needs network namespaces: run the drills as root"
         )

@@ -102,12 +102,10 @@ class GroupStage(Generic[G]):
 
     @property
     def times(self) -> TimeRules:
-        """Timing rules of the profile of the group."""
         return PROFILES[str(self.group.table["profile"])]
 
     @property
     def lease_server(self) -> LeaseServer:
-        """The API server of a drill that needs one."""
         assert self.lease is not None, 'this drill needs lease="kubernetes"'
         return self.lease
 
@@ -136,7 +134,6 @@ class GroupStage(Generic[G]):
         self.load.rewind()
 
     def note(self, sentence: str) -> None:
-        """Add a sentence to the report."""
         self.observed.notes.append(sentence)
 
     def held_back_s(self, began: float, ended: float, node: str) -> float:
@@ -212,7 +209,6 @@ class GroupStage(Generic[G]):
         return (master, *self.slaves(master))
 
     def slaves(self, master: str) -> list[str]:
-        """Return all other nodes."""
         return [name for name in self.group.names if name != master]
 
     @property
@@ -304,8 +300,6 @@ Stage = GroupStage[Group]
 
 @dataclass(frozen=True, slots=True)
 class Drill(Generic[G]):
-    """A fault and its expected effects."""
-
     number: str
     name: str
     title: str

@@ -29,8 +29,6 @@ UNKNOWN_CODES: Final = frozenset({"ack-timeout", "unreachable", "broken-answer"}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Amount of load and its timeouts."""
-
     producers: int = 4
     consumers: int = 2
     requests_per_s: float = 12.0
@@ -113,7 +111,6 @@ class Workload:
         self._running.clear()
 
     def resume(self) -> None:
-        """Continue sending."""
         self._running.set()
 
     async def quiet(self) -> None:
@@ -281,7 +278,6 @@ class Workload:
 
 
 def _outcome_of(status: int, answer: dict[str, Any]) -> tuple[Outcome, str]:
-    """Classify a response."""
     if status == 200:
         return Outcome.ACKED, ""
     code = str(answer.get("code", status))

@@ -19,8 +19,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Pin(NamedTuple):
-    """One package of the lock."""
-
     lines: list[str]
     """Lines of the lock file: version, hashes, comments."""
     needed_by: frozenset[str]
@@ -93,7 +91,6 @@ def _texts(value: object) -> list[str]:
 
 
 def main(what: list[str]) -> None:
-    """Print the pins."""
     pins = pins_of((ROOT / "requirements.lock").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     for name in needed(pins, wanted(project, what)):

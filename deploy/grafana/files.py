@@ -12,7 +12,6 @@ DIRECTORY: Final = Path(__file__).with_name("dashboards")
 
 
 def texts() -> dict[str, str]:
-    """Return file name → text for every board."""
     return {f"{board.uid}.json": encoded(framed(board, BOARDS)) for board in BOARDS}
 
 

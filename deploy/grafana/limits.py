@@ -8,14 +8,11 @@ from deploy.grafana.panels import RED, Step
 
 
 class Limit(NamedTuple):
-    """The threshold of an alert."""
-
     alert: str
     value: float
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The threshold as a red line."""
         return (Step(self.value, RED),)
 
 

@@ -41,8 +41,6 @@ class Word(NamedTuple):
 
 
 class Link(NamedTuple):
-    """The target of a click on a value."""
-
     title: str
     url: str
 
@@ -141,8 +139,6 @@ class Table(Panel):
 
 
 class Row(NamedTuple):
-    """A heading with lines of panels."""
-
     title: str
     lines: tuple[tuple[Panel, ...], ...]
     heights: tuple[int, ...]
@@ -150,13 +146,10 @@ class Row(NamedTuple):
 
 
 class Board(NamedTuple):
-    """One dashboard."""
-
     uid: str
     title: str
     description: str
     rows: tuple[Row, ...]
 
     def panels(self) -> tuple[Panel, ...]:
-        """Return all panels in reading order."""
         return tuple(panel for row in self.rows for line in row.lines for panel in line)

@@ -40,8 +40,6 @@ _SEPARATORS: Final[Mapping[tuple[str, ...], str]] = {
 
 
 class Query(NamedTuple):
-    """One expression of a panel."""
-
     expr: str
     legend: str = ""
     """A name, or label values as ``{{topic}}``; short, because it is repeated under every graph."""
@@ -74,7 +72,6 @@ def series(expr: str, by: str, word: str = "", *, how: str = "max", given: str =
 def gauge(
     name: str, by: str, word: str = "", *, how: str = "max", where: str = NODE, given: str = ""
 ) -> Query:
-    """Return an aggregate of a gauge by labels."""
     return series(f"{name}{{{where}}}", by, word, how=how, given=given)
 
 

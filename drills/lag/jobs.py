@@ -44,7 +44,6 @@ class Job:
             )
 
     def log_tail(self) -> str:
-        """Return the end of the output."""
         text = self._log.read_text(encoding="utf-8", errors="replace")
         return f"--- {self.name} ({self._log})\n{text[-SAID:]}"
 

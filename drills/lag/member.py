@@ -10,7 +10,6 @@ import tidemark
 
 
 async def read(topic: str, group: str, session_ms: int, urls: Sequence[str]) -> None:
-    """Consume all messages for ever."""
     async with (
         tidemark.connect(list(urls)) as client,
         client.subscribe(topic, group=group, session_ms=session_ms) as messages,

@@ -30,8 +30,6 @@ OPEN_TICKS: Final = 3
 
 
 class Source(NamedTuple):
-    """The source that collect reads."""
-
     name: str
     options: Mapping[str, str]
 
@@ -74,12 +72,10 @@ class Pipeline:
 
     @property
     def report(self) -> Path:
-        """The report as HTML."""
         return self.report_dir / "report.html"
 
     @property
     def facts(self) -> Path:
-        """The report as JSON."""
         return self.report_dir / "report.json"
 
     def start_collect(self) -> None:
@@ -109,7 +105,6 @@ class Pipeline:
         return (until - mark).total_seconds() - OPEN_TICKS * self._times.period_s
 
     def check(self) -> None:
-        """Raise StageFailed if a stream has ended."""
         for job in self._streams:
             job.check()
 

@@ -118,7 +118,6 @@ class StageCluster:
         self.solo.pause("reput")
 
     def check(self) -> None:
-        """Raise StageFailed if a process has ended."""
         try:
             self.pair.check_alive()
             self.solo.check_alive()

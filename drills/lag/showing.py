@@ -48,7 +48,6 @@ class Board:
         return is_news
 
     def line(self) -> Text:
-        """The state in one line, for a log."""
         parts = [
             f"{each.planted.group} {'–' if each.found is None else each.found.facts['status']}"
             for each in self._verdicts
@@ -56,7 +55,6 @@ class Board:
         return Text("  ".join([f"{self._passed_s:4.0f} s", self._doing, *parts]))
 
     def table(self) -> RenderableType:
-        """The state as a renderable for a terminal."""
         # The watch takes most of a run. The steps after it take time too, more on a busy machine,
         # while the clock continues.
         head = Text(f"{self._passed_s:4.0f} s, watching {self._watch_s:.0f} s  {self._doing}")

@@ -78,7 +78,6 @@ class Api:
         self._accounts: dict[str, Account] = {}
 
     async def start(self, address: str, authority: Authority) -> None:
-        """Listen on the port of the API."""
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(authority.server_certificate, authority.server_key)
         await self.server.start(address, PORT, tls)
@@ -87,7 +86,6 @@ class Api:
         await self.server.close()
 
     def new_token(self, account: Account) -> str:
-        """Create a token for a pod of an account."""
         token = secrets.token_urlsafe(48)
         self._accounts[token] = account
         return token

@@ -20,8 +20,6 @@ ANSWER_MAX: Final = 10_240
 
 
 class Reply(NamedTuple):
-    """Result of a probe or hook."""
-
     succeeded: bool
     output: str
 

@@ -155,7 +155,6 @@ class Cluster:
 
     @property
     def stateful_sets(self) -> list[Manifest]:
-        """All applied StatefulSets."""
         return self.objects.of_kind("StatefulSet")
 
     def is_rolled_out(self) -> bool:
@@ -270,7 +269,6 @@ class Cluster:
         self._show()
 
     def _remove_ended(self) -> None:
-        """Remove pods that have ended."""
         for name, life in list(self._lives.items()):
             if life.task.done():
                 del self._lives[name]

@@ -37,15 +37,11 @@ OUTPUT_MAX: Final = 4000
 
 
 class Image(NamedTuple):
-    """The contents of an image."""
-
     trees: Mapping[str, Path]
     """Parts of the project that come from other directories."""
 
 
 class Ended(NamedTuple):
-    """Result of a command."""
-
     status: int | None
     """Exit status; None if the command timed out."""
     output: str

@@ -41,7 +41,6 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
 def check(result: int, what: str) -> None:
-    """Raise OSError if a libc call failed."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

@@ -38,8 +38,6 @@ class Placed(NamedTuple):
 
 
 class ServiceAddress(NamedTuple):
-    """Address of a service of the namespace."""
-
     name: str
     address: str
     ports: tuple[tuple[str, int], ...]

@@ -119,7 +119,6 @@ class PodGroup:
     def events(
         self, since: float, *, reason: str, pod: str = "", container: str = ""
     ) -> list[Event]:
-        """Return the matching events since a time."""
         return [
             event
             for event in self.cluster.events

@@ -37,8 +37,6 @@ GRACE_LEAST_S: Final = 2.0
 
 
 class Event(NamedTuple):
-    """An event of a container."""
-
     at: float
     """Seconds of the monotonic clock."""
     pod: str
@@ -49,8 +47,6 @@ class Event(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The environment of a pod."""
-
     objects: Objects
     services: tuple[ServiceAddress, ...]
     network: int
@@ -65,12 +61,10 @@ class Context(NamedTuple):
 
     @property
     def hosts_file(self) -> Path:
-        """The pod's /etc/hosts."""
         return self.directory / "hosts"
 
     @property
     def claims(self) -> Path:
-        """Directory of the claims of all pods."""
         return self.cluster_directory / "claims"
 
 

@@ -48,8 +48,6 @@ class HttpGet(NamedTuple):
 
 
 class TcpSocket(NamedTuple):
-    """Connect to a port."""
-
     port: int
 
 
@@ -93,8 +91,6 @@ class Mount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container of a pod."""
-
     name: str
     image: str
     command: tuple[str, ...]

@@ -24,8 +24,6 @@ _VERBS: Final = {
 
 
 class Account(NamedTuple):
-    """A service account."""
-
     namespace: str
     name: str
 
@@ -46,8 +44,6 @@ class Account(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A request, for authorization."""
-
     verb: str
     group: str
     """API group; empty for pods."""

@@ -54,7 +54,6 @@ class Wanted:
     on_delete: bool = False
 
     def revision(self, ordinal: int) -> str:
-        """Return the revision of a new pod."""
         return self.current if ordinal < self.partition else self.update
 
 

@@ -38,7 +38,6 @@ class Published(NamedTuple):
 
     @property
     def url(self) -> str:
-        """URL on this machine."""
         return f"http://{LOOPBACK}:{self.listening.getsockname()[1]}"
 
 

@@ -23,8 +23,6 @@ class Claim(NamedTuple):
 
 
 class Source(NamedTuple):
-    """One source of a volume of files."""
-
     kind: str
     """configMap, secret, downwardAPI or serviceAccountToken."""
     spec: Manifest

@@ -58,7 +58,6 @@ class Wiring:
         self._shown = ""
 
     async def serve(self) -> None:
-        """Listen at the addresses of all Services."""
         services = [one for one in self._objects().of_kind("Service") if not is_headless(one)]
         for number, service in enumerate(services[:SERVICES_MAX], 1):
             name, namespace = service["metadata"]["name"], namespace_of(service)
