@@ -15,20 +15,12 @@ from typing import Final, NamedTuple
 
 from bench.harness import Figure, Options, Result, Series, benchmark, interleave
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
+from bench.stores import IMPLEMENTATION, STORED_MS, OpenStore, message, run_of
 from services.reput.config import ReputConfig
 from services.reput.dispatcher import Dispatcher
 from services.reput.follower import SYNC_THREADS
-from shared.files.commit_log import CommitLogAppender, CommitLogReader
-from shared.files.os_disk import OsDisk
-from shared.files.positions import Positions
-from shared.files.recovery import recover
 from shared.files.store_config import StoreConfig
-from shared.files.store_dir import StoreDir
-from shared.runtime.clock import SystemClock
-from tidemark.formats import batch, native, properties
-from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot
-from tidemark.formats.hosts import parse
 from tidemark.formats.runs import Run
 
 UNITS_GOAL: Final = 5e6
@@ -41,9 +33,7 @@ BODY_SIZES: Final = (128, 256, 1024)
 QUEUES: Final = (1, 48, 1000)
 TOPICS: Final = ("orders", "payments", "shipments")
 MESSAGES_AT_ONCE: Final = 4096
-BOOT: Final = (1, 1)
 CHUNK_SIZE: Final = 1 << 20
-HOST: Final = parse("127.0.0.1:10911")
 BASELINE: Final = "memcpy + zlib CRC-32 of the same log"
 REPUT_SLOTS: Final = (
     Slot.DISPATCHED,
@@ -72,56 +62,46 @@ class Log:
 
     def __init__(self, root: Path, shape: Shape, size: int) -> None:
         self.shape = shape
-        config = StoreConfig(index_enabled=shape.keys)
-        self._store = StoreDir(OsDisk(), root, config)
-        self._store.open_or_create()
-        self._positions = Positions.open(self._store.disk, self._store.checkpoint_path)
-        appender = CommitLogAppender(self._store, self._positions, ahead=1)
-        recovered = recover(self._store, self._positions, boot_id=BOOT, now=0)
-        appender.start_at(recovered.end)
+        self.root = root
+        self._store = OpenStore(root, StoreConfig(index_enabled=shape.keys), ahead=1)
+        self._positions, appender = self._store.positions, self._store.appender
         self._sync_helpers = ThreadPoolExecutor(SYNC_THREADS)
         self.records = 0
         while appender.written < size:
             runs, firsts = _batch(shape, self.records)
             appender.prepare_next()
-            appender.append(runs, firsts, 1_700_000_000_000 + self.records)
+            appender.append(runs, firsts, STORED_MS + self.records)
             self.records += len(runs)
         appender.flush()
         self.size = int(appender.written)
         appender.close(clean=True)
-
-    @property
-    def root(self) -> Path:
-        return self._store.root
 
     def dispatch(self, step_size: int, *, unmeasured: int = 0) -> float:
         """Dispatch the log from start to end and sync; return records/s.
 
         unmeasured: bytes at the start that are not measured, including the creation of queues.
         """
-        for directory in (self._store.consume_queues_dir, self._store.index_dir):
+        for directory in (self._store.dir.consume_queues_dir, self._store.dir.index_dir):
             shutil.rmtree(directory)
             directory.mkdir()
         for slot in REPUT_SLOTS:
             self._positions.publish(slot, 0)
         settle()
-        with closing(CommitLogReader(self._store, self._positions)) as log:
-            dispatcher = Dispatcher(
-                self._store, self._positions, log, clock=SystemClock(), boot_id=BOOT
-            )
-            with closing(dispatcher):
-                dispatcher.resume()
-                while dispatcher.position < unmeasured:
-                    dispatcher.step(unmeasured)
-                dispatcher.sync()
-                first = dispatcher.units_count
-                began = time.perf_counter()
-                while dispatcher.step(step_size):
-                    pass
-                self._sync(dispatcher)
-                seconds = time.perf_counter() - began
-                rows = dispatcher.index_entries_count
-                done = dispatcher.units_count, self._positions.get(Slot.DISPATCHED_DURABLE), rows
+        with (
+            closing(self._store.reader()) as log,
+            closing(self._store.dispatcher(log)) as dispatcher,
+        ):
+            while dispatcher.position < unmeasured:
+                dispatcher.step(unmeasured)
+            dispatcher.sync()
+            first = dispatcher.units_count
+            began = time.perf_counter()
+            while dispatcher.step(step_size):
+                pass
+            self._sync(dispatcher)
+            seconds = time.perf_counter() - began
+            rows = dispatcher.index_entries_count
+            done = dispatcher.units_count, self._positions.get(Slot.DISPATCHED_DURABLE), rows
         assert done == (self.records, self.size, 2 * self.records * self.shape.keys), done
         return (self.records - first) / seconds
 
@@ -136,7 +116,7 @@ class Log:
         """Copy the log's bytes out of the mapping and compute their CRC-32; return records/s."""
         settle()
         crc = 0
-        with closing(CommitLogReader(self._store, self._positions)) as log:
+        with closing(self._store.reader()) as log:
             began = time.perf_counter()
             at = log.min_offset
             while at < self.size:
@@ -149,7 +129,7 @@ class Log:
     def close(self) -> None:
         self._sync_helpers.shutdown()
         self._positions.close()
-        shutil.rmtree(self._store.root)
+        shutil.rmtree(self.root)
 
 
 def _batch(shape: Shape, done: int) -> tuple[list[Run], list[int]]:
@@ -158,13 +138,9 @@ def _batch(shape: Shape, done: int) -> tuple[list[Run], list[int]]:
     runs, firsts = [], []
     for number in range(done, done + MESSAGES_AT_ONCE):
         queue = number % shape.queues
-        pairs = {"TAGS": "new"}
-        if shape.keys:
-            pairs |= {"KEYS": f"order-{number}", "UNIQ_KEY": f"7F0000010001{number:020X}"}
-        message = WireMessage(body[: shape.body_size], properties.encode(pairs))
-        topic = TOPICS[queue % len(TOPICS)]
-        entries = batch.encode([message])
-        runs.append(Run(topic, queue // len(TOPICS), entries, 1, HOST, HOST))
+        names = ("TAGS", "KEYS", "UNIQ_KEY") if shape.keys else ("TAGS",)
+        one = message(number, body[: shape.body_size], names)
+        runs.append(run_of([one], TOPICS[queue % len(TOPICS)], queue // len(TOPICS)))
         firsts.append(number // shape.queues)
     return runs, firsts
 
@@ -206,11 +182,10 @@ def main(given: Options) -> Result:
         ),
     ]
     series = [] if given.quick else _series(step_size)
-    implementation = "native" if native.COMPILED else "pure"
     return Result(
         figures,
         f"""services.reput.dispatcher.Dispatcher.step ({step_size:,} bytes at a time,
-        {implementation} implementation)
+        {IMPLEMENTATION} implementation)
         from the first byte of a log of {size >> 20} MiB in the page cache to its end, then its sync
         of all files; one process on one core, time on the clock, sync included. Neighbouring
         records belong to different queues; record CRC on, both CRCs of every record verified.""",

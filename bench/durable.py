@@ -19,6 +19,7 @@ import uvloop
 
 from bench.harness import Figure, Options, Result, Series, benchmark, interleave
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
+from bench.stores import HOST, OpenStore
 from services.broker.config import BrokerConfig
 from services.broker.log.append import Append
 from services.broker.log.flusher import Flusher, Pace
@@ -30,16 +31,12 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.read.long_polls import LongPolls
 from services.broker.state.state_log import StateLog
 from shared.files.commit_log_appender import CommitLogAppender
-from shared.files.os_disk import OsDisk
-from shared.files.positions import Positions
-from shared.files.store_dir import StoreDir
 from shared.metrics.catalogue.log import LOG_GROUP_COMMIT_REQUESTS
 from shared.metrics.registry import Registry
 from shared.runtime import collector
 from shared.runtime.clock import SystemClock
 from tidemark.formats import batch, native, properties
 from tidemark.formats.batch import WireMessage
-from tidemark.formats.hosts import parse
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
@@ -55,7 +52,6 @@ BODY_SIZE: Final = 128
 TIMEOUT_S: Final = 60.0
 WARM_UP_TIMEOUT_S: Final = 120.0
 SIZES: Final = (16, 128, 1024, 4096)
-HOST: Final = parse("127.0.0.1:10911")
 TOPIC: Final = "orders"
 
 
@@ -129,11 +125,8 @@ class Log:
         """warm_up: the broker's setting ``warm_up_files``; the files are ready on return."""
         self._config = BrokerConfig(store_dir=root / "store", warm_up_files=warm_up)
         self._config.store_dir.parent.mkdir(parents=True, exist_ok=True)
-        store = StoreDir(OsDisk(), self._config.store_dir, self._config.store)
-        store.open_or_create()
-        self._positions = Positions.open(store.disk, store.checkpoint_path)
-        self.appender = CommitLogAppender(store, self._positions, warm_up=warm_up)
-        self.appender.start_at(PhysicalOffset(0))
+        store = OpenStore(self._config.store_dir, self._config.store, warm_up=warm_up)
+        self._positions, self.appender = store.positions, store.appender
         self.appender.ensure_next(WARM_UP_TIMEOUT_S)
         self._clock = SystemClock()
 

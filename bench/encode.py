@@ -12,9 +12,8 @@ from typing import Final, TypeVar
 
 from bench.harness import Figure, Options, Result, Series, benchmark, interleave, of_ratios
 from bench.servers import SERVER_CORE, pin_to
-from tidemark.formats import batch, native, properties
-from tidemark.formats.batch import WireMessage
-from tidemark.formats.hosts import parse
+from bench.stores import IMPLEMENTATION, message, run_of
+from tidemark.formats import native
 from tidemark.formats.runs import Run
 
 CRC_OFF_GOAL: Final = 0.6
@@ -30,7 +29,6 @@ BATCHES: Final = 64
 BODY_SIZES: Final = (128, 256, 1024, 4096)
 BATCH_SIZES: Final = (1, 16, 256)
 BASELINE: Final = "memcpy + zlib CRC-32 of the same bytes"
-HOST: Final = parse("127.0.0.1:10911")
 NOW_MS: Final = 1_790_000_000_000
 
 T = TypeVar("T")
@@ -104,16 +102,15 @@ def _copy(view: memoryview, data: bytes, _: int) -> None:
 
 def _run(body_size: int, count: int, first: int, *, named: bool) -> Run:
     pattern = bytes(range(256)) * (body_size // 256 + 2)
-    messages = []
-    for number in range(first, first + count):
-        pairs = {
-            "TAGS": "new",
-            "KEYS": f"order-{number}",
-            "UNIQ_KEY": f"7F0000010001{number:020X}",
-        }
-        body = pattern[number % 256 :][:body_size]
-        messages.append(WireMessage(body, properties.encode(pairs if named else {})))
-    return Run("orders", 3, batch.encode(messages), count, HOST, HOST, NOW_MS)
+    names = ("TAGS", "KEYS", "UNIQ_KEY") if named else ()
+    run = run_of(
+        (
+            message(number, pattern[number % 256 :][:body_size], names)
+            for number in range(first, first + count)
+        ),
+        queue=3,
+    )
+    return run._replace(born_timestamp_ms=NOW_MS)
 
 
 def main(given: Options) -> Result:
@@ -155,10 +152,9 @@ def main(given: Options) -> Result:
         )
         for setting in ("off", "on")
     ]
-    implementation = "native" if native.COMPILED else "pure"
     return Result(
         figures,
-        f"""encode_runs ({implementation}) of one run of 256 messages at a time into a mapping
+        f"""encode_runs ({IMPLEMENTATION}) of one run of 256 messages at a time into a mapping
         of {MAPPING_SIZE >> 20} MiB of anonymous memory, filled again and again, {size >> 20} MiB of
         records per run; {BATCHES} different batches in turn; one core. Each body's CRC is computed,
         and with record CRC on that of the whole record too. The baseline copies the same records'

@@ -15,24 +15,24 @@ from typing import Final
 
 from bench.harness import Options, Result, Series, at_most, benchmark, interleave
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
+from bench.stores import (
+    IMPLEMENTATION,
+    STORED_MS,
+    OpenStore,
+    key_of,
+    message,
+    run_of,
+    unique_id_of,
+)
 from services.broker.read.query import Queries
 from services.reput.config import ReputConfig
-from services.reput.dispatcher import Dispatcher
-from shared.files.commit_log import CommitLogAppender, CommitLogReader
+from shared.files.commit_log import CommitLogAppender
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import HITS_MAX, IndexReader
-from shared.files.os_disk import OsDisk
-from shared.files.positions import Positions
-from shared.files.recovery import recover
 from shared.files.store_config import StoreConfig
-from shared.files.store_dir import StoreDir
 from shared.runtime.clock import SystemClock
-from tidemark.formats import batch, native, properties
-from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot
-from tidemark.formats.hosts import parse
 from tidemark.formats.record import decode
-from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
 P50_GOAL_US: Final = 20.0
@@ -41,17 +41,7 @@ ASKED: Final = 5_000
 TOPIC: Final = "orders"
 BODY: Final = bytes(range(128))
 MESSAGES_AT_ONCE: Final = 1_000
-BOOT: Final = (1, 1)
-HOST: Final = parse("127.0.0.1:10911")
 BASELINE: Final = "dict of key to offset and pread of the same record, not decoded"
-
-
-def key_of(number: int) -> str:
-    return f"order-{number}"
-
-
-def unique_id_of(number: int) -> str:
-    return f"7F0000010001{number:020X}"
 
 
 class Log:
@@ -59,45 +49,38 @@ class Log:
 
     def __init__(self, root: Path, messages: int) -> None:
         self.messages = messages
-        self._store = StoreDir(OsDisk(), root, StoreConfig())
-        self._store.open_or_create()
-        self._positions = Positions.open(self._store.disk, self._store.checkpoint_path)
+        opened = OpenStore(root, StoreConfig(), ahead=1)
+        self._root, self._positions = root, opened.positions
         self._places: dict[str, tuple[int, int]] = {}
         """Index of the baseline: key → physical offset and size."""
-        self._append()
-        self._log = CommitLogReader(self._store, self._positions)
-        self._dispatch()
-        self._index = IndexReader(self._store, self._log)
+        self._append(opened.appender)
+        self._log = opened.reader()
+        with closing(opened.dispatcher(self._log)) as dispatcher:
+            while dispatcher.step(ReputConfig().step_size):
+                pass
+            dispatcher.sync()
+            assert dispatcher.index_entries_count == 2 * self.messages
+        self._index = IndexReader(opened.dir, self._log)
         self._queries = Queries(
             self._log,
-            ConsumeQueues(self._store, self._log),
+            ConsumeQueues(opened.dir, self._log),
             self._index,
             lambda: PhysicalOffset(self._positions.get(Slot.DISPATCHED)),
             lambda _: True,
             SystemClock(),
         )
         self._random = Random(messages)
-        files = sorted(self._store.commit_log_dir.glob("[0-9]*"))
-        self._file_size = self._store.config.commit_log_file_size
+        files = sorted(opened.dir.commit_log_dir.glob("[0-9]*"))
+        self._file_size = opened.dir.config.commit_log_file_size
         self._descriptors = {int(file.name): os.open(file, os.O_RDONLY) for file in files}
 
-    def _append(self) -> None:
-        appender = CommitLogAppender(self._store, self._positions, ahead=1)
+    def _append(self, appender: CommitLogAppender) -> None:
         try:
-            recovered = recover(self._store, self._positions, boot_id=BOOT, now=0)
-            appender.start_at(recovered.end)
             for first in range(0, self.messages, MESSAGES_AT_ONCE):
                 numbers = range(first, first + MESSAGES_AT_ONCE)
-                entries = batch.encode(
-                    WireMessage(
-                        BODY,
-                        properties.encode({"KEYS": key_of(each), "UNIQ_KEY": unique_id_of(each)}),
-                    )
-                    for each in numbers
-                )
-                run = Run(TOPIC, 0, entries, MESSAGES_AT_ONCE, HOST, HOST)
+                run = run_of(message(number, BODY, ("KEYS", "UNIQ_KEY")) for number in numbers)
                 appender.prepare_next()
-                placed = appender.append([run], [first], 1_700_000_000_000 + first)
+                placed = appender.append([run], [first], STORED_MS + first)
                 at = int(placed.start)
                 for number, size in zip(numbers, memoryview(placed.sizes).cast("I"), strict=True):
                     self._places[key_of(number)] = (at, size)
@@ -105,17 +88,6 @@ class Log:
             appender.flush()
         finally:
             appender.close(clean=True)
-
-    def _dispatch(self) -> None:
-        dispatcher = Dispatcher(
-            self._store, self._positions, self._log, clock=SystemClock(), boot_id=BOOT
-        )
-        with closing(dispatcher):
-            dispatcher.resume()
-            while dispatcher.step(ReputConfig().step_size):
-                pass
-            dispatcher.sync()
-            assert dispatcher.index_entries_count == 2 * self.messages
 
     def by_key(self) -> list[int]:
         """Nanoseconds of each of ASKED queries by key."""
@@ -163,7 +135,7 @@ class Log:
         self._index.close()
         self._log.close()
         self._positions.close()
-        shutil.rmtree(self._store.root)
+        shutil.rmtree(self._root)
 
 
 def median_us(measured_ns: Callable[[], list[int]]) -> Callable[[], float]:
@@ -198,10 +170,9 @@ def main(given: Options) -> Result:
         what: [(size, statistics.median(found[f"{name} {size}"])) for size in sizes]
         for name, what in (("key", "by key"), ("id", "by unique id"), ("dict", "dict and pread"))
     }
-    implementation = "native" if native.COMPILED else "pure"
     return Result(
         figures,
-        f"""services.broker.read.query.Queries in this process, {implementation} implementation,
+        f"""services.broker.read.query.Queries in this process, {IMPLEMENTATION} implementation,
         no HTTP: {ASKED:,} keys of
         one hit each per run, chosen at random from the whole log; 128 B bodies, one key and one
         unique id per message, so two index entries; default index geometry; everything in the page

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from bench.durable import Log, LoneGround
+from bench.stores import HOST
 from services.broker.api.components import Components
 from services.broker.api.connections import ApiServer
 from services.broker.api.gate import Gate
@@ -34,9 +35,7 @@ from shared.metrics.registry import Registry
 from shared.runtime.connections import Bounds
 from shared.runtime.health import Health
 from shared.state.values import TopicConfig
-from tidemark.formats.hosts import parse
 
-HOST: Final = parse("127.0.0.1:10911")
 QUEUES: Final = 4
 
 

@@ -13,17 +13,11 @@ from typing import Final, NamedTuple
 
 from bench.harness import Figure, Options, Result, at_most, benchmark, interleave
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
+from bench.stores import IMPLEMENTATION, STORED_MS, OpenStore, message, run_of
 from shared.files.commit_log import CommitLogAppender
-from shared.files.os_disk import OsDisk
-from shared.files.positions import Positions
 from shared.files.store_config import StoreConfig
-from shared.files.store_dir import StoreDir
 from tidemark.errors import FileNotReady
-from tidemark.formats import batch, native, properties
-from tidemark.formats.batch import WireMessage
-from tidemark.formats.hosts import parse
 from tidemark.formats.runs import Run
-from tidemark.offsets import PhysicalOffset
 
 FILE_SIZE: Final = 64 << 20
 POOL_SIZE: Final = 16 << 20
@@ -34,7 +28,6 @@ FLUSH_SIZE: Final = 1 << 20
 FILLED_FILES: Final = 6
 QUICK: Final = 10
 """A quick run has this many times fewer steps."""
-HOST: Final = parse("127.0.0.1:10911")
 
 
 class Way(NamedTuple):
@@ -61,17 +54,12 @@ class Trial:
     def __init__(self, way: Way, *, background: bool = False) -> None:
         """background: a thread creates files ahead, as in a broker; else they are created first."""
         self._root = work_dir("write-pool")
-        store = StoreDir(OsDisk(), self._root, StoreConfig(commit_log_file_size=FILE_SIZE))
-        store.open_or_create()
-        self._positions = Positions.open(store.disk, store.checkpoint_path)
-        self.appender = CommitLogAppender(
-            store,
-            self._positions,
-            ahead=2 if background else 1,
-            background=background,
-            **way._asdict(),
+        config = StoreConfig(commit_log_file_size=FILE_SIZE)
+        ahead = 2 if background else 1
+        self._store = OpenStore(
+            self._root, config, ahead=ahead, background=background, **way._asdict()
         )
-        self.appender.start_at(PhysicalOffset(0))
+        self.appender = self._store.appender
         self._number = 0
         self.append(one_message())
         self.appender.flush()
@@ -84,10 +72,10 @@ class Trial:
     def append(self, run: Run) -> None:
         """Append a run; wait for the next file if necessary."""
         try:
-            self.appender.append([run], [self._number], 1_700_000_000_000)
+            self.appender.append([run], [self._number], STORED_MS)
         except FileNotReady:
             self.appender.ensure_next()
-            self.appender.append([run], [self._number], 1_700_000_000_000)
+            self.appender.append([run], [self._number], STORED_MS)
         self._number += run.message_count
 
     def drop_cache(self) -> None:
@@ -100,22 +88,18 @@ class Trial:
 
     def close(self) -> None:
         self.appender.close(clean=True)
-        self._positions.close()
+        self._store.positions.close()
         shutil.rmtree(self._root)
 
 
 def one_message() -> Run:
     """Build a message of 128 bytes with tags, one key and a unique id."""
-    pairs = {"TAGS": "new", "KEYS": "order-1", "UNIQ_KEY": "7F0000010001" + "0" * 20}
-    entry = WireMessage(bytes(128), properties.encode(pairs))
-    return Run("orders", 0, batch.encode([entry]), 1, HOST, HOST)
+    return run_of([message(1, bytes(128), ("TAGS", "KEYS", "UNIQ_KEY"))])
 
 
 def one_batch() -> Run:
     """Build 256 messages of 256 bytes with unique ids."""
-    encoded = properties.encode({"UNIQ_KEY": "7F0000010001" + "0" * 20})
-    entries = batch.encode([WireMessage(bytes(256), encoded)] * 256)
-    return Run("orders", 0, entries, 256, HOST, HOST)
+    return run_of([message(1, bytes(256), ["UNIQ_KEY"])] * 256)
 
 
 class Load(NamedTuple):
@@ -234,10 +218,9 @@ def main(given: Options) -> Result:
     for name in FILLED_WAYS[1:]:
         key, plain = f"{FILLING}: {name}", f"{FILLING}: {PLAIN}"
         figures.append(Figure(key, "MB/s", found[key], None, PLAIN, found[plain]))
-    implementation = "native" if native.COMPILED else "pure"
     return Result(
         figures,
-        f"""CommitLogAppender in this process, one thread, {implementation} implementation, no HTTP;
+        f"""CommitLogAppender in this process, one thread, {IMPLEMENTATION} implementation, no HTTP;
         every run in a new
         store of 64 MiB log files, reserved and, where it says so, warmed up and locked before the
         clock starts; pool of 16 MiB. 128 B messages carry tags, one key and a unique id (300 B
