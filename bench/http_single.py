@@ -10,7 +10,7 @@ import msgpack
 
 from bench.harness import Figure, Options, Result, Series, benchmark, interleave
 from bench.load import Shape, produce, send
-from bench.servers import Node, bench_server, pin_to_load_core, settle
+from bench.servers import Node, peer, pin_to_load_core, settle
 
 CONNECTIONS: Final = 32
 BODY_SIZE: Final = 256
@@ -40,7 +40,7 @@ def main(given: Options) -> Result:
 
     with ExitStack() as running:
         node = running.enter_context(Node())
-        bare = running.enter_context(bench_server("bare_http", str(answer_size())))
+        bare = running.enter_context(peer("bare_http", str(answer_size())))
         node.make_topic(TOPIC, 4)
 
         def to_broker(ack: str, body_size: int = BODY_SIZE) -> float:

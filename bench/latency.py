@@ -21,7 +21,7 @@ import msgpack
 
 from bench.exchange import LoadFailed
 from bench.harness import Options, Result, Series, at_most, benchmark, interleave
-from bench.servers import Compared, Node, bench_server, pin_to_load_core, settle, work_dir
+from bench.servers import Compared, Node, peer, pin_to_load_core, settle, work_dir
 
 RATE: Final = 1000
 """Messages per second at even intervals."""
@@ -248,7 +248,7 @@ def main(given: Options) -> Result:
     waited = 0
     with ExitStack() as running:
         node = running.enter_context(Node())
-        echo = running.enter_context(bench_server("echo"))
+        echo = running.enter_context(peer("echo"))
         node.make_topic(TOPIC, 1)
 
         def run(seconds: float, body_size: int) -> Percentiles:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import tidemark
 from bench.harness import Figure, Options, Result, Series, benchmark, interleave
 from bench.load import Shape, produce
-from bench.servers import Compared, Node, bench_server, pin_to_load_core
+from bench.servers import Compared, Node, peer, pin_to_load_core
 from tidemark.formats import native
 
 CONNECTIONS: Final = 4
@@ -41,7 +41,7 @@ def canned_server(answer: bytes, directory: Path) -> Compared:
     """Return a server that sends one answer of the broker repeatedly."""
     path = directory / f"answer-{len(answer)}"
     path.write_bytes(answer)
-    return bench_server("canned", str(path))
+    return peer("canned", str(path))
 
 
 class Puller:

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Final, Self
 
 from bench.harness import WORK_DIR
 from drills.node_group import ask
-from drills.positions import slot as read_slot
+from drills.node_group import slot as read_slot
 from shared.runtime.parent_death import kill_with_parent
 from tidemark.formats.checkpoint import Slot
 from tidemark.testing.child import ChildProcess
@@ -299,11 +299,10 @@ def nats_server() -> Compared:
     )
 
 
-def bench_server(module: str, *arguments: str) -> Compared:
-    """Return a module of this package as a server: ``python -m bench.MODULE PORT ARGUMENTS``."""
-    return Compared(
-        module, lambda s: [sys.executable, "-m", f"bench.{module}", str(s.port), *arguments]
-    )
+def peer(name: str, *arguments: str) -> Compared:
+    """Return a server of ``peers``."""
+    start = [sys.executable, "-m", "bench.peers", name]
+    return Compared(name, lambda server: [*start, str(server.port), *arguments])
 
 
 def version_of(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 
 from drills.checker import Verdict, judge
 from drills.log_reading import first_difference, queue_table, read_log
-from drills.positions import slot
+from drills.node_group import slot
 from drills.stage import DrillFailed, G, GroupStage
 from drills.workload import TOPIC
 from tidemark.formats.checkpoint import Slot

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from shared.cluster.local_group import Addresses, cluster_table
+from tidemark.formats.checkpoint import SLOT_SIZE, Slot
 from tidemark.testing.child import NodeFailed
 from tidemark.testing.node import GROUP_ROLES, LINES_SHOWN, NodeProcesses
 from tidemark.testing.ports import free_ports
@@ -248,3 +249,13 @@ async def ask_async(
 ) -> tuple[int, dict[str, Any]]:
     """Do the same as ``ask`` without blocking the event loop."""
     return await asyncio.to_thread(ask, url, method, body, timeout_s=timeout_s, headers=headers)
+
+
+def slot(store_dir: Path, which: Slot) -> int:
+    """Return a value of a node's checkpoint page, without its services; 0 if there is no page."""
+    try:
+        with (store_dir / "checkpoint").open("rb") as file:
+            file.seek(which * SLOT_SIZE)
+            return int.from_bytes(file.read(SLOT_SIZE), "little")
+    except FileNotFoundError:
+        return 0

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from drills.faults import Fault
-from drills.positions import slot
+from drills.node_group import slot
+from drills.sends import grow_tail, make_topic
 from drills.small_disks import fill
 from drills.stage import Needs, Stage, drill
-from drills.tails import grow_tail, make_topic
 from tidemark.formats.checkpoint import Slot
 
 MIB: Final = 1 << 20

@@ -11,7 +11,7 @@ from typing import Final
 
 from drills.group import DrillNode
 from drills.hostile_peer import HostilePeer
-from drills.positions import slot
+from drills.node_group import slot
 from drills.stage import Needs, Stage, drill
 from services.ha.wire import payloads
 from services.ha.wire.frames import BadFrame, Frame, FrameType, encode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from drills.positions import slot
+from drills.node_group import slot
+from drills.sends import grow_tail, make_topic
 from drills.stage import Needs, Stage, drill
-from drills.tails import grow_tail, make_topic
 from tidemark.formats.checkpoint import Slot
 
 MIB: Final = 1 << 20

@@ -10,7 +10,7 @@ from typing import Final
 from drills.lease_server import HOST as LEASE
 from drills.ledger import Outcome
 from drills.namespaces import cut_apart
-from drills.patient import patient_sends
+from drills.sends import patient_sends
 from drills.stage import Needs, Stage, drill
 
 THREE_APART: Final = Needs(nodes=3, cuts=True)

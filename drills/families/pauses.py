@@ -9,8 +9,8 @@ from collections import Counter
 from typing import Final
 
 from drills.faults import Fault
-from drills.patient import patient_send, patient_sends
-from drills.positions import slot
+from drills.node_group import slot
+from drills.sends import patient_send, patient_sends
 from drills.stage import Needs, Stage, drill
 from tidemark.formats.checkpoint import Slot
 

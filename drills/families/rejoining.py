@@ -6,8 +6,8 @@ import time
 from typing import Final
 
 from drills.namespaces import cut_apart
+from drills.sends import grow_tail, make_topic
 from drills.stage import Needs, Stage, drill
-from drills.tails import grow_tail, make_topic
 
 MIB: Final = 1 << 20
 TAIL_SIZE: Final = 100 * MIB

@@ -8,8 +8,8 @@ from typing import Final
 
 from drills.faults import Fault
 from drills.namespaces import cut_apart
+from drills.sends import grow_tail, make_topic
 from drills.stage import Needs, Stage, drill
-from drills.tails import grow_tail, make_topic
 
 MIB: Final = 1 << 20
 PROMOTION_STEPS: Final = (2, 4, 5, 6, 7, 8, 9, 10)

@@ -1,8 +1,8 @@
 """Run the manifests of ``deploy/k8s`` without a cluster, by emulating nodes, scheduler and kubelet.
 
-``kustomize`` renders an overlay, and ``objects`` holds the result. These modules are pure:
-``plans`` turns a template into a pod and ``environment`` into its variables; ``probes``,
-``backoff`` and ``rollout`` decide like the kubelet and the StatefulSet controller; ``rbac`` and
+``starting`` renders an overlay, and ``objects`` holds the result. These modules are pure:
+``plans`` turns a template into a pod and ``environment`` into its variables; ``probes``
+and ``rollout`` decide like the kubelet and the StatefulSet controller; ``rbac`` and
 ``policies`` evaluate permissions. Their shells are ``enter`` (turns a process into a container),
 ``volumes``, ``containers``, ``kubelet``, ``services``, ``wiring``, ``api`` and, on top,
 ``cluster``. The drills are in ``families``; ``drilling`` runs and judges them.

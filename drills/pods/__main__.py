@@ -23,13 +23,13 @@ from drills.pods.drilling import PodRunner, with_short_liveness
 from drills.pods.families import DRILLS
 from drills.pods.group import PROFILE, PodGroup
 from drills.pods.kubelet import Event
-from drills.pods.kustomize import render
 from drills.pods.objects import BadManifest, Objects
 from drills.pods.plans import NOT_DONE
 from drills.pods.starting import (
     Published,
     new_network,
     publish,
+    render,
     what_is_missing,
     with_secrets,
 )

@@ -2,7 +2,7 @@
 
 One process contains the API server, the StatefulSet controller, the kubelets and the Services. Each
 pod is a network namespace with a new address, so that a recreated pod has moved. The step before is
-``kustomize``; the step after is ``drilling`` or an interactive ``python -m drills.pods``.
+``starting``; the step after is ``drilling`` or an interactive ``python -m drills.pods``.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from drills.pods.objects import BadManifest, Manifest, Objects, namespace_of, quantity
-from drills.pods.plans import Container, PodPlan
-from drills.pods.volume_plans import content_of
+from drills.pods.plans import Container, PodPlan, content_of
 
 IMAGE: Final[Mapping[str, str]] = {
     "PATH": "/opt/tidemark/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

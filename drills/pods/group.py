@@ -18,11 +18,21 @@ from drills.pods.cluster import Cluster
 from drills.pods.kubelet import Event, RunningPod
 from drills.pods.objects import Manifest, changed
 from drills.pods.wiring import API_HOST
+from shared.cluster.time_rules import PROFILES
 
 STORE: Final = "/var/lib/tidemark/store"
 POLL_S: Final = 0.05
 ASK_S: Final = 3.0
 PROFILE: Final = "default"
+TIMES: Final = PROFILES[PROFILE]
+ELECTED_S: Final = TIMES.lease_ms / 1000 + 5.0
+"""Limit of an election: a lease expires, and another node is elected."""
+PLANNED_S: Final = 2.0
+"""Limit of a planned switchover."""
+LOST_SLAVE_S: Final = TIMES.link_dead_ms / 1000 + PLANNED_S
+"""Limit after the loss of a slave, which leaves the in-sync set after this time of silence."""
+READY_S: Final = 180.0
+"""Timeout of a pod's start."""
 
 
 class PodNode(NamedTuple):

@@ -1,7 +1,7 @@
 """One pod on its node: start, probe, restart and stop containers according to the manifest.
 
 The step before is ``cluster``, which gave the pod an address and a network. The rules are pure
-(``probes``, ``backoff``); this module executes probes and commands. Every action is recorded as an
+(``probes``); this module executes probes and commands. Every action is recorded as an
 ``Event`` with the kubelet's reason, so that a drill can count restarts caused by probes.
 """
 
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from drills.pods.asking import ask
-from drills.pods.backoff import Backoff
 from drills.pods.containers import ContainerProcess, Image, start_container
 from drills.pods.environment import (
     Placed,
@@ -26,9 +25,8 @@ from drills.pods.environment import (
     variables,
 )
 from drills.pods.objects import BadManifest, Objects
-from drills.pods.plans import Container, Handler, PodPlan, Probe, Sleep
-from drills.pods.probes import Kind, Probes
-from drills.pods.volume_plans import Files
+from drills.pods.plans import Container, Files, Handler, PodPlan, Probe, Sleep
+from drills.pods.probes import Backoff, Kind, Probes
 from drills.pods.volumes import ACCOUNT_PLACE, ACCOUNT_VOLUME, Volumes
 
 TICK_S: Final = 0.05

@@ -1,4 +1,4 @@
-"""State of a container's probes: started, ready, or to be killed. Pure.
+"""State of a container's probes (started, ready, or to be killed), and its backoff. Pure.
 
 The rules are those of the kubelet: one timer per probe, thresholds of consecutive results, liveness
 and readiness start after the startup probe succeeded, and a probe that caused a kill pauses until
@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from drills.pods.plans import Container, Probe
+
+FIRST_S: Final = 10.0
+LONGEST_S: Final = 300.0
+FORGOTTEN_S: Final = 600.0
 
 
 class Kind(StrEnum):
@@ -112,3 +116,29 @@ class Probes:
             watch.held = True
             watch.in_a_row = 0
         return Judgement(unhealthy=True, kill=kill)
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Restart backoff of one container of one pod; times are seconds of one monotonic clock.
+
+    The first restart is immediate, the next after 10 s, and the delay doubles each time up to five
+    minutes. After a run of ten minutes the delay is reset.
+    """
+
+    _wait_s: float = 0.0
+    _ended_at: float = 0.0
+
+    def ended(self, *, started_at: float, now: float) -> float:
+        """Record the end of a run; return when the next one may start."""
+        if now - started_at > FORGOTTEN_S:
+            self._wait_s = 0.0
+        at = now + self._wait_s
+        self._wait_s = min(max(FIRST_S, self._wait_s * 2), LONGEST_S)
+        self._ended_at = now
+        return at
+
+    @property
+    def wait_s(self) -> float:
+        """Delay of the restart after the next end."""
+        return self._wait_s

@@ -1,4 +1,4 @@
-"""Check the requirements of pods, and prepare this process for them.
+"""Check the requirements of pods, render an overlay, and prepare this process for them.
 
 Rendering and the published sockets come first, because they use this machine's network; then the
 process moves to its own network namespace.
@@ -11,17 +11,21 @@ import os
 import secrets
 import shutil
 import socket
+import subprocess
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from drills.namespaces import LOOPBACK, Namespaces, NoNamespaces
 from drills.pods.api import NoTool
-from drills.pods.kustomize import MISSING
-from drills.pods.objects import Objects, namespace_of
+from drills.pods.objects import BadManifest, Manifest, Objects, namespace_of
 from drills.pods.services import is_headless
 
 SECRET_KEY: Final = "secret"
 """Key that services expect in a Secret that is mounted as a whole."""
+MISSING: Final = (
+    "kubectl is not installed, or older than 1.21: it renders the manifests "
+    "(https://kubernetes.io/docs/tasks/tools/)"
+)
 NEEDED: Final = {
     "kubectl": MISSING,
     "ip": "`ip` is not installed: apt-get install iproute2",
@@ -39,6 +43,28 @@ class Published(NamedTuple):
     @property
     def url(self) -> str:
         return f"http://{LOOPBACK}:{self.listening.getsockname()[1]}"
+
+
+def render(directory: Path) -> Objects:
+    """Return the objects of an overlay. Raises NoTool, BadManifest."""
+    if shutil.which("kubectl") is None:
+        raise NoTool(MISSING)
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(directory)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BadManifest(f"{directory} cannot be rendered: {done.stderr.strip()}")
+    return Objects(parse(done.stdout))
+
+
+def parse(text: str) -> list[Manifest]:
+    """Return the documents of a YAML stream. Raises NoTool."""
+    try:
+        import yaml
+    except ImportError:
+        raise NoTool("PyYAML is not installed: pip install PyYAML") from None
+    found: list[dict[str, Any]] = [one for one in yaml.safe_load_all(text) if one]
+    return list(found)
 
 
 def what_is_missing() -> str:

@@ -18,8 +18,7 @@ from typing import Final
 
 from drills.pods.environment import Placed, field_value
 from drills.pods.objects import BadManifest, Manifest, Objects, quantity
-from drills.pods.plans import PodPlan
-from drills.pods.volume_plans import Claim, EmptyDir, Files, Source, Volume, content_of
+from drills.pods.plans import Claim, EmptyDir, Files, PodPlan, Source, Volume, content_of
 
 ACCOUNT_PLACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 ACCOUNT_VOLUME: Final = "kube-api-access"

@@ -17,8 +17,7 @@ import pytest
 from deploy.lint.rendering import copied
 from drills.pods.cluster import Cluster
 from drills.pods.group import PodGroup
-from drills.pods.kustomize import render
-from drills.pods.starting import new_network, what_is_missing
+from drills.pods.starting import new_network, render, what_is_missing
 from tests.support.page_commands import commands
 
 pytestmark = [pytest.mark.xdist_group("pods"), pytest.mark.timeout(600)]

@@ -11,8 +11,7 @@ from typing import Final
 
 from drills.pods.drilling import PodStage
 from drills.pods.families import crashes, planned, probing, strangers
-from drills.pods.families.limits import ELECTED_S, LOST_SLAVE_S, PLANNED_S
-from drills.pods.group import PodGroup
+from drills.pods.group import ELECTED_S, LOST_SLAVE_S, PLANNED_S, PodGroup
 from drills.stage import Drill
 
 

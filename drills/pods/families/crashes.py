@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from drills.pods.drilling import PodStage
-from drills.pods.families.limits import ELECTED_S, READY_S
+from drills.pods.group import ELECTED_S, READY_S
 
 
 async def pod_kill(stage: PodStage) -> None:

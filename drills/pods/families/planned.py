@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from drills.pods.drilling import NEXT_IMAGE, NEXT_VERSION, PodStage
-from drills.pods.families.limits import READY_S
+from drills.pods.group import READY_S
 
 HANDED_OVER_S: Final = 20.0
 VERSION: Final = re.compile(r'tidemark_node_info\{[^}]*version="([^"]+)"')

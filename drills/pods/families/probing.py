@@ -11,7 +11,7 @@ from typing import Final
 import aiohttp
 
 from drills.pods.drilling import PodStage
-from drills.pods.families.limits import READY_S
+from drills.pods.group import READY_S
 from drills.pods.kubelet import RunningContainer
 from drills.pods.plans import HttpGet, PodPlan
 

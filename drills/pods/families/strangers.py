@@ -9,9 +9,9 @@ import time
 from typing import Any
 
 from drills.pods.drilling import PodStage
-from drills.pods.families.limits import READY_S
+from drills.pods.group import READY_S
 from drills.pods.objects import BadManifest
-from drills.pods.volume_plans import content_of
+from drills.pods.plans import content_of
 
 
 async def wrong_secret(stage: PodStage) -> None:

@@ -5,8 +5,8 @@ from fractions import Fraction
 import pytest
 
 from drills.pods.objects import BadManifest, Objects, quantity, revision_of, selects
+from drills.pods.plans import content_of
 from drills.pods.starting import with_secrets
-from drills.pods.volume_plans import content_of
 from tests.unit.drills.pods import manifests
 
 

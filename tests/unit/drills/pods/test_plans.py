@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from drills.pods.objects import BadManifest
-from drills.pods.plans import Exec, HttpGet, Probe, plan_pod
-from drills.pods.volume_plans import Claim, EmptyDir, Files
+from drills.pods.plans import Claim, EmptyDir, Exec, Files, HttpGet, Probe, plan_pod
 from tests.unit.drills.pods import manifests
 
 

@@ -1,7 +1,9 @@
-"""Senders that wait for the response of one node without a short timeout, whatever its role.
+"""Sends of the drills themselves, to one node.
 
-The workload gives up a request and goes on to the next master, so it would miss late responses that
-an old master still has in its buffers. These senders receive them.
+Patient sends wait for the response without a short timeout, whatever the role of the node: the
+workload gives up a request and goes on to the next master, so it would miss late responses that an
+old master still has in its buffers. Tails are appended to the log of a cut-off master at the ack
+level ``memory``, so no other node receives them. All may be lost, and the checker expects none.
 """
 
 from __future__ import annotations
@@ -15,12 +17,23 @@ import msgpack
 
 from drills.calls import HEADERS
 from drills.ledger import Ack, Outcome, Request
-from drills.stage import Stage
+from drills.node_group import ask_async, slot
+from drills.stage import DrillFailed, Stage
 from drills.workload import TOPIC
+from tidemark.formats.checkpoint import Slot
 
 ANSWER_TIMEOUT_S: Final = 60.0
 SEND_TIMEOUT_MS: Final = 30_000
 FIRST_PRODUCER: Final = 100
+TAIL_TOPIC: Final = "tail"
+TAIL: Final = {
+    "messages": [{"body_text": "t" * (64 << 10)}] * 16,
+    "ack": "memory",
+    "timeout_ms": 1000,
+}
+TAIL_TIMEOUT_S: Final = 3.0
+MAKE_TIMEOUT_S: Final = 40.0
+GIVE_UP_S: Final = 60.0
 
 
 def patient_sends(stage: Stage, name: str, count: int) -> list[asyncio.Task[Outcome]]:
@@ -68,3 +81,29 @@ async def patient_send(stage: Stage, name: str, key: str) -> Outcome:
     if outcome is Outcome.ACKED:
         stage.ledger.record_ack(key, Ack.of(answer, 0, request))
     return outcome
+
+
+async def make_topic(stage: Stage) -> None:
+    """Create the topic of tails on the current master."""
+    url = _tail_url(stage, await stage.master())
+    status, answer = await ask_async(url, "PUT", {"queues": 1}, timeout_s=MAKE_TIMEOUT_S)
+    if status not in (200, 201):
+        raise DrillFailed(f"the topic {TAIL_TOPIC} cannot be made: {status} {answer}")
+
+
+async def grow_tail(stage: Stage, name: str, size: int) -> int:
+    """Append at least size bytes at a node that is cut off; return the number of bytes appended."""
+    store_dir, url = stage.group.nodes[name].store_dir, _tail_url(stage, name) + "/messages"
+    began, deadline = slot(store_dir, Slot.WRITTEN), time.monotonic() + GIVE_UP_S
+    while (grown := slot(store_dir, Slot.WRITTEN) - began) < size:
+        status, answer = await ask_async(url, "POST", TAIL, timeout_s=TAIL_TIMEOUT_S)
+        if status != 200 or time.monotonic() > deadline:
+            raise DrillFailed(
+                f"{name} took {grown} bytes of a tail of {size} and answered {status} "
+                f"{str(answer)[:300]}"
+            )
+    return grown
+
+
+def _tail_url(stage: Stage, name: str) -> str:
+    return f"{stage.group.nodes[name].api_url}/v1/topics/{TAIL_TOPIC}"
