@@ -10,103 +10,69 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 API_VERSIONS: Final = frozenset({"monitoring.coreos.com/v1", "sparkoperator.k8s.io/v1beta2"})
-_RELABELING: Final = {
-    "sourceLabels": list,
-    "separator": str,
-    "targetLabel": str,
-    "regex": str,
-    "replacement": str,
-    "action": str,
-}
+
+
+def _shape(kind: type, names: str) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), kind)
+
+
 _CONFINED: Final = {
-    "allowPrivilegeEscalation": bool,
-    "readOnlyRootFilesystem": bool,
+    **_shape(bool, "allowPrivilegeEscalation readOnlyRootFilesystem"),
     "capabilities": {"drop": list},
 }
 _SPARK_POD: Final = {
     "cores": int,
-    "coreRequest": str,
-    "memory": str,
-    "memoryOverhead": str,
-    "serviceAccount": str,
+    **_shape(str, "coreRequest memory memoryOverhead serviceAccount"),
     "labels": dict,
     "podSecurityContext": {
         "runAsNonRoot": bool,
-        "runAsUser": int,
-        "runAsGroup": int,
-        "fsGroup": int,
+        **_shape(int, "runAsUser runAsGroup fsGroup"),
         "fsGroupChangePolicy": str,
         "seccompProfile": {"type": str},
     },
     "securityContext": _CONFINED,
     "volumeMounts": [{"name": str, "mountPath": str, "readOnly": bool}],
 }
+_RETRIES: Final = (
+    "onFailureRetries onFailureRetryInterval onSubmissionFailureRetries "
+    "onSubmissionFailureRetryInterval"
+)
 _SPARK: Final = {
-    "type": str,
-    "pythonVersion": str,
-    "mode": str,
-    "image": str,
-    "imagePullPolicy": str,
-    "sparkVersion": str,
-    "mainApplicationFile": str,
+    **_shape(str, "type pythonVersion mode image imagePullPolicy sparkVersion mainApplicationFile"),
     "arguments": list,
-    "restartPolicy": {
-        "type": str,
-        "onFailureRetries": int,
-        "onFailureRetryInterval": int,
-        "onSubmissionFailureRetries": int,
-        "onSubmissionFailureRetryInterval": int,
-    },
+    "restartPolicy": {"type": str, **_shape(int, _RETRIES)},
     "timeToLiveSeconds": int,
-    "dynamicAllocation": {"enabled": bool, "initialExecutors": int, "maxExecutors": int},
+    "dynamicAllocation": {"enabled": bool, **_shape(int, "initialExecutors maxExecutors")},
     "sparkConf": dict,
     "volumes": list,
     "driver": _SPARK_POD,
     "executor": {**_SPARK_POD, "instances": int},
+}
+_ENDPOINT: Final = {
+    **_shape(str, "port path interval scrapeTimeout"),
+    "honorLabels": bool,
+    "relabelings": [
+        {"sourceLabels": list, **_shape(str, "separator targetLabel regex replacement action")}
+    ],
+}
+_RULE: Final = {
+    **_shape(str, "alert record expr for keep_firing_for"),
+    **_shape(dict, "labels annotations"),
 }
 _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "PodMonitor": {
         "selector": {"matchLabels": dict},
         "sampleLimit": int,
         "podTargetLabels": list,
-        "podMetricsEndpoints": [
-            {
-                "port": str,
-                "path": str,
-                "interval": str,
-                "scrapeTimeout": str,
-                "honorLabels": bool,
-                "relabelings": [_RELABELING],
-            }
-        ],
+        "podMetricsEndpoints": [_ENDPOINT],
     },
     "SparkApplication": _SPARK,
     "ScheduledSparkApplication": {
-        "schedule": str,
-        "concurrencyPolicy": str,
-        "successfulRunHistoryLimit": int,
-        "failedRunHistoryLimit": int,
+        **_shape(str, "schedule concurrencyPolicy"),
+        **_shape(int, "successfulRunHistoryLimit failedRunHistoryLimit"),
         "template": _SPARK,
     },
-    "PrometheusRule": {
-        "groups": [
-            {
-                "name": str,
-                "interval": str,
-                "rules": [
-                    {
-                        "alert": str,
-                        "record": str,
-                        "expr": str,
-                        "for": str,
-                        "keep_firing_for": str,
-                        "labels": dict,
-                        "annotations": dict,
-                    }
-                ],
-            }
-        ],
-    },
+    "PrometheusRule": {"groups": [{"name": str, "interval": str, "rules": [_RULE]}]},
 }
 
 

@@ -80,11 +80,13 @@ class Pipeline:
 
     def start_collect(self) -> None:
         """Start the stream that writes samples to tables."""
-        self._streams.append(self._job("collect", *self._collect()))
+        options = (f"{name}={value}" for name, value in self._source.options.items())
+        words = [word for option in options for word in ("--option", option)]
+        self._start("collect", "--source", self._source.name, *words, "--buckets", str(BUCKETS))
 
     def start_evaluate(self) -> None:
         """Start the stream that evaluates tables; needs tables from ``collect``."""
-        self._streams.append(self._job("evaluate", *self._evaluate()))
+        self._start("evaluate", "--scaled", "--closing", "data")
 
     @property
     def has_samples(self) -> bool:
@@ -116,12 +118,12 @@ class Pipeline:
 
     def finish(self, meanwhile: Callable[[str], None]) -> None:
         """Run the final jobs. meanwhile: called repeatedly with the current job."""
-        jobs: tuple[tuple[str, Sequence[str]], ...] = (
-            ("rollup", self._batch()),
-            ("forecast", self._batch()),
-            ("report", ("--tables", str(self.tables), "--out", str(self.report_dir))),
-        )
-        for number, (name, arguments) in enumerate(jobs, 1):
+        jobs: dict[str, Sequence[str]] = {
+            "rollup": LOCAL,
+            "forecast": LOCAL,
+            "report": ("--out", str(self.report_dir)),
+        }
+        for number, (name, arguments) in enumerate(jobs.items(), 1):
             doing = f"{name}, job {number} of {len(jobs)}"
             job = self._job(name, *arguments)
             try:
@@ -134,30 +136,11 @@ class Pipeline:
             job.close()
         self._streams.clear()
 
-    def _job(self, name: str, *arguments: str) -> Job:
-        return Job(name, [name, *arguments], self._logs)
-
-    def _collect(self) -> list[str]:
-        options = [f"{name}={value}" for name, value in self._source.options.items()]
-        return [
-            *self._stream("collect"),
-            *("--source", self._source.name),
-            *(word for option in options for word in ("--option", option)),
-            *("--buckets", str(BUCKETS)),
-        ]
-
-    def _evaluate(self) -> list[str]:
-        return [*self._stream("evaluate"), "--scaled", "--closing", "data"]
-
-    def _stream(self, name: str) -> list[str]:
+    def _start(self, name: str, *more: str) -> None:
         period = f"{self._times.period_s:g}"
-        return [
-            *("--tables", str(self.tables)),
-            *("--checkpoint", str(self._checkpoints / name)),
-            *("--period", period),
-            *("--trigger", period),
-            *LOCAL,
-        ]
+        checkpoint = str(self._checkpoints / name)
+        times = ("--checkpoint", checkpoint, "--period", period, "--trigger", period)
+        self._streams.append(self._job(name, *times, *LOCAL, *more))
 
-    def _batch(self) -> list[str]:
-        return ["--tables", str(self.tables), *LOCAL]
+    def _job(self, name: str, *arguments: str) -> Job:
+        return Job(name, [name, "--tables", str(self.tables), *arguments], self._logs)
