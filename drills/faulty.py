@@ -40,7 +40,7 @@ PUBLISHED: Final[dict[Slot, str]] = {
 }
 """Promotion steps that publish a slot in the checkpoint page, by broker and ha."""
 HA: Final = f"{programs.SERVICES}.ha"
-SENDS: Final = (f"{programs.SERVICES}.broker.replication.group_sends", "reached")
+SENDS: Final = (f"{programs.SERVICES}.broker.log.term", "reached")
 CALLERS_MAX: Final = 6
 _MS: Final = 1000
 

@@ -26,11 +26,9 @@ ANSWER_TIMEOUT_S: Final = 60.0
 SEND_TIMEOUT_MS: Final = 30_000
 FIRST_PRODUCER: Final = 100
 TAIL_TOPIC: Final = "tail"
-TAIL: Final = {
-    "messages": [{"body_text": "t" * (64 << 10)}] * 16,
-    "ack": "memory",
-    "timeout_ms": 1000,
-}
+TAIL: Final = msgpack.packb(
+    {"messages": [{"body": b"t" * (64 << 10)}] * 16, "ack": "memory", "timeout_ms": 1000}
+)
 TAIL_TIMEOUT_S: Final = 3.0
 MAKE_TIMEOUT_S: Final = 40.0
 GIVE_UP_S: Final = 60.0
@@ -92,16 +90,22 @@ async def make_topic(stage: Stage) -> None:
 
 
 async def grow_tail(stage: Stage, name: str, size: int) -> int:
-    """Append at least size bytes at a node that is cut off; return the number of bytes appended."""
+    """Append at least size bytes at a node that is cut off; return the number of bytes appended.
+
+    On one connection, for soon the node notices that it is alone, and takes nothing more.
+    """
     store_dir, url = stage.group.nodes[name].store_dir, _tail_url(stage, name) + "/messages"
     began, deadline = slot(store_dir, Slot.WRITTEN), time.monotonic() + GIVE_UP_S
-    while (grown := slot(store_dir, Slot.WRITTEN) - began) < size:
-        status, answer = await ask_async(url, "POST", TAIL, timeout_s=TAIL_TIMEOUT_S)
-        if status != 200 or time.monotonic() > deadline:
-            raise DrillFailed(
-                f"{name} took {grown} bytes of a tail of {size} and answered {status} "
-                f"{str(answer)[:300]}"
-            )
+    timeout = aiohttp.ClientTimeout(total=TAIL_TIMEOUT_S)
+    async with aiohttp.ClientSession(timeout=timeout, headers=HEADERS) as session:
+        while (grown := slot(store_dir, Slot.WRITTEN) - began) < size:
+            async with session.post(url, data=TAIL) as answer:
+                answered = await answer.read()
+            if answer.status != 200 or time.monotonic() > deadline:
+                raise DrillFailed(
+                    f"{name} took {grown} bytes of a tail of {size} and answered {answer.status} "
+                    f"{str(msgpack.unpackb(answered))[:300]}"
+                )
     return grown
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from drills.faults import FAULTS_VARIABLE, Fault, FaultPage
+from drills.faulty import SENDS
+from services.broker.log.term import GrantedTerm
 
 PROGRAM = """
 import os, sys, time
@@ -61,6 +63,10 @@ def test_a_boot_time_clock_never_goes_back(tmp_path: Path) -> None:
     page.set(Fault.BOOT_STEP_MS, 60_000)
     page.clear()
     assert page.get(Fault.BOOT_STEP_MS) == 60_000
+
+
+def test_the_broker_stops_where_a_send_is_answered() -> None:
+    assert (GrantedTerm.reached.__module__, GrantedTerm.reached.__name__) == SENDS
 
 
 def test_the_name_of_a_step_has_a_bound(tmp_path: Path) -> None:
