@@ -125,6 +125,7 @@ class Runner:
         try:
             async with AsyncExitStack() as parts:
                 network = self._network
+                parts.callback(network.heal)  # a failed drill may have left cuts
                 lease = None
                 if needs.lease == "kubernetes":
                     lease = await parts.enter_async_context(
