@@ -12,16 +12,18 @@ from services.ha.core.handover import STALLED
 from services.ha.core.liveness import stall_ms
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
-from tests.simulation.replication.trying import QUIET_MS, Trying
+from tests.simulation.replication.trying import Trying
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
-APART_MS: Final = TIMES.link_dead_ms - TIMES.heartbeat_ms
-"""A member that is cut off for this long is not silent yet."""
-TRIES: Final = 8
+APART_MS: Final = 60
+"""A member that is cut off for this long, and connects again, is not silent meanwhile. Otherwise it
+would leave the set, and its bytes would be confirmed without it."""
+TRIES: Final = 20
+"""Attempts to have a record come in that time."""
 TOGETHER_MS: Final = (
     (stall_ms(TIMES) + 50, TIMES.lease_ms // 2),
     (TIMES.lease_ms + 300, 5 * TIMES.lease_ms),
@@ -82,7 +84,7 @@ class KeepingInSync(Trying):
                     (confirmed, self._random.randrange(confirmed, slave.end))
                 )
             network.heal()
-            self._wait(QUIET_MS)
+            self._wait(2 * TIMES.heartbeat_ms)
         return None
 
     def _pause_together(self) -> None:

@@ -88,7 +88,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.old_version_read_as_not_applied, "A: |may be in the published set", 8, WRITES
     ),
     "no-truncation-on-rejoin": Planted(
-        logs.no_truncation_on_rejoin, "healed for|cannot be true", 0
+        logs.no_truncation_on_rejoin, "healed for|cannot be true", 6
     ),
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
