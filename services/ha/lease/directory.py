@@ -233,9 +233,13 @@ class DirectoryObject:
         """Sync the directory before the version is reported, unless it only renews what is on
         disk."""
         counts = _what_counts(stored)
-        if counts != self._synced:
-            _sync_directory(self._dir)
-            self._synced = counts
+        if counts == self._synced:
+            return
+        _sync_directory(self._dir)
+        if self._synced is None or self._synced[0] != stored.uid:
+            # The process that made the object may have been stopped before it synced its name.
+            _sync_directory(self._lease_dir)
+        self._synced = counts
 
 
 class DirectoryLease:

@@ -244,7 +244,9 @@ def _text(path: Path) -> str:
 
 
 def _refusal(status: int, answer: Any) -> str:
-    message = answer.get("message") if isinstance(answer, dict) else answer
+    message = answer
+    if isinstance(answer, dict):
+        message = answer.get("message") or answer.get("reason") or "without a message"
     return f"the API server answered {status}: {str(message)[:MESSAGE_SIZE_MAX]}"
 
 

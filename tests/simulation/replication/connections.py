@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from services.ha.core.effects import LeaseCreate, LeaseGet, LeasePut
-from services.ha.core.events import Done, LeaseAnswered
+from services.ha.core.events import Done
 from services.ha.lease.interface import Outcome
 from services.ha.lease.value import Lease, Stored
 from services.ha.wire.frames import Frame
@@ -63,44 +62,37 @@ class SimulatedLinks:
         self._ha.network.close(self._ha, number, reason)
 
 
-class SimulatedLeaseStore:
-    """The lease object over a lossy network (``services.ha.lease.interface``)."""
+class JudgedLeaseStore:
+    """The product's store of one start of ha; every answer is checked."""
 
     def __init__(self, ha: Ha, lease: LeaseObject) -> None:
         self._ha, self._lease = ha, lease
+        self._store = lease.store_of(ha)
 
     async def get(self) -> Outcome:
         """Read the lease."""
-        return await self._ask(LeaseGet(0))
+        return await self._judged(None, self._store.get())
 
     async def put(self, lease: Lease, base: Stored) -> Outcome:
         """Write the lease if it is still base."""
-        return await self._ask(LeasePut(0, lease, base))
+        self._lease.sends(self._ha.process, lease, base)
+        return await self._judged(lease, self._store.put(lease, base))
 
     async def create(self, lease: Lease) -> Outcome:
         """Create the lease."""
-        return await self._ask(LeaseCreate(0, lease))
+        self._lease.sends(self._ha.process, lease, None)
+        return await self._judged(lease, self._store.create(lease))
 
     async def announce(self, role: str) -> str:
-        """Do nothing: there is no pod."""
-        return ""
+        """Show the role of this node where the lease is kept."""
+        return await self._store.announce(role)
 
     async def close(self) -> None:
-        """Do nothing: there is no resource."""
+        """Release connections and threads."""
+        await self._store.close()
 
-    async def _ask(self, request: LeaseGet | LeasePut | LeaseCreate) -> Outcome:
-        loop = self._ha.loop
-        answered: asyncio.Future[LeaseAnswered] = loop.create_future()
-
-        def settle(answer: LeaseAnswered) -> None:
-            if not answered.done():
-                answered.set_result(answer)
-
-        def answer(answer: LeaseAnswered) -> None:
-            if self._ha.process.alive:
-                loop.call_soon_threadsafe(settle, answer)
-
-        timeout_ms = self._ha.setup.times.request_timeout_ms
-        self._lease.ask(self._ha.node, request, timeout_ms=timeout_ms, answer=answer)
-        found = await answered
-        return Outcome(found.outcome, found.stored, found.reason)
+    async def _judged(self, wanted: Lease | None, call: Awaitable[Outcome]) -> Outcome:
+        begun_us = self._ha.machine.timeline.now_us
+        outcome = await call
+        self._lease.check_answer(self._ha.node, begun_us, wanted, outcome)
+        return outcome

@@ -14,7 +14,9 @@ from tests.simulation.replication import page_rules
 from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.history import History
+from tests.simulation.replication.lease_api import LeaseApi
 from tests.simulation.replication.lease_object import LeaseObject, Weather
+from tests.simulation.replication.lease_volume import LeaseVolume
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.network import Network
 from tests.simulation.replication.plan import SERVICES, TIMES, Plan
@@ -52,7 +54,8 @@ class Group:
         self.history.epoch_of = self._epoch_of
         self.history.times = TIMES
         self.history.min_in_sync = plan.min_in_sync
-        self.lease = LeaseObject(timeline, self._lease_changed)
+        store: type[LeaseObject] = LeaseVolume if plan.lease_in_directory else LeaseApi
+        self.lease = store(timeline, self._lease_changed)
         self.lease.weather = plan.weather
         self.history.possible_leases = self.lease.possible
         self.network = Network(timeline, delay_max_us=plan.delay_max_us, spike=plan.spike)
@@ -113,6 +116,8 @@ class Group:
         """End all processes of the machine and drop what is not durable."""
         self.network.off.add(machine.name)
         machine.power_off()
+        if not any(each.is_on for each in self.machines.values()):
+            self.lease.power_cut()
         self.history.check_members(f"when the power of {machine.name} was cut")
 
     def start_later(self, machine: Machine, service: str, delay_ms: int) -> None:

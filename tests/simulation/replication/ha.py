@@ -38,7 +38,7 @@ from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
 from tests.simulation.replication import redone, view_rules
-from tests.simulation.replication.connections import SimulatedLeaseStore, SimulatedLinks
+from tests.simulation.replication.connections import JudgedLeaseStore, SimulatedLinks
 from tests.simulation.replication.history import History
 from tests.simulation.replication.judged_replica import JudgedReplica
 from tests.simulation.replication.known_marks import Noted, check_found, marks_of
@@ -270,10 +270,8 @@ class Ha(Service):
         disk = self._disk = ReplicaDisk(held, self._post_from_thread, self._crashed)
         replica = self.replica = Replica(self.setup, found, log=held, random=self._random.random)
         bell = cast(Doorbell, self.bell)
-        lease = LeaseClient(
-            SimulatedLeaseStore(self, self.lease),
-            request_timeout_ms=self.setup.times.request_timeout_ms,
-        )
+        store = JudgedLeaseStore(self, self.lease)
+        lease = LeaseClient(store, request_timeout_ms=self.setup.times.request_timeout_ms)
         runner = self._runner = EffectRunner(
             cast(Replica, JudgedReplica(self, replica)),
             self.machine,
@@ -295,6 +293,7 @@ class Ha(Service):
             self.stop,
             {"replica": lambda: runner.run(self.stop), "watch": lambda: watch.run(self.stop)},
         )
+        await store.close()
         await asyncio.to_thread(disk.close)
         await asyncio.to_thread(held.stopped_clean)
 

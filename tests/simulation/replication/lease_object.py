@@ -1,20 +1,26 @@
-"""The storage of the lease: compare-and-set on one object, over a lossy network.
+"""The lease of one group as it really is, the faults of its requests, and the judge of answers.
 
-A request or its answer can be lost, and a write can be applied after its sender gave up or died.
-Versions rise by more than one, as if other objects shared the counter.
+The lease is kept by the product's own stores: ``lease_api`` has an API server of Kubernetes under
+them, and ``lease_volume`` a directory that the nodes share. Whatever a store does to a lease on
+the way, a node must read what was written, and nothing that was not the newest meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
 
-from services.ha.core.effects import LeaseCreate, LeaseGet, LeasePut
-from services.ha.core.events import LeaseAnswered, LeaseOutcome
+from services.ha.core.events import LeaseOutcome
+from services.ha.lease.interface import LeaseStore, Outcome
 from services.ha.lease.value import Lease, Stored
+from tests.simulation.replication.process import Process
 from tests.simulation.replication.timeline import Timeline
+from tests.simulation.replication.violation import Violation
 
-Request = LeaseGet | LeasePut | LeaseCreate
+if TYPE_CHECKING:
+    from tests.simulation.replication.ha import Ha
 
 
 class Weather(NamedTuple):
@@ -29,14 +35,26 @@ class Weather(NamedTuple):
     """A conflict without another write. An error with unknown outcome counts as answer_lost."""
 
 
+class _Write(NamedTuple):
+    """A write under way."""
+
+    process: Process
+    lease: Lease
+    base: Stored
+
+
 class LeaseObject:
-    """The object and the network to it."""
+    """The content and its past. Each start of ha has a store of its own."""
+
+    name = "simulated-g0"
 
     def __init__(
         self, timeline: Timeline, applied: Callable[[Stored | None, Stored | None], None]
     ) -> None:
         """applied: called with the object before and after each change."""
         self._timeline, self._applied = timeline, applied
+        self._random = Random(timeline.seed)
+        """Draws what does not change the order of events elsewhere."""
         self.stored: Stored | None = None
         self.weather = Weather()
         self.unreachable: set[str] = set()
@@ -46,115 +64,101 @@ class LeaseObject:
         self.late_change: Callable[[Lease, Lease], None] | None = None
         """If set, the next change of the set is applied late, and this is called with the old and
         the new lease."""
-        self._flying: list[LeasePut] = []
-        """Writes under way. Each is applied or refused when it arrives."""
-        self._version = 100
-        self.requests_count = 0
+        self._wanted: dict[int, Lease] = {}
+        """What each attempt to write wanted, by ``renewed``."""
+        self._late: set[int] = set()
+        """Attempts that are late changes, by ``renewed``."""
+        self._flying: dict[int, _Write] = {}
+        """Writes under way, by ``renewed``. Each is applied or refused when it arrives."""
+        self._versions: dict[tuple[str, str], Stored] = {}
+        """All versions, by uid and version."""
+        self._replaced_us: dict[tuple[str, str], int] = {}
+        """When each was replaced by the next one."""
+        self._made_us = 0
+        """When the object was last created."""
 
-    def ask(
-        self,
-        node: str,
-        request: Request,
-        *,
-        timeout_ms: int,
-        answer: Callable[[LeaseAnswered], None],
-    ) -> None:
-        """Send a request of node; answer is called once, at the latest after timeout_ms."""
-        timeline, random, weather = self._timeline, self._timeline.random, self.weather
-        self.requests_count += 1
-        answered = False
+    # -- for the services ------------------------------------------------------------------
 
-        def reply(outcome: LeaseAnswered) -> None:
-            nonlocal answered
-            if not answered:
-                answered = True
-                answer(outcome)
+    def store_of(self, ha: Ha) -> LeaseStore:
+        """Return the store of one start of ha."""
+        raise NotImplementedError
 
-        def arrive() -> None:
-            if isinstance(request, LeasePut):
-                self._flying.remove(request)
-            if node in self.unreachable:
-                return
-            outcome = self._carry_out(request)
-            if node in self.deaf or random.random() < weather.answer_lost:
-                return
-            timeline.after(random.randint(50, weather.delay_max_ms * 1000), lambda: reply(outcome))
+    @contextmanager
+    def simulated(self) -> Iterator[None]:
+        """Let the stores work on this object."""
+        raise NotImplementedError
+        yield
 
-        delay_us = random.randint(50, weather.delay_max_ms * 1000)
-        if random.random() < weather.late:
-            delay_us += timeout_ms * 1000 + random.randint(0, 4_000_000)
-        if self._is_late_change(request):
-            delay_us = timeout_ms * 1000 + random.randint(0, 500_000)
-        if random.random() >= weather.lost:
-            if isinstance(request, LeasePut):
-                self._flying.append(request)
-            timeline.after(delay_us, arrive)
-        unknown = LeaseAnswered(request.request, LeaseOutcome.UNKNOWN, None, "no answer in time")
-        timeline.after(timeout_ms * 1000, lambda: reply(unknown))
+    def sends(self, process: Process, lease: Lease, base: Stored | None) -> None:
+        """Note a write before it is sent. base: None for a creation."""
+        self._wanted[lease.renewed] = lease
+        if base is None:
+            return
+        self._flying[lease.renewed] = _Write(process, lease, base)
+        call, before = self.late_change, base.lease
+        if call is None or before.epoch != lease.epoch or before.in_sync == lease.in_sync:
+            return
+        self.late_change = None
+        self._late.add(lease.renewed)
+        call(before, lease)
+
+    def check_answer(self, node: str, begun_us: int, wanted: Lease | None, is_: Outcome) -> None:
+        """Check the answer to a request that began at that time. wanted: what it was to write."""
+        stored, now = is_.stored, self.stored
+        match is_.outcome:
+            case LeaseOutcome.ABSENT if now is not None and self._made_us < begun_us:
+                raise Violation(f"{node} takes the lease for absent, but it is {now}")
+            case LeaseOutcome.CONFLICT if now is not None and now.lease == wanted:
+                raise Violation(f"{node} takes its write for refused, but the lease is {now}")
+            case LeaseOutcome.FOUND | LeaseOutcome.APPLIED:
+                assert stored is not None
+                key = stored.uid, stored.version
+                if self._versions.get(key) != stored:
+                    raise Violation(f"{node} reads {stored}, but that is {self._versions.get(key)}")
+                if self._replaced_us.get(key, begun_us) < begun_us:
+                    raise Violation(f"{node} reads the lease {stored}, which is now {now}")
+                if is_.outcome is LeaseOutcome.APPLIED and stored.lease != wanted:
+                    raise Violation(f"{node} was to write {wanted}, and has written {stored}")
+
+    def power_cut(self) -> None:
+        """Note a power cut that ended all nodes at once."""
+
+    # -- for the world ---------------------------------------------------------------------
 
     def possible(self) -> list[Lease]:
         """Contents that a write under way may give to the object."""
         stored = self.stored
         return [
             put.lease
-            for put in self._flying
+            for put in self._flying.values()
             if stored is not None
             and (put.base.version, put.base.uid) == (stored.version, stored.uid)
         ]
 
     def delete(self) -> None:
         """Delete the object, as an operator may by mistake."""
-        before, self.stored = self.stored, None
-        if before is not None:
-            self._applied(before, None)
+        raise NotImplementedError
 
     def touch(self) -> None:
-        """Change something outside the lease: only the version rises."""
-        if self.stored is not None:
-            self.stored = self.stored._replace(version=self._next_version())
+        """Change something outside the lease, as another tool does."""
+        raise NotImplementedError
 
     def replace(self, lease: Lease) -> None:
-        """Replace the lease, as an edit by hand does."""
-        if self.stored is not None:
-            self._store(lease, self.stored.uid)
+        """Replace the lease by an earlier one, as an operator with a backup does."""
+        raise NotImplementedError
 
-    def _is_late_change(self, request: Request) -> bool:
-        call = self.late_change
-        if call is None or not isinstance(request, LeasePut):
-            return False
-        before = request.base.lease
-        if before.epoch != request.lease.epoch or before.in_sync == request.lease.in_sync:
-            return False
-        self.late_change = None
-        call(before, request.lease)
-        return True
+    def _delay_us(self) -> int:
+        return self._timeline.random.randint(50, self.weather.delay_max_ms * 1000)
 
-    def _carry_out(self, request: Request) -> LeaseAnswered:
-        stored, number = self.stored, request.request
-        refused = self._timeline.random.random() < self.weather.refused
-        match request:
-            case LeaseGet():
-                if stored is None:
-                    return LeaseAnswered(number, LeaseOutcome.ABSENT)
-                return LeaseAnswered(number, LeaseOutcome.FOUND, stored)
-            case LeasePut(_, lease, base):
-                if stored is None:
-                    return LeaseAnswered(number, LeaseOutcome.ABSENT)
-                if (base.version, base.uid) != (stored.version, stored.uid) or refused:
-                    return LeaseAnswered(number, LeaseOutcome.CONFLICT)
-                return LeaseAnswered(number, LeaseOutcome.APPLIED, self._store(lease, stored.uid))
-            case LeaseCreate(_, lease):
-                if stored is not None or refused:
-                    return LeaseAnswered(number, LeaseOutcome.CONFLICT)
-                uid = f"{self._timeline.random.getrandbits(64):016x}"
-                return LeaseAnswered(number, LeaseOutcome.APPLIED, self._store(lease, uid))
-
-    def _store(self, lease: Lease, uid: str) -> Stored:
-        before = self.stored
-        self.stored = Stored(lease, self._next_version(), uid)
-        self._applied(before, self.stored)
-        return self.stored
-
-    def _next_version(self) -> str:
-        self._version += self._timeline.random.randint(1, 3)
-        return str(self._version)
+    def _becomes(self, stored: Stored | None) -> None:
+        """Note a change of the object and have it judged."""
+        before, self.stored = self.stored, stored
+        now_us = self._timeline.now_us
+        if before is not None:
+            self._replaced_us[before.uid, before.version] = now_us
+        if stored is not None:
+            self._versions[stored.uid, stored.version] = stored
+            self._flying.pop(stored.lease.renewed, None)
+        if stored is not None and before is None:
+            self._made_us = now_us
+        self._applied(before, stored)

@@ -21,6 +21,7 @@ from services.broker import building, watch
 from services.broker.log import flusher, open_store, preallocator
 from services.broker.replication import grouped_store, master
 from services.ha.core import catch_up, master_protocol, recreation
+from services.ha.lease import directory
 from services.ha.shell import (
     copied_log,
     hooks,
@@ -50,8 +51,8 @@ THREADED: Final = (
     flusher,
 )
 QUEUED: Final = (ha_worker, flusher)
-POOLED: Final = (preallocator, follower)
-RANDOM: Final = (grouped_store, locked_store, replica_store, store_dir)
+POOLED: Final = (preallocator, follower, directory)
+RANDOM: Final = (grouped_store, locked_store, replica_store, store_dir, directory)
 BOOTED: Final = (grouped_store, open_store, reput_store)
 HEARTBEAT_S: Final = 0.2
 """In proportion to the times of ``plan``, which are those of a fast profile."""

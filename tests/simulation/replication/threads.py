@@ -231,9 +231,11 @@ class ThreadPoolExecutor:
         anyway."""
         return map(call, items)
 
-    def shutdown(self, wait: bool = True) -> None:
-        """Wait for all jobs."""
+    def shutdown(self, wait: bool = True, cancel_futures: bool = False) -> None:
+        """Wait for all jobs. cancel_futures: drop those that have not begun."""
         me = running()
+        if cancel_futures:
+            self._jobs.clear()
         if wait and me is not None:
             for worker in self._workers:
                 me.join(worker)

@@ -19,6 +19,7 @@ class Timeline:
     requests."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.random = Random(seed)
         self.hub = getcurrent()
         """Runs the actions; every simulated thread switches back to it."""

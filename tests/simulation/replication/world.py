@@ -20,6 +20,7 @@ from tests.simulation.replication.plan import (
     TIMES,
     Fault,
     draw_plan,
+    has_lease_in_directory,
     theme_of,
 )
 from tests.simulation.replication.seams import simulated
@@ -68,7 +69,8 @@ class World:
         self._begins_whole = self._has_rounds or self._is_tried
         if self._is_tried:
             plan = plan._replace(sends_per_s=min(plan.sends_per_s, TRIED_SENDS_PER_S))
-        self.group = Group(self.timeline, plan._replace(faults=faults), write_trace=write_trace)
+        plan = plan._replace(faults=faults, lease_in_directory=has_lease_in_directory(seed))
+        self.group = Group(self.timeline, plan, write_trace=write_trace)
         if self._begins_whole:  # An outage of the lease is a fault like the others, and ends.
             self.group.lease.weather = Weather(delay_max_ms=plan.weather.delay_max_ms)
         self.strikes = Strikes(self.group)
@@ -90,7 +92,7 @@ class World:
 
     def run(self) -> None:
         """Run founding, faults and healing. Raises Violation."""
-        with simulated(self.timeline):
+        with simulated(self.timeline), self.group.lease.simulated():
             try:
                 self._run()
             finally:

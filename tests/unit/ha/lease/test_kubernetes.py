@@ -15,6 +15,7 @@ import pytest
 from drills.lease_api import Faults, LeaseApi
 from services.ha.core.effects import LeaseCreate, LeaseGet, LeasePut
 from services.ha.core.events import LeaseAnswered, LeaseOutcome
+from services.ha.lease import kubernetes
 from services.ha.lease.interface import Outcome, carry_out
 from services.ha.lease.kubernetes import KEPT, KubernetesLease
 from services.ha.lease.session import LeaseSession
@@ -194,6 +195,12 @@ async def test_an_error_of_the_server_is_unknown_and_says_which(
     for outcome in (await lease.get(), await lease.put(FREE, stored), await lease.create(FREE)):
         assert outcome.outcome is LeaseOutcome.UNKNOWN
         assert outcome.reason == f"the API server answered {status}: injected"
+
+
+def test_a_refusal_without_a_message_gives_the_reason() -> None:
+    answered = "the API server answered 404: "
+    assert kubernetes._refusal(404, {"reason": "NotFound"}) == f"{answered}NotFound"
+    assert kubernetes._refusal(404, {"kind": "Status"}) == f"{answered}without a message"
 
 
 async def test_only_a_404_of_the_object_itself_is_an_absence(
