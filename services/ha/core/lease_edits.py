@@ -34,6 +34,8 @@ class _Edit(NamedTuple):
     """Proposed and not settled yet."""
     unanswered: bool = False
     """A try had no answer and may have been applied for a while."""
+    has_read: bool = False
+    """The lease was read for this change, because it seemed to be made already."""
 
 
 class LeaseEdits:
@@ -78,6 +80,8 @@ class LeaseEdits:
             return
         except AlreadySo as so:
             assert session.stored is not None
+            if not self._is_fresh(edit):
+                return
             self._edit = None
             body = _body(session.stored.lease)
             # 1. A write is applied and its answer lost. 2. The master renews the lease on top of
@@ -90,6 +94,20 @@ class LeaseEdits:
             context.out.put(*session.create(wanted, context.now_ms))
         else:
             context.out.put(*session.propose(wanted, context.now_ms, despite=edit.creates))
+
+    def _is_fresh(self, edit: _Edit) -> bool:
+        """Return whether the lease was read since the command; have it read otherwise.
+
+        1. An operator pauses failover at another node. 2. Resumes it here, before this node has
+        read the lease again. Without the read the reply would be that it is on already.
+        """
+        context, session = self._context, self._context.session
+        if edit.has_read and not session.reason:
+            return True
+        if not edit.has_read or session.due(context.now_ms):
+            context.out.put(*session.read(context.now_ms))
+        self._edit = edit._replace(has_read=True)
+        return False
 
     def settled(self, settled: Settled | None) -> None:
         """Handle a settled write of the lease, which may be the ordered one."""
@@ -104,7 +122,8 @@ class LeaseEdits:
             self._refuse("others changed the lease at the same time, again and again")
         else:
             unanswered = edit.unanswered or settled.unanswered
-            self._edit = edit._replace(wanted=None, unanswered=unanswered)
+            # A read has shown that the write was not applied.
+            self._edit = edit._replace(wanted=None, unanswered=unanswered, has_read=True)
 
     def _refuse(self, detail: str) -> None:
         edit, self._edit = self._edit, None

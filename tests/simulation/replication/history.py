@@ -100,7 +100,8 @@ class History(ClientAnswers):
                 f"{machine.name} promises epoch {epoch}; its durable promise is "
                 f"{machine.durably_promised}"
             )
-        self._promised.add((Member(machine.name, machine.incarnation), epoch))
+        member = Member(machine.name, machine.incarnation)
+        self._promised.setdefault((member, epoch), self._now_us())
         self.promised(machine, epoch)
 
     def sends_to_master(self, machine: Machine, frame: Frame) -> None:

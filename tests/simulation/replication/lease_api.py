@@ -21,7 +21,7 @@ import aiohttp
 from drills.lease_objects import Answer, LeaseObjects
 from services.ha.lease import kubernetes
 from services.ha.lease.value import Lease, Stored
-from tests.simulation.replication.lease_object import LeaseObject
+from tests.simulation.replication.lease_object import LeaseObject, is_change
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.timeline import Timeline
 from tests.simulation.replication.violation import Violation
@@ -173,7 +173,11 @@ class LeaseApi(LeaseObject):
             if body is not None and random.random() < weather.refused:
                 answer = Answer(409, {"kind": "Status", "message": "try again"})
             else:
+                before = self.stored
                 answer = perform()
+                if is_change(before, self.stored) and self._fails():
+                    reply_later(self._random.choice(BROKEN))
+                    return
             if ha.node in self.deaf or random.random() < weather.answer_lost:
                 reply_later(self._random.choice((None, None, *BROKEN)))
                 return

@@ -14,6 +14,8 @@ from tidemark.formats.checkpoint import Slot
 
 CLOCK_SLACK_MS: Final = 1
 CLOCK_DRIFT_MAX: Final = 0.05
+STATUS_US: Final = 500_000
+"""A node knows the promises of the nodes that answer it after this time."""
 SILENT_MS_MAX: Final = 1_700
 """A broker counts as silent after this time, and no earlier write of the lease is repeated."""
 
@@ -49,7 +51,8 @@ class LeaseHistory(ConfirmedLog):
         self.won_us = 0
         """When the largest epoch was acquired."""
         self._served: set[int] = set()
-        self._promised: set[tuple[Member, int]] = set()
+        self._promised: dict[tuple[Member, int], int] = {}
+        """When each member first promised each epoch."""
         self._won: dict[int, Holder] = {}
         self._acted: dict[int, Holder] = {}
         self._boots: dict[int, tuple[int, int]] = {}
@@ -217,6 +220,8 @@ class LeaseHistory(ConfirmedLog):
         """Check a write of the lease, or its creation. switches: a planned switch has fixed the
         log's end."""
         self._sent_ms[wanted.renewed] = machine.processes["ha"], machine.boot_ms()
+        if wanted.holder is None and (before is None or wanted.epoch > before.epoch):
+            self._must_be_a_new_epoch(machine, wanted.epoch)
         if before is None:
             self._must_be_promised_by_all(machine, wanted)
         elif switches and wanted.holder is None and wanted.handover_to:
@@ -258,6 +263,18 @@ class LeaseHistory(ConfirmedLog):
                 raise Violation(
                     f"{machine.name} makes the lease again with epoch {wanted.epoch}, which "
                     f"{member.node} of its set has not promised"
+                )
+
+    def _must_be_a_new_epoch(self, machine: Machine, epoch: int) -> None:
+        """Check that no node has promised or used the epoch of a lease that an operator creates
+        again: it would refuse that epoch, or two terms would have it."""
+        for (member, promised), us in self._promised.items():
+            is_known = self._now_us() - us > STATUS_US
+            is_there = self.node(member.node).incarnation == member.incarnation
+            if promised >= epoch and is_known and is_there:
+                raise Violation(
+                    f"{machine.name} makes the lease again with epoch {epoch}, but "
+                    f"{member.node} has promised {promised}"
                 )
 
     def _must_be_within_the_lease(

@@ -64,6 +64,8 @@ class LeaseObject:
         self.late_change: Callable[[Lease, Lease], None] | None = None
         """If set, the next change of the set is applied late, and this is called with the old and
         the new lease."""
+        self.fails_once = False
+        """Whether the next change is applied and answered with an error; a renewal is none."""
         self._wanted: dict[int, Lease] = {}
         """What each attempt to write wanted, by ``renewed``."""
         self._late: set[int] = set()
@@ -147,6 +149,11 @@ class LeaseObject:
         """Replace the lease by an earlier one, as an operator with a backup does."""
         raise NotImplementedError
 
+    def _fails(self) -> bool:
+        """Whether the change that was just applied is answered with an error."""
+        fails, self.fails_once = self.fails_once, False
+        return fails
+
     def _delay_us(self) -> int:
         return self._timeline.random.randint(50, self.weather.delay_max_ms * 1000)
 
@@ -162,3 +169,10 @@ class LeaseObject:
         if stored is not None and before is None:
             self._made_us = now_us
         self._applied(before, stored)
+
+
+def is_change(before: Stored | None, now: Stored | None) -> bool:
+    """Whether more than ``renewed`` is another."""
+    if before is None or now is None:
+        return before is not now
+    return before.lease._replace(renewed=0) != now.lease._replace(renewed=0)

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PosixPath
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 from unittest.mock import patch
 
 from services.ha.lease import directory
 from services.ha.lease.directory import DirectoryLease
 from services.ha.lease.interface import Outcome
 from services.ha.lease.value import Lease, Stored
-from tests.simulation.replication.lease_object import LeaseObject
+from tests.simulation.replication.lease_object import LeaseObject, is_change
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.process import border, running, work
 from tests.simulation.replication.timeline import Timeline
@@ -31,8 +31,10 @@ from tests.simulation.replication.violation import Violation
 if TYPE_CHECKING:
     from tests.simulation.replication.ha import Ha
 
-UNREADABLE_US = 400_000
+UNREADABLE_US: Final = 400_000
 """A link is damaged for this time."""
+VERSIONS_KEPT: Final = 3
+"""Few, so that the name of a late link is free again soon."""
 
 
 class Directory:
@@ -86,6 +88,8 @@ class LeaseVolume(LeaseObject):
         """Versions whose content is not on the disk: no node may know of them."""
         self._texts: dict[int, str] = {}
         """Every link, by ``renewed``."""
+        self.turns: dict[str, int] = {}
+        """For how many timeouts the present access of a node is late."""
         self._unreadable = ""
         """The name of a damaged link."""
 
@@ -109,6 +113,7 @@ class LeaseVolume(LeaseObject):
             **{name: getattr(os, name) for name in ("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC")},
         )
         with (
+            patch.object(directory, "VERSIONS_KEPT", VERSIONS_KEPT),
             patch.object(directory, "os", system),
             patch.object(directory, "shutil", SimpleNamespace(rmtree=self.remove_tree)),
         ):
@@ -153,6 +158,7 @@ class LeaseVolume(LeaseObject):
         renewed = json.loads(text).get("renewed") if text.startswith("{") else None
         if renewed is not None and int(renewed) in self._late:
             work(TIMES.request_timeout_ms * 1000 + self._random.randint(0, 500_000))
+        self._wait_in_vain()
         parent = self._parent(path)
         is_taken = path.name in parent.names
         if renewed is not None and (is_taken or not self._is_next(path, text)):
@@ -163,6 +169,14 @@ class LeaseVolume(LeaseObject):
         if self._is_next(path, text):
             self._link_made(path, text)
         border()
+
+    def _wait_in_vain(self) -> None:
+        """Wait as long as the running access is late, at most until the faults are over."""
+        thread = running()
+        assert thread is not None
+        for _ in range(self.turns.pop(thread.process.machine.name, 0)):
+            if self.weather.late:
+                work(TIMES.request_timeout_ms * 1000)
 
     def make_directory(self, path: Path) -> None:
         """Make a directory."""
@@ -203,7 +217,8 @@ class LeaseVolume(LeaseObject):
         assert thread is not None
         machine = thread.process.machine
         work(machine.disk_delay_us())
-        if machine.name in self.deaf or self._random.random() < self.weather.answer_lost:
+        is_bad = self.weather.answer_lost or self.weather.late
+        if machine.name in self.deaf or (is_bad and self._random.random() < 0.3) or self._fails():
             raise _error(errno.EIO, path)
         self._directory(path).sync()
         self._judge_synced()
@@ -219,8 +234,7 @@ class LeaseVolume(LeaseObject):
         while self._past and f"{max(self._past)}.{self._uid}" not in names:
             del self._past[max(self._past)]
         newest = self._past[max(self._past)] if self._past else None
-        is_less = newest is None or (before is not None and _content(newest) != _content(before))
-        if before is not None and is_less and newest not in self._unsynced:
+        if before is not None and is_change(before, newest) and newest not in self._unsynced:
             raise Violation(f"a power cut takes the lease {before} back to {newest}")
         kept, self._unsynced = self._unsynced, []
         for stored in kept:
@@ -284,8 +298,7 @@ class LeaseVolume(LeaseObject):
         stored = Stored(lease, f"{number}.{fields['token']}", uid)
         self._past[int(number)] = stored
         self._texts[lease.renewed] = text
-        is_renewal = self.stored is not None and _content(self.stored) == _content(stored)
-        if is_renewal and not self._unsynced:
+        if not self._unsynced and not is_change(self.stored, stored):
             self._becomes(stored)
         else:
             self._unsynced.append(stored)
@@ -331,17 +344,16 @@ class _Store(DirectoryLease):
         random = volume._timeline.random
         delay_us, turns = volume._delay_us(), 0
         if random.random() < weather.late:
-            turns = random.randint(1, 20)
+            turns = random.randint(1, 30)
         is_lost = random.random() < weather.lost
 
         def access() -> Outcome:
             work(delay_us)
-            for _ in range(turns):
-                if volume.weather.late:  # Later accesses wait as well, but not those after it.
-                    work(TIMES.request_timeout_ms * 1000)
+            volume.turns[node] = turns
             if is_lost or node in volume.unreachable:
                 raise _error(errno.EIO, volume.path)
             outcome = call()
+            volume._wait_in_vain()
             if node in volume.deaf:
                 work(2 * TIMES.request_timeout_ms * 1000)
             return outcome
@@ -374,10 +386,6 @@ class _Path(PosixPath):
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Do nothing: the volume is mounted."""
         return os.stat_result(range(10))
-
-
-def _content(stored: Stored) -> Lease:
-    return stored.lease._replace(renewed=0)
 
 
 def _number(stored: Stored) -> int:

@@ -82,7 +82,8 @@ class LostLeases(Trying):
 
     def _lose_lease_and_member(self) -> None:
         """Without a member's promise the master gives up when its old term would have ended. Then
-        an operator who states that the member is stopped has the lease created again."""
+        an operator has the lease created again, who states that the member is stopped, or waits for
+        it."""
         group, master = self._group, self._master()
         member = self._any_but(master)
         self._world.operator_paused = True
@@ -102,8 +103,12 @@ class LostLeases(Trying):
                 f"the lease was deleted, {member.name} is gone, the lease is {group.lease.stored} "
                 f"and {self._states()}"
             )
-        self._recreate_without(member)
-        self._bring_back()
+        if self._random.random() < 0.4:
+            self._recreate_without(member)
+            self._bring_back()
+        else:  # A promise of the failed attempt is known to the nodes that gave it.
+            self._bring_back()
+            self._recreate(())
         self._must_be_whole_again(f"the lease was deleted, and {member.name} was gone")
         self._world.operator_paused = False
 
@@ -190,7 +195,7 @@ class LostLeases(Trying):
             self._until(lambda: self._takes_orders(machine), AGAIN_MS)
             reply = self._reply_to("recreate-lease", {}, machine)
         if (reply is not None and reply.ok) or not self._until(until_all_answer, AGAIN_MS):
-            raise Violation(f"an older lease was put back, and {machine.name} replies {reply}")
+            raise Violation(f"the lease is to be created again, and {machine.name} replies {reply}")
 
     def _is_ordered(self, machine: Machine, arguments: dict[str, str]) -> bool:
         if not self._takes_orders(machine):

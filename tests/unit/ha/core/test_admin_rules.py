@@ -131,6 +131,35 @@ def test_a_try_that_was_refused_for_sure_has_changed_nothing() -> None:
     assert reply.body["detail"] == "automatic failover is paused already. Nothing was changed."
 
 
+@pytest.mark.parametrize("paused_elsewhere", [False, True])
+def test_nothing_is_to_be_changed_only_by_a_lease_that_was_read_since_the_command(
+    paused_elsewhere: bool,
+) -> None:
+    # 1. An operator pauses failover at another node. 2. Resumes it here, before this node has read
+    # the lease again. It said that failover is on already, and it stayed paused.
+    context, _ = serving()
+    context.out.take()
+    edits = LeaseEdits(context)
+    edits.begin(7, set_paused(False))
+    [unknown] = context.out.take()
+    assert isinstance(unknown, LeaseGet)
+    context.session.answered(LeaseAnswered(unknown.request, LeaseOutcome.UNKNOWN, None, "late"), 0)
+    context.now_ms += 4_000
+    edits.tick()
+    [get] = context.out.take()
+    assert isinstance(get, LeaseGet)
+    found = Stored(lease(paused=paused_elsewhere), "2", "u")
+    context.session.answered(LeaseAnswered(get.request, LeaseOutcome.FOUND, found), context.now_ms)
+    edits.tick()
+    [effect] = context.out.take()
+    if paused_elsewhere:
+        assert isinstance(effect, LeasePut)
+        assert not effect.lease.paused
+    else:
+        assert isinstance(effect, Reply)
+        assert (effect.ok, effect.body["changed"]) == (True, False)
+
+
 def test_a_member_is_removed_by_the_master_alone_and_never_the_master() -> None:
     context, _ = serving()
     with pytest.raises(Refused, match="not the master any more"):
