@@ -33,6 +33,8 @@ class Weather(NamedTuple):
     """Applied only after the sender gave up."""
     refused: float = 0.0
     """A conflict without another write. An error with unknown outcome counts as answer_lost."""
+    sync_fails: float = 0.0
+    """Of a directory: the change is made, and it is not known whether it is on the disk."""
 
 
 class _Write(NamedTuple):

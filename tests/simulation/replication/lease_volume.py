@@ -217,8 +217,8 @@ class LeaseVolume(LeaseObject):
         assert thread is not None
         machine = thread.process.machine
         work(machine.disk_delay_us())
-        is_bad = self.weather.answer_lost or self.weather.late
-        if machine.name in self.deaf or (is_bad and self._random.random() < 0.3) or self._fails():
+        fails = self._random.random() < self.weather.sync_fails
+        if machine.name in self.deaf or fails or self._fails():
             raise _error(errno.EIO, path)
         self._directory(path).sync()
         self._judge_synced()

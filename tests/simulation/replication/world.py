@@ -31,6 +31,7 @@ from tests.simulation.replication.violation import Violation
 
 HEAL_MS: Final = 20 * TIMES.lease_ms
 """Time within which a healed group has a master and all nodes in the set."""
+SYNC_FAILS: Final = 0.2
 LATE_EVERY: Final = 8
 LATE_US: Final = 2 * TIMES.lease_ms * 1000
 """In every eighth world one node starts this much later than the others."""
@@ -69,7 +70,10 @@ class World:
         self._begins_whole = self._has_rounds or self._is_tried
         if self._is_tried:
             plan = plan._replace(sends_per_s=min(plan.sends_per_s, TRIED_SENDS_PER_S))
-        plan = plan._replace(faults=faults, lease_in_directory=has_lease_in_directory(seed))
+        plan = plan._replace(faults=faults)
+        if has_lease_in_directory(seed):
+            weather = plan.weather._replace(sync_fails=SYNC_FAILS)
+            plan = plan._replace(lease_in_directory=True, weather=weather)
         self.group = Group(self.timeline, plan, write_trace=write_trace)
         if self._begins_whole:  # An outage of the lease is a fault like the others, and ends.
             self.group.lease.weather = Weather(delay_max_ms=plan.weather.delay_max_ms)
