@@ -34,8 +34,32 @@ class LosingLease(Trying):
         super().__init__(world)
         self.trials: tuple[Callable[[], None], ...] = (
             *(self._cut_off_from_the_lease, self._lose_an_answer, self._put_back_an_older_lease),
-            self._touch_the_lease,
         )
+
+    def touch_the_lease(self) -> None:
+        """Other tools write their fields of the object, or links of it are damaged for a moment,
+        while operators change the lease. One change is applied and answered with an error. The
+        master stays, and every command does what its reply says."""
+        group, history, master = self._group, self._history, self._master()
+        lease, epoch = group.lease, history.epoch
+        self._world.operator_paused = True
+        touched = self._random.choice((0, TIMES.renew_ms, TIMES.lease_ms))
+        for name in ("pause", "resume"):
+            for _ in range(self._random.randint(1, 3)):
+                lease.touch()
+                self._wait(self._random.randint(0, touched))
+            lease.fails_once = self._random.random() < 0.5
+            reply = self._reply_to(name, {}, self._any_machine())
+            stored = lease.stored
+            if reply is None or not reply.ok or stored is None:
+                raise Violation(f"the lease was touched, and the reply to {name} is {reply}")
+            if stored.lease.paused != (name == "pause"):
+                raise Violation(f"the reply to {name} is {reply}, and the lease is {stored}")
+        self._world.operator_paused = lease.fails_once = False
+        self._must_be_whole_again("the lease was touched")
+        if history.epoch != epoch:
+            raise Violation(f"the lease was touched; epoch {epoch} became {history.epoch}")
+        self._must_be(master, State.MASTER, "is the holder of a lease that was touched")
 
     def _cut_off_from_the_lease(self) -> None:
         """A slave without access to the lease stays in the set, with its master, and reports it. A
@@ -133,31 +157,6 @@ class LosingLease(Trying):
         group.lease.deaf.clear()
         self._bring_back()
         self._must_be_whole_again(f"the answer to the write that adds {slave.name} was lost")
-
-    def _touch_the_lease(self) -> None:
-        """Other tools write their fields of the object, or links of it are damaged for a moment,
-        while operators change the lease. One change is applied and answered with an error. The
-        master stays, and every command does what its reply says."""
-        group, history, master = self._group, self._history, self._master()
-        lease, epoch = group.lease, history.epoch
-        self._world.operator_paused = True
-        touched = self._random.choice((0, TIMES.renew_ms, TIMES.lease_ms))
-        for name in ("pause", "resume"):
-            for _ in range(self._random.randint(1, 3)):
-                lease.touch()
-                self._wait(self._random.randint(0, touched))
-            lease.fails_once = self._random.random() < 0.5
-            reply = self._reply_to(name, {}, self._any_machine())
-            stored = lease.stored
-            if reply is None or not reply.ok or stored is None:
-                raise Violation(f"the lease was touched, and the reply to {name} is {reply}")
-            if stored.lease.paused != (name == "pause"):
-                raise Violation(f"the reply to {name} is {reply}, and the lease is {stored}")
-        self._world.operator_paused = lease.fails_once = False
-        self._must_be_whole_again("the lease was touched")
-        if history.epoch != epoch:
-            raise Violation(f"the lease was touched; epoch {epoch} became {history.epoch}")
-        self._must_be(master, State.MASTER, "is the holder of a lease that was touched")
 
     def _put_back_an_older_lease(self) -> None:
         """An older lease is put back, of the same epoch and with a removed member. No node takes or

@@ -58,6 +58,7 @@ class Trials(Trying):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        self._losing_lease = LosingLease(world)
         self._trials = (
             *(self._switch_once, self._end_a_node),
             *Damaging(world).trials,
@@ -73,7 +74,7 @@ class Trials(Trying):
             *LostLeases(world).trials,
             *Copying(world).trials,
             *HandingOver(world).trials,
-            *LosingLease(world).trials,
+            *self._losing_lease.trials,
             *Stalling(world).trials,
             *Serving(world).trials,
             *KeepingInSync(world).trials,
@@ -84,6 +85,7 @@ class Trials(Trying):
         self._wait(SETTLE_MS)
         self.must_be_forgotten()
         self._stay_whole()
+        self._losing_lease.touch_the_lease()
         for trial in self._random.sample(self._trials, count):
             self._group.trace("world", f"trial {trial.__name__}")
             self._history.replaced.clear()
