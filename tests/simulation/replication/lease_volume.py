@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 UNREADABLE_US: Final = 400_000
 """A link is damaged for this time."""
+DEAF_US: Final = 10_000
+DEAF_TURNS: Final = 2 * TIMES.request_timeout_ms * 1000 // DEAF_US
+"""An access to a volume that does not answer waits in turns, at most for two timeouts."""
 VERSIONS_KEPT: Final = 3
 """Few, so that the name of a late link is free again soon."""
 
@@ -354,8 +357,9 @@ class _Store(DirectoryLease):
                 raise _error(errno.EIO, volume.path)
             outcome = call()
             volume._wait_in_vain()
-            if node in volume.deaf:
-                work(2 * TIMES.request_timeout_ms * 1000)
+            for _ in range(DEAF_TURNS):
+                if node in volume.deaf:
+                    work(DEAF_US)
             return outcome
 
         return await super()._call(access)
