@@ -127,9 +127,12 @@ class LeaseVolume(LeaseObject):
         return super().possible() + [stored.lease for stored in self._unsynced]
 
     def check_answer(self, node: str, begun_us: int, wanted: Lease | None, is_: Outcome) -> None:
-        """Check also that no node acts on content that is not on the disk."""
-        if is_.stored in self._unsynced:
+        """Check also that no node acts on a holder, epoch or set that is not on the disk."""
+        if is_.stored in self._unsynced and _counts(is_.stored) != _counts(self.stored):
             raise Violation(f"{node} acts on {is_.stored}, which a power cut would remove")
+        # A node that reads the lease as it was before two changes takes it for synced.
+        while is_.stored in self._unsynced:
+            self._becomes(self._unsynced.pop(0))
         super().check_answer(node, begun_us, wanted, is_)
 
     # -- the file system -------------------------------------------------------------------
@@ -237,7 +240,7 @@ class LeaseVolume(LeaseObject):
         while self._past and f"{max(self._past)}.{self._uid}" not in names:
             del self._past[max(self._past)]
         newest = self._past[max(self._past)] if self._past else None
-        if before is not None and is_change(before, newest) and newest not in self._unsynced:
+        if before and _counts(before) != _counts(newest) and newest not in self._unsynced:
             raise Violation(f"a power cut takes the lease {before} back to {newest}")
         kept, self._unsynced = self._unsynced, []
         for stored in kept:
@@ -390,6 +393,14 @@ class _Path(PosixPath):
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Do nothing: the volume is mounted."""
         return os.stat_result(range(10))
+
+
+def _counts(stored: Stored | None) -> tuple[object, ...]:
+    """Return what a power cut must not change."""
+    if stored is None:
+        return ()
+    lease = stored.lease
+    return lease.holder, lease.epoch, lease.in_sync, lease.in_sync_version
 
 
 def _number(stored: Stored) -> int:
