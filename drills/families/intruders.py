@@ -245,9 +245,14 @@ async def _refusal(peer: HostilePeer, own: Identity, secret: bytes, wanted: str)
 
 
 def _answer(peer: HostilePeer) -> Frame | None:
-    """Return the next frame; None if the node closed the connection or sends nothing."""
+    """Return the next frame; None if the node closed the connection or sends nothing.
+
+    A status is no answer: nodes send it unasked when their ability to lead changes.
+    """
     with contextlib.suppress(TimeoutError, BadFrame):
-        return peer.receive()
+        while (frame := peer.receive()) is not None and frame.type is FrameType.STATUS_OK:
+            pass
+        return frame
     return None
 
 
