@@ -30,6 +30,8 @@ from tidemark.testing.ports import free_ports
 pytest_plugins = ["tidemark.testing.fixtures"]
 
 
+PACE_S: Final = 0.05
+"""Pause of a sender: on a busy machine a log that grows at full speed is never dumped whole."""
 TERMINAL: Final = ("env", "--default-signal=INT")
 """A command with the signals of a terminal. If the tests run in the background of a script, SIGINT
 is ignored, and child processes inherit that: two tests then waited for a Ctrl-C without effect."""
@@ -320,7 +322,7 @@ def test_a_running_node_can_be_dumped_and_verified(tidemark_node: LocalNode) -> 
 
     def send_on() -> None:
         with sdk.connect_sync(tidemark_node.url) as mq:
-            while not stop.is_set():
+            while not stop.wait(PACE_S):
                 mq.send_many("orders", [b"more"] * 50)
 
     sender = threading.Thread(target=send_on)
