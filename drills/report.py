@@ -46,19 +46,19 @@ def page(
 
 
 def _row(result: Result) -> str:
-    drill = result.drill
+    drill, verdict, requests = result.drill, result.verdict, result.requests
     cells = (
         drill.number,
         f"{drill.name}: {drill.title}",
         "passed" if result.passed else "**failed**",
         "" if result.restored_s is None else f"{result.restored_s:.2f}",
         "" if drill.restored_within_s is None else f"{drill.restored_within_s:g}",
-        str(result.lost),
-        f"{result.acked:,}",
-        str(sum(result.errors.values()) - result.unknown),
-        str(result.unknown),
-        str(result.duplicates),
-        str(result.out_of_order),
+        str(verdict.lost),
+        f"{requests.acked:,}",
+        str(sum(requests.errors.values()) - requests.unknown),
+        str(requests.unknown),
+        str(verdict.duplicates),
+        str(verdict.out_of_order),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -66,11 +66,11 @@ def _row(result: Result) -> str:
 def _details(result: Result) -> list[str]:
     lines = [f"## {result.drill.number} {result.drill.name}", "", f"{result.drill.title}.", ""]
     lines += [f"- {note}" for note in result.notes]
-    if result.errors:
-        listed = ", ".join(f"{code} {count}" for code, count in result.errors.most_common())
+    if errors := result.requests.errors:
+        listed = ", ".join(f"{code} {count}" for code, count in errors.most_common())
         lines.append(f"- errors: {listed}")
-    if result.lost_below:
-        lines.append(f"- {result.lost_below} acked at a lower level went with their only copy")
+    if lost_below := result.verdict.lost_below:
+        lines.append(f"- {lost_below} acked at a lower level went with their only copy")
     lines.append(f"- {result.seconds:.0f} s")
     if result.failure:
         lines += ["", "```", result.failure.strip(), "```"]

@@ -42,26 +42,33 @@ LINES_SHOWN: Final = 20
 
 
 @dataclass(slots=True)
+class Requests:
+    """Counts of the requests of a drill."""
+
+    acked: int = 0
+    """Messages."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """Requests without an ack, by error code."""
+    unknown: int = 0
+    """Requests with an unknown outcome."""
+
+
+@dataclass(slots=True)
 class Result:
     """Result of a drill."""
 
     drill: Drill[Any]
-    seed: int
-    passed: bool = False
     seconds: float = 0.0
     restored_s: float | None = None
     """RTO: longest time without an ack after the fault [s]."""
-    lost: int = 0
-    """RPO: messages acked at ``replicated`` that were lost."""
-    lost_below: int = 0
-    acked: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
-    unknown: int = 0
-    """Number of requests with an unknown outcome."""
-    duplicates: int = 0
-    out_of_order: int = 0
+    verdict: Verdict = field(default_factory=Verdict)
+    requests: Requests = field(default_factory=Requests)
     notes: list[str] = field(default_factory=list)
     failure: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.failure
 
 
 @dataclass(slots=True)
@@ -163,14 +170,14 @@ class Runner:
             session.changes = [] if finder is None else finder.known.changes
 
     async def _no_group(self, drill: Drill[Group], group: Group, error: Exception) -> None:
-        result = Result(drill, self._seed, failure=f"the group does not come up: {error}")
+        result = Result(drill, failure=f"the group does not come up: {error}")
         await self._keep_logs(result, group)
         self.results.append(result)
         self._report(f"{drill.number:>3} {drill.name}: FAILED, {result.failure}")
 
     async def _one(self, drill: Drill[Group], stage: Stage, session: Session, pace: Pace) -> bool:
         """Run one drill on a complete group; return whether the group can be used again."""
-        result = Result(drill, self._seed)
+        result = Result(drill)
         self.results.append(result)
         await run_drill(result, stage, pace, self._settle, self._report)
         if stage.observed.fault_at:
@@ -239,7 +246,7 @@ async def run_drill(
         result.failure = str(error) or "it does not end"
     except Exception:  # noqa: BLE001 (an error in the drill itself is a failure too)
         result.failure = traceback.format_exc()
-    _count(result, stage, verdict, began, acked_before)
+    _count(result, stage, began, acked_before)
 
 
 def judge_drill(
@@ -255,8 +262,7 @@ def judge_drill(
     The time for which the machine did not run the drill's processes is subtracted from every gap,
     as far as the measured slowness explains it. began: start time of the drill.
     """
-    drill = result.drill
-    result.lost, result.lost_below = verdict.lost, verdict.lost_below
+    drill, result.verdict = result.drill, verdict
     violations = [*verdict.violations, *sorted(stage.finder.known.contradictions)]
     observed = stage.observed
     if observed.fault_at:
@@ -289,18 +295,16 @@ def judge_drill(
         result.failure = verdict.shown()
 
 
-def _count(
-    result: Result, stage: GroupStage[G], verdict: Verdict, began: float, acked_before: int
-) -> None:
+def _count(result: Result, stage: GroupStage[G], began: float, acked_before: int) -> None:
     """Record the counts of a finished drill. acked_before: acked messages at its start."""
     ended = time.monotonic()
     result.seconds = ended - began
     result.notes = stage.observed.notes
-    result.errors = stage.ledger.codes(began, ended)
-    result.unknown = stage.ledger.outcomes(began, ended)[Outcome.UNKNOWN]
-    result.acked = len(stage.ledger.acked) - acked_before
-    result.duplicates, result.out_of_order = verdict.duplicates, verdict.out_of_order
-    result.passed = not result.failure
+    result.requests = Requests(
+        len(stage.ledger.acked) - acked_before,
+        stage.ledger.codes(began, ended),
+        stage.ledger.outcomes(began, ended)[Outcome.UNKNOWN],
+    )
 
 
 def result_line(result: Result) -> str:

@@ -96,7 +96,7 @@ class PodRunner:
         return self.results
 
     async def _one(self, drill: Drill[PodGroup], stage: PodStage) -> bool:
-        result = Result(drill, self._seed)
+        result = Result(drill)
         self.results.append(result)
         await run_drill(result, stage, self._pace, self._settle, self._report)
         self._report(result_line(result))

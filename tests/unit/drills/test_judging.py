@@ -52,7 +52,7 @@ def held_back(found: Pace, begin: float, seconds: float) -> Pace:
 
 
 def judged(limit_s: float, on: Any, by: Pace) -> Result:
-    result = Result(cast(Any, SimpleNamespace(restored_within_s=limit_s)), seed=1)
+    result = Result(cast(Any, SimpleNamespace(restored_within_s=limit_s)))
     judge_drill(result, on, Verdict(), 200.0, by, FAULT_AT)
     return result
 
