@@ -232,6 +232,8 @@ class MemberRules:
         if shown is None:
             return
         lag_ms, most_ms = self._lag_ms(copy.end, now_ms), self._lag_ms_max(copy, now_ms)
+        if member.node in self._ha.history.damaged:
+            lag_ms = 0  # It may have cut off what it had acknowledged on an earlier link.
         is_so = lag_ms - ROUNDED_MS <= shown <= most_ms + ROUNDED_MS
         if not is_so or (shown and copy.end >= self._ends[-1]):
             raise Violation(
