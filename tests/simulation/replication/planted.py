@@ -74,7 +74,7 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.two_incarnations_of_a_node, "two incarnations of one node", 3
     ),
     "promotion-of-a-non-member": Planted(
-        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 7
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 154
     ),
     "candidate-removed-as-the-old-holder": Planted(
         logs.candidate_removed_as_the_old_holder,
