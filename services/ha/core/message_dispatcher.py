@@ -8,6 +8,7 @@ and promises nothing. Step before: ``frames``. Step after: ``following``, ``mast
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 import msgspec
@@ -48,7 +49,7 @@ class MessageDispatcher:
         self._leadership = leadership
         self.context, self.peers = leadership.context, leadership.peers
         self.promises, self.following = leadership.promises, leadership.following
-        self._held: list[Received] = []
+        self._held: deque[Received] = deque()
         self._given: tuple[int, Holder] | None = None
         """The last promise for creating the lease again: the same request gets the same answer."""
 
@@ -65,13 +66,9 @@ class MessageDispatcher:
     def release(self) -> None:
         """Handle the frames that waited, if the promise is on disk."""
         while self._held and not self.promises.pending:
-            held, self._held = self._held, []
-            for index, event in enumerate(held):
-                if self.promises.pending:
-                    self._held = held[index:]
-                    break
-                if self.peers.open(event.link):
-                    self._take(event)
+            event = self._held.popleft()
+            if self.peers.open(event.link):
+                self._take(event)
 
     def broadcast_status(self) -> None:
         """Send the own status to all nodes, because this node's ability to lead has changed."""
@@ -120,7 +117,7 @@ class MessageDispatcher:
         epoch = event.frame.epoch
         if epoch > self.promises.highest:
             self._leadership.higher_epoch(epoch)
-        self._hold(event)
+        self._held.appendleft(event)  # before the frames that came after it
         self.promises.promise(epoch)
 
     def _in_epoch(self, link: int, epoch: int, payload: Payload) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from services.ha.core.effects import PersistPromise
-from services.ha.core.events import Done, Failed
+from services.ha.core.effects import Effect, PersistPromise, Send
+from services.ha.core.events import Done, Failed, Received
 from services.ha.core.promises import RETRY_MS, Promises
 from services.ha.core.replica_context import ReplicaContext
+from services.ha.wire import payloads
+from services.ha.wire.frames import Frame, FrameType
+from services.ha.wire.payloads import Promise, PromisePurpose
 from tests.unit.ha.core.test_campaign import replica
+from tests.unit.ha.group import grown
 
 
 def written(context: ReplicaContext) -> PersistPromise:
@@ -96,3 +100,27 @@ def test_the_first_promise_makes_the_volume_one_of_a_group() -> None:
     assert not context.initialised
     context.out.answered(Done(written(context).token))
     assert context.initialised
+
+
+def test_a_frame_of_a_still_higher_epoch_is_handled_before_those_that_came_after_it() -> None:
+    # It was lost if other frames had waited behind it.
+    group = grown()
+    slave = group["c"]
+    assert slave.replica is not None
+    (link,) = [link for link, peer in slave.replica.peers.incoming.items() if peer.peer.node == "b"]
+    candidate = group["b"].context.holder
+    promise = Promise(PromisePurpose.NEW_TERM, candidate)
+    sent: list[Frame] = []
+    carry_out = slave.carry_out
+
+    def noting(effect: Effect) -> None:
+        if isinstance(effect, Send) and effect.link == link:
+            sent.append(effect.frame)
+        carry_out(effect)
+
+    slave.carry_out = noting  # type: ignore[method-assign]
+    for epoch in (5, 7, 7):
+        slave.post(Received(link, payloads.frame(epoch, promise)))
+    group.run(20)
+    answers = [frame.epoch for frame in sent if frame.type is FrameType.PROMISE_OK]
+    assert answers == [5, 7, 7]
