@@ -31,8 +31,8 @@ from tests.simulation.replication.violation import Violation
 if TYPE_CHECKING:
     from tests.simulation.replication.ha import Ha
 
-UNREADABLE_US: Final = 400_000
-"""A link is damaged for this time."""
+UNREADABLE_US: Final = 1_500_000
+"""A link is damaged for this time, which is longer than a lease."""
 DEAF_US: Final = 10_000
 DEAF_TURNS: Final = 2 * TIMES.request_timeout_ms * 1000 // DEAF_US
 """An access to a volume that does not answer waits in turns, at most for two timeouts."""
