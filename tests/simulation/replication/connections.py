@@ -2,64 +2,154 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Final
 
-from services.ha.core.events import Done
 from services.ha.lease.interface import Outcome
-from services.ha.lease.value import Lease, Stored
+from services.ha.lease.value import Lease, Member, Stored
+from services.ha.shell.link import Link
+from services.ha.shell.links import Credentials, Links, LinkSettings
+from services.ha.shell.streaming import LogViews
 from services.ha.wire.frames import Frame
+from services.ha.wire.handshake import Accepting, Connecting, Identity, Peer
+from services.ha.wire.versions import common
+from shared.files.positions import Positions
+from shared.files.store_dir import StoreDir
+from shared.runtime.rate_limited_logger import RateLimitedLogger
+from tests.simulation.replication.frame_checks import check_decoding
+from tests.simulation.replication.handshaking import SECRET, check_handshake
 from tests.simulation.replication.lease_object import LeaseObject
 from tests.simulation.replication.violation import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.replication.ha import Ha
 
+PROOF_TIMEOUT_S: Final = 0.7
+"""In proportion to the times of ``plan``."""
+CONNECTIONS_MAX: Final = 8
+BUFFER_MAX: Final = 60_000
+_BODY_SIZE: Final = 24
+_BODY: Final = re.compile(rb"[0-9 ]{%d}" % _BODY_SIZE)
+"""A pattern that only the body of a message has."""
 
-class SimulatedLinks:
-    """Connections over the simulated network (``services.ha.shell.links.Links``)."""
 
-    def __init__(self, ha: Ha) -> None:
+class JudgedViews(LogViews):
+    """The log's bytes for streaming; checks that they are the log's."""
+
+    def __init__(self, ha: Ha, store: StoreDir, positions: Positions) -> None:
+        super().__init__(store, positions)
         self._ha = ha
+        self.receiver = ""
+        """The node that gets the next bytes."""
 
-    def connect(self, name: str) -> None:
-        """Connect to a node."""
-        self._ha.network.connect(self._ha, name)
+    def views(self, offset: int, size: int) -> list[memoryview] | None:
+        """Return bytes of the log, corrupted once if the network is to corrupt them."""
+        ha, machine, views = self._ha, self._ha.machine, super().views(offset, size)
+        if views is None:
+            if offset >= machine.begins_at:
+                raise Violation(f"{ha.node} cannot read {size} bytes at {offset} to send")
+            return None
+        if b"".join(views) != machine.log(offset, offset + size):
+            raise Violation(f"{ha.node} sends {size} bytes at {offset} that differ from its log")
+        path = ha.node, self.receiver
+        if path in ha.network.to_corrupt and (corrupted := _corrupted(views)):
+            ha.network.to_corrupt.discard(path)
+            return corrupted
+        return views
 
-    def disk_changed(self, done: Done) -> None:
-        """Take over the files of the log, and the identity, after a change on disk."""
-        if done.incarnation:
-            self._ha.proves = done.incarnation
-        assert self._ha.views is not None
-        self._ha.views.refresh()
 
-    def send(self, number: int, frame: Frame) -> None:
-        """Send a frame."""
-        self._ha.network.send(self._ha, number, frame)
+class JudgedLinks(Links):
+    """The product's links; checks the identities and the frames that it receives."""
+
+    def __init__(self, ha: Ha, incarnation: str, views: JudgedViews) -> None:
+        """incarnation: of the store that was found."""
+        self._ha, self._judged_views = ha, views
+        setup = ha.setup
+        super().__init__(
+            Identity(setup.cluster, setup.group, ha.node, incarnation, setup.file_size),
+            Credentials(SECRET, None),
+            LinkSettings(
+                nodes={node.name: node for node in setup.nodes},
+                connect_timeout_s=setup.times.link_dead_ms / 1000,
+                proof_timeout_s=PROOF_TIMEOUT_S,
+                connections_max=CONNECTIONS_MAX,
+                buffer_max=BUFFER_MAX,
+                versions=ha.versions,
+            ),
+            views,
+            ha.post,
+            RateLimitedLogger(ha.machine.monotonic),
+            lambda _, seconds: self._check_ack_time(seconds),
+        )
+
+    @property
+    def member(self) -> Member:
+        """Identity that this node proves to its peers."""
+        return Member(self._own.node, self._own.incarnation)
 
     def stream(self, number: int, frame: Frame, offset: int, size: int) -> None:
-        """Send a frame followed by bytes of the log."""
-        assert self._ha.views is not None
-        views = self._ha.views.views(offset, size)
-        if views is None:
-            if offset >= self._ha.machine.begins_at:
-                raise Violation(f"{self._ha.node} cannot read {size} bytes at {offset} to send")
-            self.close_link(number, f"log-gone: bytes {offset} to {offset + size}")
-            return
-        self._must_be_the_log(views, offset, size)
-        self._ha.network.send(self._ha, number, frame, views)
+        """Send a frame that goes on with bytes of the log."""
+        link = self._proved.get(number)
+        if link is not None and link.peer is not None:
+            self._judged_views.receiver = link.peer.member.node
+        super().stream(number, frame, offset, size)
 
-    def _must_be_the_log(self, views: list[memoryview], offset: int, size: int) -> None:
-        """Check that the bytes to be sent are those of the log."""
-        machine = self._ha.machine
-        if b"".join(views) != machine.log(offset, offset + size):
+    def proved(self, link: Link, peer: Peer) -> None:
+        """Check the handshake, with mistakes as well."""
+        network, node = self._ha.network, peer.member.node
+        network.frames_count += 3
+        other = network.owner_of(node)
+        if link.outbound and other is not None:
+            versions = self._settings.versions, other.versions
+            nodes, turn = tuple(self._nodes), network.connections_count
+            check_handshake(self.member, peer.member, versions, nodes, turn)
+            if peer.version != common(*versions):
+                raise Violation(f"{self._ha.node} uses version {peer.version} with {node}")
+        super().proved(link, peer)
+
+    def received(self, link: Link, frame: Frame) -> None:
+        """Decode some frames again, in other pieces and with mistakes."""
+        network = self._ha.network
+        network.frames_count += 1
+        check_decoding(frame, network.frames_count)
+        super().received(link, frame)
+
+    def check(self) -> None:
+        """Check that every connection of this process belongs to a link, and every link has one."""
+        ha = self._ha
+        begun = sum(end.begun for end in ha.network.ends_of(ha))
+        if begun != self.count:
+            raise Violation(f"{ha.node} has {begun} connections and knows {self.count}")
+        ha.network.check_closed(ha)
+
+    def _link(self, proof: Accepting | Connecting, node: str | None) -> Link:
+        self._must_be_own()
+        return super()._link(proof, node)
+
+    def _must_be_own(self) -> None:
+        """Check that the identity to be proved is that on the disk, or is about to be replaced."""
+        replica, member = self._ha.replica, self.member
+        known = None if replica is None else replica.context.member
+        if member.incarnation != self._ha.machine.incarnation and member != known:
             raise Violation(
-                f"{self._ha.node} sends {size} bytes at {offset} that differ from its log"
+                f"{self._ha.node} proves the incarnation {member.incarnation}, its disk has "
+                f"{self._ha.machine.incarnation}"
             )
 
-    def close_link(self, number: int, reason: str) -> None:
-        """Close a link."""
-        self._ha.network.close(self._ha, number, reason)
+    def _check_ack_time(self, seconds: float) -> None:
+        if seconds < 0:
+            raise Violation(f"{self._ha.node} measured {seconds} s from bytes to their ACK")
+
+
+def _corrupted(data: Sequence[memoryview]) -> list[memoryview]:
+    """Return the bytes with one changed inside a record's body; empty if no body is found."""
+    whole = bytearray(b"".join(data))
+    found = _BODY.search(whole)
+    if found is None:
+        return []
+    whole[found.start() + _BODY_SIZE // 2] ^= 1
+    return [memoryview(whole)]
 
 
 class JudgedLeaseStore:

@@ -23,12 +23,10 @@ from services.ha.core.setup import Setup
 from services.ha.lease.value import Holder, Member
 from services.ha.shell.effect_runner import EffectRunner
 from services.ha.shell.lease_client import LeaseClient
-from services.ha.shell.links import Links
 from services.ha.shell.page_writer import PageWriter
 from services.ha.shell.probes import Probes
 from services.ha.shell.replica_disk import ReplicaDisk
 from services.ha.shell.replica_store import ReplicaStore
-from services.ha.shell.streaming import LogViews
 from services.ha.shell.watch import SnapshotReader, Watch
 from services.ha.startup import status_before
 from services.ha.wire.versions import SPOKEN, Versions
@@ -38,14 +36,14 @@ from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
 from tests.simulation.replication import redone, view_rules
-from tests.simulation.replication.connections import JudgedLeaseStore, SimulatedLinks
+from tests.simulation.replication.connections import JudgedLeaseStore, JudgedLinks, JudgedViews
 from tests.simulation.replication.history import History
 from tests.simulation.replication.judged_replica import JudgedReplica
 from tests.simulation.replication.known_marks import Noted, check_found, marks_of
 from tests.simulation.replication.lease_object import LeaseObject
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.member_rules import MemberRules
-from tests.simulation.replication.network import Network
+from tests.simulation.replication.network import Network, Sockets
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.service import Service
 from tests.simulation.replication.store_view import ROOT, STORE
@@ -82,8 +80,8 @@ class Ha(Service):
         self.node, self.setup = machine.name, setup
         self.network, self.lease, self._random = network, lease, random
         self.replica: Replica | None = None
-        self.proves = ""
-        """Incarnation that the links of this start prove."""
+        self.links: JudgedLinks | None = None
+        self.loop.sockets = Sockets(network, self)
         self.health = Health(machine)
         """State and alarms that the probes report."""
         self.probes = Probes(machine, self._state)
@@ -104,7 +102,6 @@ class Ha(Service):
         """When the log was recovered."""
         self._unnoted: tuple[tuple[int, int], int] | None = None
         """Lease content that is not yet on the disk, and since when."""
-        self.views: LogViews | None = None
         self._runner: EffectRunner | None = None
         self._disk: ReplicaDisk | None = None
         process.on_end.append(lambda: network.ended(self))
@@ -121,12 +118,12 @@ class Ha(Service):
     @property
     def member(self) -> Member:
         """Identity that this start proves to its peers."""
-        return Member(self.node, self.proves)
+        return Member(self.node, "") if self.links is None else self.links.member
 
     @property
     def holder(self) -> Holder:
         """Identity of this start as holder of the lease."""
-        return Holder(self.node, self.proves, self.setup.process)
+        return Holder(self.node, self.member.incarnation, self.setup.process)
 
     def check_log_again(self) -> None:
         """Begin the next check of the log at once."""
@@ -238,6 +235,11 @@ class Ha(Service):
         if reply.ok and to is not None and reply.body.get("master") != to:
             raise Violation(f"{self.node} was to switch to {to} and replied {reply.body}")
 
+    def post(self, event: Event) -> None:
+        """Pass an event to the replica, on the loop."""
+        if self._runner is not None:
+            self._runner.post(event)
+
     def take(self, event: Event) -> None:
         """Pass an event to the replica."""
         if self._runner is not None and self.process.alive:
@@ -262,10 +264,9 @@ class Ha(Service):
         self.found_us = self.machine.timeline.now_us
         if found.halted is None:
             redone.check_found(self.machine, found)
-        self.proves = found.incarnation
         self.trace(f"found {found}")
         positions = held.positions
-        self.views = LogViews(held.directory, positions)
+        links = JudgedLinks(self, found.incarnation, JudgedViews(self, held.directory, positions))
         self.probes.open(positions)
         disk = self._disk = ReplicaDisk(held, self._post_from_thread, self._crashed)
         replica = self.replica = Replica(self.setup, found, log=held, random=self._random.random)
@@ -276,13 +277,14 @@ class Ha(Service):
             cast(Replica, JudgedReplica(self, replica)),
             self.machine,
             PageWriter(positions, self.machine.boot, self.machine, bell),
-            cast(Links, SimulatedLinks(self)),
+            links,
             disk,
             lease,
             self.health,
             self._replied,
         )
-        self.network.listen(self)
+        self.links = links
+        await links.listen(self.node, self.setup.own.port)
         disk.start()
         locks = cast(LockProbe, self.machine)
         reader = SnapshotReader(positions, locks, self.machine, self.machine.wall_ms)
@@ -295,6 +297,7 @@ class Ha(Service):
         )
         await store.close()
         await asyncio.to_thread(disk.close)
+        await links.close()
         await asyncio.to_thread(held.stopped_clean)
 
     def _open(self) -> ReplicaStore:

@@ -163,8 +163,9 @@ class HandingOver(Trying):
     def _close_link_of(self, slave: Machine) -> None:
         """Close only the connection on which a slave follows. The slave connects again."""
         link = self._link_of(slave)
-        if link is not None:
-            self._group.network.close(self._ha(slave), link, "reset")
+        links, loop = self._ha(slave).links, self._ha(slave).loop
+        if link is not None and links is not None:
+            loop.call_soon_threadsafe(links.close_link, link, "reset")
 
     # -- clean shutdown --------------------------------------------------------------------
 

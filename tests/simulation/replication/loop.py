@@ -10,11 +10,14 @@ import asyncio
 import contextlib
 import heapq
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tests.simulation.replication.process import Process, Thread
 from tests.simulation.replication.threads import ThreadPoolExecutor
 from tests.simulation.replication.violation import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.network import Factory, Sockets
 
 T = TypeVar("T")
 CLIENT: Final = "client"
@@ -34,6 +37,8 @@ class Loop(asyncio.BaseEventLoop):
         super().__init__()
         self._process, self._failed = process, failed
         self._turning: Thread | None = None
+        self.sockets: Sockets | None = None
+        """Connections to other nodes; None: the process has none."""
         self.steps = 0
         """Number of callbacks that were begun."""
         self._tasks: list[asyncio.Task[Any]] = []
@@ -95,6 +100,20 @@ class Loop(asyncio.BaseEventLoop):
         else:
             self._process.start("worker", job)
         return future
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Factory, host: str, port: int, **_: Any
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Connect to a node."""
+        assert self.sockets is not None
+        return await self.sockets.connect(protocol_factory, host)
+
+    async def create_server(  # type: ignore[override]
+        self, protocol_factory: Factory, host: str, port: int, **_: Any
+    ) -> asyncio.Server:
+        """Accept connections to this node."""
+        assert self.sockets is not None
+        return self.sockets.listen(protocol_factory)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Report the exception of a callback."""

@@ -1,104 +1,44 @@
-"""Connections between nodes: frames arrive in order, late, or only after a cut is healed.
+"""The network between nodes: bytes arrive in order, late, or only after a cut is healed.
 
-Frames under way on a path that is cut wait there, as TCP repeats them. An end learns of a dead peer
-only if a packet can reach it. Peers are authenticated before the core receives LinkUp, so both ends
-know the identity of the other.
+Bytes under way on a path that is cut wait there, as TCP repeats them. An end learns of a dead peer
+only if a packet can reach it. The links on these connections are the product's own.
 """
 
 from __future__ import annotations
 
-import re
-import zlib
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+import asyncio
+import errno
+from collections.abc import Callable
+from typing import Final, NamedTuple, cast
 
-from services.ha.core.events import Event, LinkDown, LinkUp, Received
-from services.ha.lease.value import Member
-from services.ha.wire.frames import (
-    BUFFER_SIZE_MIN,
-    LENGTH_SIZE,
-    BadFrame,
-    Decoder,
-    Frame,
-    encode_head,
-    encode_tail,
-)
-from services.ha.wire.versions import Versions, common
-from tests.simulation.replication.handshaking import check_handshake
-from tests.simulation.replication.process import Process
 from tests.simulation.replication.timeline import Timeline
+from tests.simulation.replication.transport import Owner, Transport
 from tests.simulation.replication.violation import Violation
 
-CONNECT_TIMEOUT_US: Final = 700_000
-BUFFERED_MAX: Final = 4000
-"""Frames under way in one direction; a link with more is closed."""
+WINDOWS: Final = (1_500, 6_000, 100_000)
+"""Bytes of a connection that may be unread at the other end; the rest waits in the sender."""
+CLOSED_US: Final = 1_300_000
+"""A connection that its process closed has ended after this time."""
 
-DECODED_AGAIN: Final = 64
-"""One frame of this many is also decoded in other ways."""
-FILLED: Final = 1024
-"""One frame of this many is repeated until it fills the memory of a decoder."""
-PIECE_SIZE_MAX: Final = 97
-_BODY_SIZE: Final = 24
-_BODY: Final = re.compile(rb"[0-9 ]{%d}" % _BODY_SIZE)
-"""A pattern that only the body of a message has."""
-
-
-class Listener(Protocol):
-    """A start of ha that accepts connections and takes events."""
-
-    node: str
-    process: Process
-
-    @property
-    def member(self) -> Member:
-        """Identity that it proves to its peers."""
-        ...
-
-    @property
-    def versions(self) -> Versions:
-        """Protocol versions that it supports."""
-        ...
-
-    def take(self, event: Event) -> None:
-        """Put an event into its queue."""
-        ...
-
-
-class End:
-    """One end of a link, at one start of ha."""
-
-    def __init__(self, number: int, owner: Listener, *, outbound: bool) -> None:
-        self.number, self.owner, self.outbound = number, owner, outbound
-        self.other: End
-        self.open = True
-        self.announced = False
-        """Whether the owner has received LinkUp."""
-        self.decoder = Decoder()
-        """Decoder of the bytes that arrive."""
-        self.arriving: deque[tuple[int, Frame | None]] = deque()
-        """Frames under way to this end with their arrival times; None: the other end is closed."""
-        self.last_at_us = 0
-        """Arrival time of the last of them."""
+Factory = Callable[[], asyncio.BaseProtocol]
 
 
 class Network:
-    """All nodes' links."""
+    """All connections of all nodes."""
 
     def __init__(self, timeline: Timeline, *, delay_max_us: int, spike: float) -> None:
-        """spike: probability that a frame is late by up to half a second."""
+        """spike: probability that bytes are late by up to half a second."""
         self._timeline = timeline
         self._delay_max_us = delay_max_us
         self.spike = spike
-        self._listeners: dict[str, Listener] = {}
-        self._ends: dict[int, End] = {}
+        self._listening: dict[str, tuple[Owner, Factory]] = {}
+        self._ends: list[Transport] = []
         self._cuts: set[tuple[str, str]] = set()
-        self._number = 0
         self.off: set[str] = set()
         """Nodes without power. Nothing answers for them, not even with a refusal."""
-        self.frames_count = 0
+        self.connections_count = self.frames_count = 0
         self.to_corrupt: set[tuple[str, str]] = set()
-        """(sender, receiver) pairs whose next piece of log is corrupted once on its way."""
+        """(sender, receiver) pairs whose next piece of log is corrupted once before it is sent."""
 
     # -- for the world ---------------------------------------------------------------------
 
@@ -112,96 +52,129 @@ class Network:
             self._cuts.clear()
         else:
             self._cuts.discard((sender, receiver))
-        for end in list(self._ends.values()):
+        for end in self._ends:
             if end.arriving:
                 self._timeline.after(self._delay(), self._deliver_to(end))
+            if end.get_write_buffer_size():
+                self._timeline.after(self._delay(), end.wake)
 
     def break_links(self, one: str, other: str) -> None:
         """Reset both ends of all connections between two nodes."""
-        for end in list(self._ends.values()):
-            if {end.owner.node, end.other.owner.node} == {one, other} and end.open:
-                self._shut(end, "reset")
+        for end in list(self._ends):
+            if {end.owner.node, end.other.owner.node} == {one, other}:
+                self._reset(end)
 
-    def listen(self, listener: Listener) -> None:
-        """Accept connections for a start of ha."""
-        self._listeners[listener.node] = listener
-
-    def ended(self, listener: Listener) -> None:
-        """Reset the connections of a start of ha that is gone, unless its machine is off."""
-        if self._listeners.get(listener.node) is listener:
-            del self._listeners[listener.node]
-        for end in [end for end in self._ends.values() if end.owner is listener]:
+    def ended(self, owner: Owner) -> None:
+        """Close the connections of a process that is gone, unless its machine is off."""
+        if self.owner_of(owner.node) is owner:
+            del self._listening[owner.node]
+        for end in self.ends_of(owner):
             end.open = False
-            del self._ends[end.number]
-            if listener.node not in self.off:
-                self._post(end.other, None)
+            self._ends.remove(end)
+            if owner.node not in self.off:
+                self.post(end.other, b"")
 
-    # -- for ha ----------------------------------------------------------------------------
+    def owner_of(self, node: str) -> Owner | None:
+        """The process that accepts connections to a node; None if none does."""
+        return self._listening[node][0] if node in self._listening else None
 
-    def connect(self, owner: Listener, node: str) -> None:
-        """Connect; the result is LinkUp at both ends, or LinkDown with link 0."""
-        timeline = self._timeline
+    def ends_of(self, owner: Owner) -> list[Transport]:
+        """Connections that a process has."""
+        return [end for end in self._ends if end.owner is owner]
 
-        def fail(reason: str) -> None:
-            if owner.process.alive:
-                owner.take(LinkDown(0, node, reason))
+    def check_closed(self, owner: Owner) -> None:
+        """Check that connections which a process has closed end soon, although bytes for a silent
+        peer wait."""
+        process, now_us = owner.process, self._timeline.now_us
+        if process.paused or not process.alive:
+            return
+        for end in self.ends_of(owner):
+            closing_us = end.closing_us
+            if closing_us is not None and now_us - max(closing_us, process.resumed_us) > CLOSED_US:
+                raise Violation(
+                    f"{owner.node} closed a connection to {end.other.owner.node} "
+                    f"{now_us - closing_us} µs ago, and it has not ended: "
+                    f"{end.get_write_buffer_size()} bytes wait"
+                )
+
+    # -- for processes (asyncio's loop) ----------------------------------------------------
+
+    def listen(self, owner: Owner, factory: Factory) -> asyncio.Server:
+        """Accept connections to a node."""
+        self._listening[owner.node] = owner, factory
+        return cast(asyncio.Server, _Server(self, owner))
+
+    def stop_listening(self, owner: Owner) -> None:
+        """Refuse connections from now on."""
+        del self._listening[owner.node]
+
+    async def connect(
+        self, owner: Owner, node: str, factory: Factory
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Connect to a node. Raises OSError."""
+        loop = owner.loop
+        made: asyncio.Future[Transport] = loop.create_future()
+        ends: list[Transport] = []
+
+        def settle(error: OSError | None) -> None:
+            if made.done():
+                return
+            if error is not None:
+                made.set_exception(error)
+            else:
+                made.set_result(ends[0])
 
         def arrive() -> None:
-            peer = self._listeners.get(node)
-            if not owner.process.alive:
+            if not owner.process.alive or made.done() or not self._is_reached(owner.node, node):
                 return
-            if (
-                node in self.off
-                or (owner.node, node) in self._cuts
-                or (node, owner.node) in self._cuts
-                or (peer is not None and peer.process.paused)
-            ):
-                timeline.after(CONNECT_TIMEOUT_US, lambda: fail("no answer"))
-            elif peer is None:
-                timeline.after(self._delay(), lambda: fail("refused"))
+            listening, error = self._listening.get(node), None
+            if listening is None:
+                error = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
             else:
-                self._join(owner, peer)
+                ends.extend(self._join(owner, *listening))
+            loop.call_soon_threadsafe(settle, error)
 
-        timeline.after(self._delay() * 3, arrive)
+        self._timeline.after(self._delay() * 2, arrive)
+        try:
+            end = await made
+            protocol = factory()
+            loop.call_soon(end.begin, protocol)
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if ends:
+                ends[0].abort()
+            raise
+        return end, protocol
 
-    def send(
-        self, owner: Listener, link: int, frame: Frame, data: Sequence[memoryview] = ()
-    ) -> None:
-        """Send a frame on a link, or nothing if it is closed. data: the rest of the payload."""
-        end = self._ends.get(link)
-        if end is None or end.owner is not owner or not end.open:
+    # -- for transports --------------------------------------------------------------------
+
+    def post(self, end: Transport, data: bytes) -> None:
+        """Put bytes on their way to an end; empty: no more follow."""
+        timeline = self._timeline
+        if not end.open:
+            # A running kernel that does not know the connection (any more) resets it.
+            if data and self._passes_to(end) and end.other.open:
+                timeline.after(self._delay(), lambda: self._reset(end.other))
             return
-        if len(end.other.arriving) >= BUFFERED_MAX:
-            self._shut(end, "too much is buffered")
-            return
-        self.frames_count += 1
-        path = owner.node, end.other.owner.node
-        if data and path in self.to_corrupt:
-            corrupted = _corrupted(data)
-            self.to_corrupt -= {path} if corrupted else set()
-            data = corrupted or data
-        head, crc = encode_head(frame, sum(map(len, data)))
-        arrived = end.other.decoder.feed(head)
-        for piece in data[:-1]:
-            arrived += end.other.decoder.feed(piece)
-            crc = zlib.crc32(piece, crc)
-        last = data[-1] if data else b""
-        arrived += end.other.decoder.feed(last)
-        arrived += end.other.decoder.feed(encode_tail(crc, last))
-        (whole,) = arrived
-        if self.frames_count % DECODED_AGAIN == 0:
-            raw = b"".join((head, *data, encode_tail(crc, last)))
-            _check_decoding(raw, frame._replace(payload=b"".join((frame.payload, *data))), whole)
-            _check_pieces(raw, whole, self.frames_count)
-            _check_flipped(raw, self.frames_count)
-        self._post(end.other, whole)
+        end.last_at_us = max(end.last_at_us, timeline.now_us + self._delay())
+        end.arriving.append((end.last_at_us, data))
+        timeline.after(end.last_at_us - timeline.now_us, self._deliver_to(end))
 
-    def close(self, owner: Listener, link: int, reason: str) -> None:
-        """Close one end. The other end learns of it after the frames that are under way."""
-        end = self._ends.get(link)
-        if end is not None and end.owner is owner and end.open:
-            self._down(end, reason)
-            self._post(end.other, None)
+    def has_read(self, end: Transport) -> None:
+        """Let the other end of a connection send on."""
+        if self._passes_to(end.other) and end.other.get_write_buffer_size():
+            self._timeline.after(self._delay(), end.other.wake)
+
+    def passes(self, end: Transport) -> bool:
+        """Whether acknowledgements arrive at an end."""
+        return self._passes_to(end)
+
+    def closed(self, end: Transport) -> None:
+        """Close an end. The other end learns of it after the bytes that are under way."""
+        self._ends.remove(end)
+        if end.open:
+            end.open = False
+            self.post(end.other, b"")
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -211,135 +184,68 @@ class Network:
             return random.randint(1_000, 500_000)
         return random.randint(30, self._delay_max_us)
 
-    def _join(self, owner: Listener, peer: Listener) -> None:
-        versions = owner.versions, peer.versions
-        nodes = owner.node, peer.node
-        check_handshake(owner.member, peer.member, versions, nodes, self._number // 2)
-        ends = []
-        for whose in (owner, peer):
-            self._number += 1
-            ends.append(End(self._number, whose, outbound=whose is owner))
+    def _is_reached(self, one: str, other: str) -> bool:
+        is_cut = (one, other) in self._cuts or (other, one) in self._cuts
+        return not is_cut and other not in self.off
+
+    def _join(self, owner: Owner, peer: Owner, factory: Factory) -> list[Transport]:
+        self.connections_count += 1
+        window = WINDOWS[self.connections_count % len(WINDOWS)]
+        ends = [Transport(self, each, window) for each in (owner, peer)]
         ends[0].other, ends[1].other = ends[1], ends[0]
-        for end in ends:
-            self._ends[end.number] = end
-            self._timeline.after(self._delay(), self._announce(end))
+        self._ends += ends
 
-    def _announce(self, end: End) -> Callable[[], None]:
-        def announce() -> None:
-            if end.open and end.owner.process.alive:
-                end.announced = True
-                other = end.other.owner
-                version = common(end.owner.versions, other.versions)
-                assert version is not None, "neighbouring releases speak with each other"
-                end.owner.take(LinkUp(end.number, other.member, end.outbound, version))
-                self._deliver_to(end)()
+        def accept() -> None:
+            if ends[1].open:
+                ends[1].begin(factory())
+            else:
+                self._ends.remove(ends[1])
 
-        return announce
+        peer.loop.call_soon_threadsafe(accept)
+        return ends
 
-    def _post(self, end: End, frame: Frame | None) -> None:
-        """Put a frame on its way to end."""
-        timeline = self._timeline
-        if not end.open:
-            # A running kernel that does not know the connection (any more) resets it.
-            if frame is not None and self._passes(end) and end.other.open:
-                timeline.after(self._delay(), lambda: self._reset(end.other))
-            return
-        end.last_at_us = max(end.last_at_us, timeline.now_us + self._delay())
-        end.arriving.append((end.last_at_us, frame))
-        timeline.after(end.last_at_us - timeline.now_us, self._deliver_to(end))
-
-    def _passes(self, end: End) -> bool:
+    def _passes_to(self, end: Transport) -> bool:
         sender, receiver = end.other.owner.node, end.owner.node
         return (sender, receiver) not in self._cuts and receiver not in self.off
 
-    def _deliver_to(self, end: End) -> Callable[[], None]:
+    def _deliver_to(self, end: Transport) -> Callable[[], None]:
         def deliver() -> None:
-            if not end.announced or not self._passes(end):
-                return
-            arriving, now_us = end.arriving, self._timeline.now_us
-            while end.open and arriving and arriving[0][0] <= now_us:
-                frame = arriving.popleft()[1]
-                if frame is None:
-                    self._down(end, "closed by the peer")
-                else:
-                    end.owner.take(Received(end.number, frame))
+            if end.open and end.owner.process.alive and self._passes_to(end):
+                end.owner.loop.call_soon_threadsafe(end.readable)
 
         return deliver
 
-    def _reset(self, end: End) -> None:
-        if end.open:
-            self._down(end, "reset")
-
-    def _down(self, end: End, reason: str) -> None:
-        end.open = False
-        end.arriving.clear()
-        self._ends.pop(end.number, None)
-        if end.owner.process.alive and (end.announced or end.outbound):
-            number = end.number if end.announced else 0
-            end.owner.take(LinkDown(number, end.other.owner.node, reason))
-
-    def _shut(self, end: End, reason: str) -> None:
-        other = end.other
-        self._down(end, reason)
-        if other.open:
-            self._down(other, reason)
+    def _reset(self, end: Transport) -> None:
+        if end.open and end.owner.process.alive:
+            end.open = False
+            end.arriving.clear()
+            if end.begun:
+                end.owner.loop.call_soon_threadsafe(end.reset)
 
 
-def _corrupted(data: Sequence[memoryview]) -> list[memoryview]:
-    """Return the bytes with one changed inside a record's body; empty if no body is found."""
-    whole = bytearray(b"".join(data))
-    found = _BODY.search(whole)
-    if found is None:
-        return []
-    whole[found.start() + _BODY_SIZE // 2] ^= 1
-    return [memoryview(whole)]
+class Sockets(NamedTuple):
+    """The sockets of one process."""
+
+    network: Network
+    owner: Owner
+
+    async def connect(
+        self, factory: Factory, node: str
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Connect to a node. Raises OSError."""
+        return await self.network.connect(self.owner, node, factory)
+
+    def listen(self, factory: Factory) -> asyncio.Server:
+        """Accept connections to the node of this process."""
+        return self.network.listen(self.owner, factory)
 
 
-def _check_decoding(raw: bytes, sent: Frame, came: Frame) -> None:
-    """Check that the frame arrives as it was sent, and that an invalid length is refused at
-    once."""
-    if came != sent:
-        raise Violation(f"{sent} was sent, but {came} arrived")
-    decoder = Decoder(len(raw) - LENGTH_SIZE)
-    if decoder.feed(raw) != [sent]:
-        raise Violation(f"{sent} is refused at exactly the maximal frame size")
-    _must_refuse(Decoder(len(raw) - LENGTH_SIZE - 1), raw[:LENGTH_SIZE], "a frame that is too long")
+class _Server:
+    """A listening socket (``asyncio.Server``)."""
 
+    def __init__(self, network: Network, owner: Owner) -> None:
+        self._network, self._owner = network, owner
 
-def _check_pieces(raw: bytes, frame: Frame, turn: int) -> None:
-    """Check that frames arrive in whatever pieces a transport reads them."""
-    is_filled = turn % FILLED == 0
-    count = BUFFER_SIZE_MIN // len(raw) + 2 if is_filled else 2
-    piece_size = BUFFER_SIZE_MIN if is_filled else 1 + turn // DECODED_AGAIN % PIECE_SIZE_MAX
-    decoder, stream, found = Decoder(), memoryview(raw * count), list[Frame]()
-    while len(stream):
-        room = decoder.room()
-        size = min(len(room), len(stream), piece_size)
-        if not size:
-            raise Violation(f"the decoder has no room for a frame of {len(raw)} bytes")
-        room[:size], stream = stream[:size], stream[size:]
-        found += decoder.received(size)
-    if found != [frame] * count or decoder.pending:
-        raise Violation(
-            f"{count} frames arrive as {len(found)}, and {decoder.pending} bytes are pending"
-        )
-
-
-def _check_flipped(raw: bytes, turn: int) -> None:
-    """Check that a frame with a flipped bit never arrives, nor anything after it."""
-    at = LENGTH_SIZE + turn // DECODED_AGAIN * 31 % (len(raw) - LENGTH_SIZE)
-    changed = bytearray(raw)
-    changed[at] ^= 1 << turn // DECODED_AGAIN % 8
-    decoder = Decoder()
-    _must_refuse(decoder, bytes(changed), f"a frame with a changed byte {at} of {len(raw)}")
-    _must_refuse(decoder, raw, "a frame after a bad one")
-
-
-def _must_refuse(decoder: Decoder, data: bytes, what: str) -> None:
-    try:
-        decoder.feed(data)
-    except BadFrame as error:
-        if not str(error):
-            raise Violation(f"{what} is refused without a reason") from error
-        return
-    raise Violation(f"{what} is accepted")
+    def close(self) -> None:
+        """Refuse connections from now on."""
+        self._network.stop_listening(self._owner)

@@ -25,6 +25,7 @@ from services.ha.lease import directory
 from services.ha.shell import (
     copied_log,
     hooks,
+    links,
     lock_bytes,
     locked_store,
     log_check,
@@ -52,7 +53,7 @@ THREADED: Final = (
 )
 QUEUED: Final = (ha_worker, flusher)
 POOLED: Final = (preallocator, follower, directory)
-RANDOM: Final = (grouped_store, locked_store, replica_store, store_dir, directory)
+RANDOM: Final = (grouped_store, links, locked_store, replica_store, store_dir, directory)
 BOOTED: Final = (grouped_store, open_store, reput_store)
 HEARTBEAT_S: Final = 0.2
 """In proportion to the times of ``plan``, which are those of a fast profile."""
@@ -134,6 +135,7 @@ def simulated(timeline: Timeline) -> Iterator[None]:
     random: Random = timeline.random
     secrets = SimpleNamespace(
         randbits=random.getrandbits,
+        token_bytes=random.randbytes,
         token_hex=lambda size: f"{random.getrandbits(8 * size):0{2 * size}x}",
     )
     level = logging.root.manager.disable

@@ -194,6 +194,8 @@ class World:
                 check_trouble_is_known(service)
                 service.check_lease_noted()
                 service.check_roles()
+                if service.links is not None:
+                    service.links.check()
         self.timeline.after(250_000, self._check_regularly)
 
     def _check_links(self) -> None:
