@@ -14,9 +14,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, cast
 
-from services.ha.core import effects as do
 from services.ha.core.events import Command, Event
 from services.ha.core.failover import State
+from services.ha.core.handover import STOPPING
 from services.ha.core.promises import RETRY_MS
 from services.ha.core.replica import Replica
 from services.ha.core.setup import Setup
@@ -45,6 +45,7 @@ from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.member_rules import MemberRules
 from tests.simulation.replication.network import Network, Sockets
 from tests.simulation.replication.process import Process
+from tests.simulation.replication.replies import LEAVING, Replies
 from tests.simulation.replication.service import Service
 from tests.simulation.replication.store_view import ROOT, STORE
 from tests.simulation.replication.violation import Violation
@@ -52,10 +53,6 @@ from tests.simulation.replication.violation import Violation
 SENSE_INTERVAL_MS: Final = 50
 LEAVE_MS: Final = 2_500
 """Longest time that a stopping start waits (``services.ha.service``)."""
-LEAVING: Final = -1
-"""Token of the command by which a stopping start hands over."""
-REPLY_US_MAX: Final = 15_000_000
-"""Longest time that a command may wait for the lease and then for other nodes."""
 LEASE_NOTED_US: Final = (RETRY_MS + 1_000) * 1000
 """A write that found no room is tried again after this time."""
 
@@ -87,12 +84,9 @@ class Ha(Service):
         self.probes = Probes(machine, self._state)
         self.seen_us = 0
         """Since when this start has read the lease with its present content."""
-        self.replies: dict[int, do.Reply] = {}
-        self.unanswered: dict[int, int] = {}
-        """Commands without a reply, and when they were given."""
-        self._to_refuse: set[int] = set()
-        self.targets: dict[int, str] = {}
-        """Target of each switchover command."""
+        self.commands = Replies(self)
+        """Commands of operators and their replies."""
+        self.replies = self.commands.by_token
         self._differed: tuple[set[str], set[str]] | None = None
         """Alarms and alarms of the probes at the last check if they differed; None if they were
         equal."""
@@ -135,27 +129,13 @@ class Ha(Service):
         if self._runner is None or self.stop.is_set():
             super().ask_to_end()
             return
-        self.take(Command(LEAVING, "switchover", {"reason": "stopping"}))
+        self.command(Command(LEAVING, "switchover", {"reason": STOPPING}), refused=False)
         self.machine.timeline.after(LEAVE_MS * 1000, super().ask_to_end)
 
     def command(self, command: Command, *, refused: bool) -> None:
         """Give an admin command. refused: it must not succeed."""
-        if self._runner is not None:
-            self.unanswered[command.token] = self.machine.timeline.now_us
-        if refused:
-            self._to_refuse.add(command.token)
-        if command.name == "switchover" and "to" in command.arguments:
-            self.targets[command.token] = command.arguments["to"]
-        self.take(command)
-
-    def check_answered(self) -> None:
-        """Check that commands get a reply in time, unless the process is gone or paused."""
-        now_us, resumed_us = self.machine.timeline.now_us, self.process.resumed_us
-        if not self.process.alive or self.process.paused:
-            return
-        for token, asked_us in self.unanswered.items():
-            if now_us - max(asked_us, resumed_us) > REPLY_US_MAX:
-                raise Violation(f"{self.node} has not replied to command {token} of {asked_us} µs")
+        if self._runner is not None and self.process.alive:
+            self.commands.give(command, refused=refused)
 
     def check_lease_noted(self) -> None:
         """Check that the newest lease content seen is written to the disk soon, so that a later
@@ -224,26 +204,10 @@ class Ha(Service):
             )
         self._differed = alarms, shown
 
-    def _replied(self, reply: do.Reply) -> None:
-        self.replies[reply.token] = reply
-        self.unanswered.pop(reply.token, None)
-        if reply.token == LEAVING:
-            super().ask_to_end()
-        if reply.ok and reply.token in self._to_refuse:
-            raise Violation(f"{self.node} carries out a command that must be refused: {reply.body}")
-        to = self.targets.get(reply.token)
-        if reply.ok and to is not None and reply.body.get("master") != to:
-            raise Violation(f"{self.node} was to switch to {to} and replied {reply.body}")
-
     def post(self, event: Event) -> None:
         """Pass an event to the replica, on the loop."""
         if self._runner is not None:
             self._runner.post(event)
-
-    def take(self, event: Event) -> None:
-        """Pass an event to the replica."""
-        if self._runner is not None and self.process.alive:
-            self.loop.call_soon_threadsafe(self._runner.post, event)
 
     # -- the service -----------------------------------------------------------------------
 
@@ -281,7 +245,7 @@ class Ha(Service):
             disk,
             lease,
             self.health,
-            self._replied,
+            self.commands.replied,
         )
         self.links = links
         await links.listen(self.node, self.setup.own.port)
@@ -295,6 +259,7 @@ class Ha(Service):
             self.stop,
             {"replica": lambda: runner.run(self.stop), "watch": lambda: watch.run(self.stop)},
         )
+        self.commands.control.close()
         await store.close()
         await asyncio.to_thread(disk.close)
         await links.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -12,6 +13,7 @@ from tests.simulation.replication.process import Process
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot
 
+CONTENTS_KEPT: Final = 256
 CLOCK_SLACK_MS: Final = 1
 CLOCK_DRIFT_MAX: Final = 0.05
 STATUS_US: Final = 500_000
@@ -48,6 +50,8 @@ class LeaseHistory(ConfirmedLog):
         """When the lease was last released."""
         self.campaign_now_us: dict[str, int] = {}
         """When each node last received CAMPAIGN_NOW."""
+        self._contents: deque[tuple[int, Lease | None]] = deque([(0, None)], CONTENTS_KEPT)
+        """The last contents of the lease and since when it had them, oldest first."""
         self.won_us = 0
         """When the largest epoch was acquired."""
         self._served: set[int] = set()
@@ -59,6 +63,7 @@ class LeaseHistory(ConfirmedLog):
 
     def lease_changed(self, before: Stored | None, now: Stored | None) -> None:
         """Check a write, creation or deletion of the lease object."""
+        self._contents.append((self._now_us(), None if now is None else now.lease))
         if now is None:
             self.deleted = True
             return
@@ -117,6 +122,12 @@ class LeaseHistory(ConfirmedLog):
             self._note_holder(lease.epoch, lease.holder)
         self.published, self.holder = lease.in_sync, lease.holder
         self.check_members(f"in version {now.version} of the lease, epoch {lease.epoch}")
+
+    def leases_since(self, since_us: int) -> list[Lease]:
+        """Contents that the lease has had since that time."""
+        begun = [at for at, (us, _) in enumerate(self._contents) if us <= since_us]
+        contents = list(self._contents)[begun[-1] if begun else 0 :]
+        return [lease for _, lease in contents if lease is not None]
 
     def _must_have_run_out(self, before: Lease, now: Lease) -> None:
         """Check that the lease of another volume has run out before a node takes it."""

@@ -187,7 +187,7 @@ class World:
                 broker.requests.check_terms()
                 broker.consumer.check_held()
             if service is not None:
-                service.check_answered()
+                service.commands.check()
                 service.check_probes()
                 service.noted.check(service)
                 check_damage_is_kept(service)
