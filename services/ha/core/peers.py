@@ -91,6 +91,11 @@ class Peers:
     def up(self, link: int, peer: Member, *, outbound: bool, version: int) -> Peer | None:
         """Note a new connection; return the peer that it leads to, if this node made it."""
         if not outbound:
+            # A node makes one connection at a time. If its machine lost power, this end of the
+            # last one was never closed, and such ends would fill the port's connections.
+            for old, earlier in tuple(self.incoming.items()):
+                if earlier.peer.node == peer.node:
+                    self.close(old, f"{peer.node} has connected again")
             self.incoming[link] = Incoming(link, peer, version)
             return None
         known = self.by_node.get(peer.node)

@@ -103,6 +103,11 @@ class Ha(Service):
     # -- for the world and other services --------------------------------------------------
 
     @property
+    def runs(self) -> bool:
+        """Whether this start has not ended."""
+        return self.process.alive
+
+    @property
     def versions(self) -> Versions:
         """Protocol versions of this start: every fourth start is of an older release."""
         drawn = zlib.crc32(self.setup.process.encode())

@@ -50,7 +50,7 @@ class HandingOver(Trying):
         super().__init__(world)
         self.trials: tuple[Callable[[], None], ...] = (
             *(self._switch_in_spite, self._switch_in_vain, self._leave_in_order),
-            self._lead_too_few,
+            *(self._lead_too_few, self._order_twice),
         )
 
     # -- switches --------------------------------------------------------------------------
@@ -166,6 +166,28 @@ class HandingOver(Trying):
         links, loop = self._ha(slave).links, self._ha(slave).loop
         if link is not None and links is not None:
             loop.call_soon_threadsafe(links.close_link, link, "reset")
+
+    def _order_twice(self) -> None:
+        """The target of a switch does not take the lease, and its master has it again. A second
+        switch succeeds, and both commands get a reply."""
+        group, master = self._group, self._master()
+        others = {name for name in group.machines if name != master.name}
+
+        def keep_away(before: Lease, now: Lease) -> None:
+            if before.holder is not None and now.holder is None:
+                group.lease.unreachable |= others
+
+        with self._on_lease_change(keep_away):
+            first = self._group.command("switchover", {}, master)
+            self._until(lambda: bool(group.lease.unreachable), SWITCH_MS)
+        ha, epoch = self._ha(master), self._history.epoch
+        if not self._until(lambda: self._history.epoch > epoch, AGAIN_MS):
+            raise Violation(f"no node takes the lease that {master.name} released")
+        group.lease.unreachable.clear()
+        moved = self._switch_until_done({}, AGAIN_MS)
+        if not moved or not self._until(lambda: first in ha.replies, SWITCH_MS):
+            raise Violation(f"{master.name} replies to two switches with {ha.replies}")
+        self._must_be_whole_again(f"{master.name} was ordered to switch twice")
 
     # -- clean shutdown --------------------------------------------------------------------
 

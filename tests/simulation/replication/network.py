@@ -11,6 +11,9 @@ import errno
 from collections.abc import Callable
 from typing import Final, NamedTuple, cast
 
+from services.ha.wire.versions import SPOKEN
+from tests.simulation.replication.loop import Loop
+from tests.simulation.replication.process import Process
 from tests.simulation.replication.timeline import Timeline
 from tests.simulation.replication.transport import Owner, Transport
 from tests.simulation.replication.violation import Violation
@@ -82,11 +85,27 @@ class Network:
         """Connections that a process has."""
         return [end for end in self._ends if end.owner is owner]
 
+    def made_count(self, one: str, other: str) -> int:
+        """Connections that a node has made to another one."""
+        made = [end for end in self._ends if end.has_made and end.owner.node == one]
+        return sum(end.other.owner.node == other for end in made)
+
+    def ends_count(self, node: str) -> int:
+        """Connections that a node has, made or accepted."""
+        return sum(end.owner.node == node for end in self._ends)
+
+    def knock(self, stranger: Stranger, node: str, data: bytes) -> Transport:
+        """Connect to a node as a stranger, and send bytes."""
+        near, far = self._join(stranger, *self._listening[node])
+        if data:
+            self.post(far, data)
+        return near
+
     def check_closed(self, owner: Owner) -> None:
         """Check that connections which a process has closed end soon, although bytes for a silent
         peer wait."""
         process, now_us = owner.process, self._timeline.now_us
-        if process.paused or not process.alive:
+        if process.paused or not owner.runs:
             return
         for end in self.ends_of(owner):
             closing_us = end.closing_us
@@ -125,7 +144,7 @@ class Network:
                 made.set_result(ends[0])
 
         def arrive() -> None:
-            if not owner.process.alive or made.done() or not self._is_reached(owner.node, node):
+            if not owner.runs or made.done() or not self._is_reached(owner.node, node):
                 return
             listening, error = self._listening.get(node), None
             if listening is None:
@@ -153,7 +172,7 @@ class Network:
         timeline = self._timeline
         if not end.open:
             # A running kernel that does not know the connection (any more) resets it.
-            if data and self._passes_to(end) and end.other.open:
+            if data and self.passes_to(end) and end.other.open:
                 timeline.after(self._delay(), lambda: self._reset(end.other))
             return
         end.last_at_us = max(end.last_at_us, timeline.now_us + self._delay())
@@ -162,12 +181,13 @@ class Network:
 
     def has_read(self, end: Transport) -> None:
         """Let the other end of a connection send on."""
-        if self._passes_to(end.other) and end.other.get_write_buffer_size():
+        if self.passes_to(end.other) and end.other.get_write_buffer_size():
             self._timeline.after(self._delay(), end.other.wake)
 
-    def passes(self, end: Transport) -> bool:
-        """Whether acknowledgements arrive at an end."""
-        return self._passes_to(end)
+    def passes_to(self, end: Transport) -> bool:
+        """Whether packets arrive at an end."""
+        sender, receiver = end.other.owner.node, end.owner.node
+        return (sender, receiver) not in self._cuts and receiver not in self.off
 
     def closed(self, end: Transport) -> None:
         """Close an end. The other end learns of it after the bytes that are under way."""
@@ -190,9 +210,10 @@ class Network:
 
     def _join(self, owner: Owner, peer: Owner, factory: Factory) -> list[Transport]:
         self.connections_count += 1
-        window = WINDOWS[self.connections_count % len(WINDOWS)]
-        ends = [Transport(self, each, window) for each in (owner, peer)]
+        window, is_small = WINDOWS[self.connections_count % 3], self.connections_count % 2 == 0
+        ends = [Transport(self, each, window, is_small=is_small) for each in (owner, peer)]
         ends[0].other, ends[1].other = ends[1], ends[0]
+        ends[0].has_made = True
         self._ends += ends
 
         def accept() -> None:
@@ -204,23 +225,27 @@ class Network:
         peer.loop.call_soon_threadsafe(accept)
         return ends
 
-    def _passes_to(self, end: Transport) -> bool:
-        sender, receiver = end.other.owner.node, end.owner.node
-        return (sender, receiver) not in self._cuts and receiver not in self.off
-
     def _deliver_to(self, end: Transport) -> Callable[[], None]:
         def deliver() -> None:
-            if end.open and end.owner.process.alive and self._passes_to(end):
+            if end.open and end.owner.runs and self.passes_to(end):
                 end.owner.loop.call_soon_threadsafe(end.readable)
 
         return deliver
 
     def _reset(self, end: Transport) -> None:
-        if end.open and end.owner.process.alive:
+        if end.open and end.owner.runs:
             end.open = False
             end.arriving.clear()
             if end.begun:
                 end.owner.loop.call_soon_threadsafe(end.reset)
+
+
+class Stranger:
+    """A peer outside the group. Its ends are never taken up, so what arrives stays unread."""
+
+    node, runs, versions = "stranger", False, SPOKEN
+    process: Process
+    loop: Loop
 
 
 class Sockets(NamedTuple):

@@ -37,17 +37,26 @@ class Owner(Protocol):
         """Protocol versions that it supports."""
         ...
 
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        ...
+
 
 class Transport(asyncio.Transport):
     """One end of a connection, at one process."""
 
-    def __init__(self, network: Network, owner: Owner, window: int) -> None:
-        """window: bytes that may be under way or unread at the other end."""
+    def __init__(self, network: Network, owner: Owner, window: int, *, is_small: bool) -> None:
+        """window: bytes that may be under way or unread at the other end. is_small: on a path that
+        is cut, the kernel takes no more bytes, and all wait in the process."""
         super().__init__()
+        self._is_small = is_small
         self._network, self.owner, self._window = network, owner, window
         self.other: Transport
         self.open = True
         """Whether the kernel of this end knows the connection."""
+        self.has_made = False
+        """Whether this end connected."""
         self.begun = False
         """Whether the process has taken the connection up."""
         self.closing_us: int | None = None
@@ -65,6 +74,11 @@ class Transport(asyncio.Transport):
         self._protocol: asyncio.BufferedProtocol
         self._buffer: deque[memoryview] = deque()
         self._reads = 0
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the other side has closed the connection."""
+        return any(not data for _, data in self.arriving)
 
     # -- called by the loop --------------------------------------------------------------------
 
@@ -94,6 +108,8 @@ class Transport(asyncio.Transport):
         """Send what the other end has room for."""
         taken: list[memoryview] = []
         room = self._window - self._unread_size()
+        if self._is_small and not self._network.passes_to(self.other):
+            room = 0
         while self._buffer and room > 0:
             piece = self._buffer.popleft()
             if len(piece) > room:
@@ -114,7 +130,7 @@ class Transport(asyncio.Transport):
 
     def wake(self) -> None:
         """Send on because the other end has read; from outside the process."""
-        if self.open and self._buffer and self.owner.process.alive:
+        if self.open and self._buffer and self.owner.runs:
             self.owner.loop.call_soon_threadsafe(self.writable)
 
     # -- called by the protocol ----------------------------------------------------------------
@@ -168,7 +184,7 @@ class Transport(asyncio.Transport):
 
     def _unread_size(self) -> int:
         """Bytes sent from here that the other end has not acknowledged."""
-        if self._network.passes(self):
+        if self._network.passes_to(self):
             self._known_read = self.other.read_size
         return self.sent_size - self._known_read
 

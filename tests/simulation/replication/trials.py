@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from services.ha.core.handover import SWITCH_PAUSE_MS
 from tests.simulation.replication.beginnings import Beginnings
+from tests.simulation.replication.connecting import ConnectingTrials
 from tests.simulation.replication.copying import Copying
 from tests.simulation.replication.damaging import Damaging
 from tests.simulation.replication.handing_over import HandingOver
@@ -78,6 +79,7 @@ class Trials(Trying):
             *Stalling(world).trials,
             *Serving(world).trials,
             *KeepingInSync(world).trials,
+            *ConnectingTrials(world).trials,
         )
 
     def run(self, count: int) -> None:

@@ -128,6 +128,23 @@ class Trying:
         self._until(lambda: token in service.replies, within_ms)
         return service.replies.get(token)
 
+    def _switch_until_done(self, arguments: dict[str, str], within_ms: int) -> bool:
+        """Order a switch of whichever node is the master until one succeeds."""
+        asked: tuple[Ha, int | None] | None = None
+
+        def is_done() -> bool:
+            nonlocal asked
+            reply = None if asked is None else asked[0].replies.get(asked[1] or 0)
+            if asked is None or not asked[0].runs or (reply is not None and not reply.ok):
+                holder = self._history.holder
+                ha = None if holder is None else self._group.ha_of(holder.node)
+                asked = None
+                if ha is not None:
+                    asked = ha, self._group.command("switchover", arguments, ha.machine)
+            return reply is not None and reply.ok
+
+        return self._until(is_done, within_ms)
+
     @contextmanager
     def _on_lease_change(self, call: Callable[[Lease, Lease], None]) -> Iterator[None]:
         """Call with the lease before and after each change, for the length of a ``with``."""

@@ -141,3 +141,18 @@ def test_the_clock_of_a_peer_is_known_from_its_answer_until_the_link_is_made_ane
     assert skew.ahead_ms == -1050
     peers.up(5, A, outbound=True, version=2)
     assert peers.by_node["a"].clock.skew(2_000_000) is None
+
+
+def test_a_node_that_connects_again_has_left_its_earlier_connection() -> None:
+    # Its machine lost power: this end of the earlier connection was never closed. With 64 of them,
+    # the port took no further connection.
+    context, peers = made()
+    peers.up(2, A, outbound=False, version=SPOKEN.highest)
+    peers.up(3, Member("c", "3" * 32), outbound=False, version=SPOKEN.highest)
+    assert context.out.take() == []
+    peers.up(4, A._replace(incarnation="4" * 32), outbound=False, version=SPOKEN.highest)
+    (close,) = context.out.take()
+    assert isinstance(close, Close)
+    assert close.link == 2
+    assert sorted(peers.incoming) == [3, 4]
+    assert peers.open(1)
