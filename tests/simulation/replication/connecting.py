@@ -1,4 +1,4 @@
-"""Trials of connections: a peer falls silent, strangers connect, a former master streams again."""
+"""Trials of connections: they fall silent, come from strangers, or break again and again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from tests.simulation.replication.connections import CONNECTIONS_MAX, PROOF_TIME
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.network import CLOSED_US, Stranger
 from tests.simulation.replication.plan import TIMES
-from tests.simulation.replication.store_view import FILE_SIZE
-from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying
+from tests.simulation.replication.trying import QUIET_MS, Trying
 from tests.simulation.replication.violation import Violation
 
 if TYPE_CHECKING:
@@ -24,6 +23,10 @@ PROOF_MS: Final = int(PROOF_TIMEOUT_S * 1000) + 200
 REFUSED_MS: Final = 100
 """A stranger that sends something wrong is disconnected after this time."""
 RELINKED_MS: Final = 1_500
+SLOW_US: Final = 2_000_000
+BREAKS: Final = 4
+BROKEN_MS: Final = 150, 400
+"""A slave connects again within this time, and its log is not settled yet."""
 WRONG: Final = (
     encode(Frame(FrameType.WELCOME, 0, b"")),
     encode(Frame(FrameType.ANSWER, 0, bytes(200))),
@@ -40,7 +43,7 @@ class ConnectingTrials(Trying):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.trials: tuple[Callable[[], None], ...] = (
-            *(self._fall_silent, self._knock, self._stream_again),
+            *(self._fall_silent, self._knock, self._break_while_settling),
         )
 
     def _fall_silent(self) -> None:
@@ -93,26 +96,19 @@ class ConnectingTrials(Trying):
             network.closed(each)
         self._must_be_whole_again(f"strangers connected to {machine.name}")
 
-    def _stream_again(self) -> None:
-        """A former master cuts a tail that reaches into a later file and that it has begun to
-        send. It is master again, and sends what is in the log now."""
-        group, master = self._group, self._master()
-        others = [other for other in group.machines.values() if other is not master]
-        for other in others:
-            group.network.cut(master.name, other.name)
-        group.lease.unreachable.add(master.name)
-        begins_at = master.end
-        self._history.large_share = 1.0
-        self._until(lambda: master.end > begins_at + FILE_SIZE, QUIET_MS)
-        self._history.large_share = 0.0
-        if not self._until(lambda: self._has_another_master(master), AGAIN_MS):
-            raise Violation(f"{master.name} is cut off and holds the lease for {AGAIN_MS} ms")
-        group.lease.unreachable.clear()
-        group.network.heal()
-        self._must_be_whole_again(f"{master.name} was cut off with a tail")
-        if not self._switch_until_done({"to": master.name}, AGAIN_MS):
-            raise Violation(f"{master.name} is whole and does not become master again")
-        self._must_be_whole_again(f"{master.name} is master again")
+    def _break_while_settling(self) -> None:
+        """The connections of a slave whose syncs take long break again and again while it prepares
+        to follow. It follows once they last."""
+        master = self._master()
+        slave = self._any_but(master)
+        usual, slave.disk_us = slave.disk_us, SLOW_US
+        self._wait(QUIET_MS // 2)
+        for _ in range(BREAKS):
+            self._group.network.break_links(master.name, slave.name)
+            self._wait(self._random.randint(*BROKEN_MS))
+        slave.disk_us = usual
+        self._wait(SLOW_US // 1000)  # Wait for the syncs that have begun.
+        self._must_be_whole_again(f"the connections of {slave.name} broke {BREAKS} times")
 
     def _must_be_linked(self, within_ms: int) -> None:
         """Check that every node is connected to every other one soon."""

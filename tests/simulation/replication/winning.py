@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from services.ha.lease.value import Lease
 from tests.simulation.replication.machine import Machine
-from tests.simulation.replication.plan import SERVICES
+from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.store_view import TABLE
 from tests.simulation.replication.trying import AGAIN_MS, Trying
 from tests.simulation.replication.violation import Violation
@@ -28,6 +28,7 @@ class Winning(Trying):
         super().__init__(world)
         self.trials: tuple[Callable[[], None], ...] = (
             self._stall_a_winner,
+            self._outlast_a_lease,
             self._lose_a_winner,
             self._stall_a_target,
         )
@@ -50,6 +51,19 @@ class Winning(Trying):
             self._must_move_from(winner, AGAIN_MS, f"its {service} is paused")
         process.resume()
         self._must_be_whole_again(f"the {service} of {winner.name} was paused")
+
+    def _outlast_a_lease(self) -> None:
+        """ha of a winner stands still while it hands the log to its broker, until the lease has run
+        out. It follows the next master, or opens its next epoch."""
+        group = self._group
+        winner = self._any_but(self._master())
+        process = winner.processes["ha"]
+        winner.arm_step("promote-6", process.pause)
+        group.command("switchover", {"to": winner.name})
+        if self._until(lambda: process.paused, SWITCH_MS):
+            self._wait(self._random.choice((TIMES.lease_ms, 2 * TIMES.lease_ms)))
+        process.resume()
+        self._must_be_whole_again(f"{winner.name} stood still while it became master")
 
     def _lose_a_winner(self) -> None:
         """A node takes the lease, writes its epoch into its table and dies. It leaves nothing
