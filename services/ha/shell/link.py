@@ -102,7 +102,12 @@ class Link(asyncio.BufferedProtocol):
                 self._owner.received(self, frame)
 
     def eof_received(self) -> bool:
-        """Close: the peer sends nothing further."""
+        """Close, and drop what is buffered: a peer closes both directions, and reads nothing more.
+
+        Otherwise the transport would wait for a peer that may be unreachable by now.
+        """
+        if self._transport is not None:
+            self._transport.abort()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
