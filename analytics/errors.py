@@ -1,7 +1,7 @@
 """Errors that end a job of lag analytics: cause, number, limit, path, remedy.
 
-Codes are stable and head entries of docs/runbook.md. A source that does not answer is none of
-these: that is a gap in the tables, and the job lives.
+Each code is stable and has a heading in docs/runbook.md. A source that does not answer is no error:
+it leaves a gap in the tables, and the job goes on.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tidemark.errors import TidemarkError
 
 
 class AnalyticsError(TidemarkError):
-    """An error of tables, jobs or settings of analytics; the cluster's own data are unaffected."""
+    """An error of tables, jobs or settings of analytics. The data of the cluster are unaffected."""
 
 
 class TablesMissing(AnalyticsError):
-    """A job that reads was pointed at a directory without tables."""
+    """The directory given to a job that reads has no tables."""
 
     code, title = "tables-missing", "There are no tables"
 
@@ -45,7 +45,7 @@ class TablesDiffer(AnalyticsError):
 
 
 class ManifestDamaged(AnalyticsError):
-    """The list of the files that count cannot be read."""
+    """The manifest, which lists the valid files of a table, cannot be read."""
 
     code, title = "manifest-damaged", "A table's list of files is damaged"
 
@@ -61,7 +61,7 @@ class ManifestDamaged(AnalyticsError):
 
 
 class TableFileMissing(AnalyticsError):
-    """A file that the manifest names is gone."""
+    """A file that the manifest names does not exist."""
 
     code, title = "table-file-missing", "A file of a table is gone"
 
@@ -76,7 +76,7 @@ class TableFileMissing(AnalyticsError):
 
 
 class PartsMissing(AnalyticsError):
-    """Executors wrote more than the driver can see: the volume is not shared by them."""
+    """The driver does not see all files that executors wrote: they do not share the volume."""
 
     code, title, retriable = "parts-missing", "Parts of a batch cannot be seen", True
 
@@ -107,7 +107,7 @@ class HourOpen(AnalyticsError):
 
 
 class HourUnread(AnalyticsError):
-    """A source has nothing, or not all, of an hour that was to be replaced."""
+    """A source lacks data of an hour that was to be replaced."""
 
     code, title, retriable = "hour-unread", "An hour cannot be read again", True
 

@@ -1,7 +1,8 @@
-"""What was found over a range, as OpenMetrics with timestamps: Prometheus takes it as blocks.
+"""The results of a time range as OpenMetrics with timestamps.
 
-``promtool tsdb create-blocks-from openmetrics FILE DIR`` does. One family after the other, each by
-time; an hour of one table is in memory at a time. Step before: ``source``. Step after: promtool.
+``promtool tsdb create-blocks-from openmetrics FILE DIR`` makes Prometheus blocks of the file.
+Metric families follow one another, each sorted by time. One hour of one table is in memory at a
+time. Step before: ``source``. Step after: promtool.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ JOB: Final = ("job", "tidemark-analytics")
 
 
 class Written(NamedTuple):
-    """How much was written."""
+    """Number of samples and metric families written."""
 
     samples: int
     families: int
 
 
 class _Kind(NamedTuple):
-    """A family and where its values are: a column's numbers, or 1 for each value of a label."""
+    """A metric family, and the column with its values or with its label values, which give 1."""
 
     family: Family
     table: str
@@ -53,7 +54,7 @@ KINDS: Final[Sequence[_Kind]] = (
 
 
 def write(tables: Tables, out: TextIO, since: datetime, before: datetime) -> Written:
-    """Write since ≤ tick < before. Ages, drain times and so on of all pairs, also those in time."""
+    """Write the results with since ≤ tick < before, for all pairs."""
     samples = families = 0
     end = OPENMETRICS.encode(Only()).decode()
     for kind in KINDS:

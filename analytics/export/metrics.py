@@ -1,9 +1,9 @@
 """The last reading as metrics. Names, labels and definitions are those of docs/metrics.md.
 
-What is about pairs is shown while it is young: an old status is not known any more. Counts come
-from files that only grow, so what is added is the difference to the reading before; a file that
-went back was made anew and counts from 0.
-Step before: ``reading``. Step after: the registry, which Prometheus scrapes.
+A pair is exported until five minutes after its tick; an older status is out of date. Counters grow
+by the difference between two readings of files that only grow. A file whose count fell was made
+anew and counts from 0. Step before: ``reading``. Step after: the registry, which Prometheus
+scrapes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shared.metrics.registry import Registry
 from shared.metrics.tables import Table
 
 SHOWN_FOR_S: Final = 300.0
-"""How long after its tick the status of a pair is shown."""
+"""How long after its tick the status of a pair is exported."""
 Value = Callable[[Pair], float | None]
 BY_PAIR: Final[Sequence[tuple[Family, Value]]] = (
     (of_analytics.GROUP_AGE_SECONDS, lambda pair: pair.age_s),
@@ -34,7 +34,7 @@ BY_PAIR: Final[Sequence[tuple[Family, Value]]] = (
 
 
 class ExportMetrics:
-    """All series of one exporter."""
+    """All metrics of one exporter."""
 
     def __init__(self, registry: Registry, wall_s: Callable[[], float]) -> None:
         """wall_s: seconds since 1970."""
@@ -73,7 +73,7 @@ class ExportMetrics:
                 counter.inc()
         self._gaps.intersection_update(seen.gaps)
         for source in self._watermarks():
-            self._gap_counts.labels(source)  # 0 from the start: an alert waits for it to rise
+            self._gap_counts.labels(source)  # exported as 0 first, so that an alert sees it rise
 
     def _count(self, job: str, runs: Runs) -> None:
         before = self._runs.get(job)

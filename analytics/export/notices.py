@@ -1,8 +1,8 @@
-"""Which changes of status are sent to a webhook, for installations without Alertmanager. Pure.
+"""Changes of status that are sent to a webhook, for installations without Alertmanager. Pure.
 
-At most one per pair and status in ten minutes. The end of trouble is sent only when the pair is
-known to be well: a pair that became unknown has not recovered. The id of a notice is a hash of its
-content, so a receiver can drop one that comes twice (after a restart, or if an answer was lost).
+At most one notice per pair and status is sent in ten minutes. A recovery is sent only when the
+status of the pair is known: a pair that became UNKNOWN has not recovered. The id of a notice is a
+hash of its content. A receiver can drop one that comes twice, after a restart or a lost answer.
 Step before: ``reading`` found changes. Step after: ``webhook`` posts.
 """
 
@@ -18,7 +18,7 @@ from analytics.statuses import URGENT, Status, row_of
 
 AGAIN_AFTER: Final = timedelta(minutes=10)
 REMEMBERED: Final = 100_000
-"""Pairs and statuses that are remembered; the oldest are dropped, and may be sent once more."""
+"""Pairs and statuses that are remembered. The oldest are dropped and may be sent again."""
 
 
 class Change(NamedTuple):
@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """What is posted."""
+    """Content of one notice."""
 
     id: str
     at: str
@@ -74,8 +74,8 @@ class Notices:
         self._last: dict[int, str] = {}
         """The status that was last sent of a pair."""
         self._owed: dict[int, Change] = {}
-        """Changes that came too soon after an equal notice. They are sent when the time is over, if
-        they still hold; otherwise trouble that came back after its end would never be sent."""
+        """Changes that came too soon after an equal notice. They are sent after the interval if
+        they still hold. Otherwise a problem that returns soon after its end would never be sent."""
         self._until: datetime | None = None
         """Tick of the newest change that was handled."""
 
@@ -113,7 +113,7 @@ class Notices:
     def _matters(self, change: Change) -> bool:
         if change.status_to != Status.OK:
             return row_of(change.status_to).level in URGENT
-        # The process before a restart may have sent its begin.
+        # The process before a restart may have sent the notice that the problem began.
         last = self._last.get(change.pair_id, change.status_from or "")
         return row_of(last).level in URGENT
 

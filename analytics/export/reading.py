@@ -1,4 +1,4 @@
-"""One reading of the tables: everything that is exported, bounded.
+"""One reading of the tables: everything that is exported, with bounds.
 
 Step before: jobs wrote tables and noted their runs. Step after: ``metrics`` shows the last reading.
 """
@@ -24,11 +24,11 @@ from analytics.report.source import Tables, whole
 from analytics.statuses import Level
 
 PAIRS_MAX: Final = 10_000
-"""Pairs that are shown; the worst if there are more."""
+"""Maximum number of exported pairs; the worst are chosen."""
 ANOMALIES_MAX: Final = 200
 VOLUMES_MAX: Final = 200
 GAPS_KEPT: Final = 100_000
-"""Gaps remembered, so that none is counted twice."""
+"""Number of remembered gaps. Each gap is counted once."""
 PERIOD_WITHIN: Final = timedelta(minutes=15)
 RECENT: Final = timedelta(hours=1)
 """Anomalies older than this are not shown."""
@@ -50,7 +50,7 @@ class Reading(NamedTuple):
     newest: datetime | None
     """The newest tick evaluated; None: there is none."""
     pairs: list[Pair]
-    """Those that are not in time, or are held back; the worst first."""
+    """Pairs that are late, unknown or held back; the worst first."""
     counts: Mapping[tuple[str, str], int]
     """Pairs by cluster and status."""
     full_s: Mapping[str, float]
@@ -75,7 +75,8 @@ class Root(Tables, Protocol):
 
 
 def read(tables: Root, root: Path, now: datetime) -> Reading:
-    """Read once. root: where runs are noted. Raises what the tables raise, and BadRuns."""
+    """Read once. root: directory with the notes of runs. Raises what the tables raise, and
+    BadRuns."""
     newest = tables.newest("pair_lag")
     pairs = [] if newest is None else pairs_at(tables, newest, period_of(tables, newest))
     counts: dict[tuple[str, str], int] = {}
@@ -100,7 +101,7 @@ def read(tables: Root, root: Path, now: datetime) -> Reading:
 
 
 def period_of(tables: Tables, newest: datetime) -> float:
-    """Time between ticks [s]: the median of the last ones."""
+    """Time between ticks [s]: the median of the latest intervals."""
     found = whole(
         tables,
         "pair_lag",

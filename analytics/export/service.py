@@ -1,6 +1,6 @@
-"""The exporter: reads the tables periodically, answers scrapes and probes from the last reading.
+"""The exporter reads the tables periodically and answers scrapes and probes from the last reading.
 
-Ready while it can read the tables. It writes nothing, so any number of them may run.
+It is ready while it can read the tables. It writes nothing, so several exporters may run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WAITING: Final = "waiting-for-tables"
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Where the tables are, and where to answer."""
+    """Location of the tables, and the address of the exporter."""
 
     tables: Path
     host: str = "127.0.0.1"
@@ -52,7 +52,7 @@ class ExportOptions:
 
 
 class Exporter:
-    """One exporter, whose parts are built before it runs."""
+    """One exporter. Its parts are built before it runs."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Notices to a URL, as JSON, one POST for all that are new. What cannot be sent now is sent later.
+"""Posts all new notices to a URL as one JSON document. What cannot be sent now is sent later.
 
-Step before: ``notices`` chose. Step after: whatever listens there; it drops ids that it has had.
+Step before: ``notices`` chose. Step after: the receiver, which drops ids that it has seen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIMEOUT_S: Final = 10.0
 
 
 class Webhook:
-    """Posts ``{"notices": [...]}``; any answer of 2xx means that it was taken."""
+    """Posts ``{"notices": [...]}``; the receiver accepts them with any 2xx status."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -31,11 +31,11 @@ class Webhook:
 
     @property
     def waiting(self) -> int:
-        """Notices that were not taken yet."""
+        """Number of notices that the receiver has not accepted."""
         return len(self._waiting)
 
     async def post(self, notices: list[Notice]) -> None:
-        """Post these and all waiting notices, oldest first; what fails waits for the next call."""
+        """Post these and all waiting notices, oldest first; failed ones wait for the next call."""
         self._waiting.extend(notices)
         if not self._waiting:
             return

@@ -1,1 +1,1 @@
-"""What runs: each job names its input range, and running it again changes nothing else."""
+"""The jobs. Each has an input range; a repeated run replaces only the results of that range."""

@@ -1,9 +1,8 @@
-"""backfill: hours of the past into the same tables, from a server that still has them.
+"""backfill: fills hours of the past from a server that still has their samples.
 
-Fills whole hours that the tables have nothing of, and hours that are named even if they have
-something; then it reports how these differ from what they replace, and only then exchanges them, in
-one switch per table. Executors ask the server themselves, shape and write: samples never pass
-through the JVM. Next job: `evaluate --since … --before …`.
+It fills whole hours without rows, and named hours even if they have rows. It reports how the new
+rows differ from those that they replace, then switches each table once. Executors ask the server,
+shape and write: samples never pass through the JVM. Next job: `evaluate --since … --before …`.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ _MS: Final = timedelta(milliseconds=1)  # timestamps of samples are whole millis
 
 @dataclass(frozen=True, slots=True)
 class BackfillOptions:
-    """What to fill from where."""
+    """Settings of a backfill."""
 
     tables: Path
     since: datetime
     before: datetime
     source: str = PROMETHEUS
-    """Or another format that reads samples with options start and end, as a batch."""
+    """Or another Spark format that reads samples as a batch, with options start and end."""
     source_options: Mapping[str, str] = field(default_factory=dict)
     hours: frozenset[datetime] = frozenset()
     """Hours to fill although the tables have rows of them."""
@@ -68,24 +67,24 @@ class BackfillOptions:
 class Filled(NamedTuple):
     """Result of a run."""
 
-    hours: list[datetime]  # filled
-    left: list[datetime]  # that the tables had
+    hours: list[datetime]
+    left: list[datetime]  # hours that already had rows
     samples: int
     rows: dict[str, int]  # by table
     differences: list[Difference]  # of hours that were replaced
-    unscraped_s: float  # of which the source has no samples
+    unscraped_s: float  # time without samples in the source
 
 
 def wanted(
     since: datetime, before: datetime, there: Collection[datetime], named: Collection[datetime]
 ) -> list[datetime]:
-    """The hours to fill: missing or named, in order. Pure."""
+    """Return the hours to fill: missing or named, in order. Pure."""
     hours = [since + i * HOUR for i in range((before - since) // HOUR)]
     return [hour for hour in hours if hour not in there or hour in named]
 
 
 def runs_of(hours: list[datetime]) -> Iterator[list[datetime]]:
-    """Neighbouring hours together, no more than a chunk. Pure."""
+    """Group consecutive hours into runs of at most CHUNK_HOURS. Pure."""
     piece: list[datetime] = []
     for hour in hours:
         if piece and (hour != piece[-1] + HOUR or len(piece) == CHUNK_HOURS):
@@ -99,8 +98,8 @@ def runs_of(hours: list[datetime]) -> Iterator[list[datetime]]:
 def run(spark: SparkSession, options: BackfillOptions) -> Filled:
     """Fill the hours.
 
-    Raises HourOpen if one of them is not over; HourUnread if one that the tables have cannot be
-    read whole.
+    Raises HourOpen if one of them is not over; HourUnread if the source lacks data of an hour that
+    the tables have.
     """
     root = TableRoot.create(options.tables, buckets=options.buckets)
     since, before = whole_hours(options.since, options.before)
@@ -161,9 +160,9 @@ def _fill(
 
 
 def check_read(old: Collection[DataFile], written: Written) -> None:
-    """Refuse to replace rows by less than a whole answer. Pure. Raises HourUnread.
+    """Refuse to replace rows by an incomplete answer. Pure. Raises HourUnread.
 
-    A server that is away, or keeps less than the tables, would otherwise empty them, and their rows
+    A server that is down, or that keeps less than the tables, would otherwise delete rows that
     exist nowhere else.
     """
     new = {file.hour_us for file in written.files.get("positions", ())}
@@ -180,7 +179,7 @@ def check_read(old: Collection[DataFile], written: Written) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Fetch:
-    """Ask the server for one part, shape and write it; on an executor."""
+    """Fetches, shapes and writes one part, on an executor."""
 
     reader: Reader
     landing: Landing
@@ -251,11 +250,11 @@ def _written_now(root: TableRoot) -> datetime | None:
 )
 @click.option("--option", "source_options", multiple=True, help="KEY=VALUE of the source.")
 @click.option("--period", "period_s", type=PERIOD_S, default=15.0, show_default=True)
-@click.option("--counter", "counters", multiple=True, help="Keep this one too; `all`: all.")
-@click.option("--buckets", type=click.IntRange(1, 4096), help="Of tables that are made; default 8.")
+@click.option("--counter", "counters", multiple=True, help="Counter to store; `all` stores all.")
+@click.option("--buckets", type=click.IntRange(1, 4096), help="Buckets of new tables; default 8.")
 @spark_options
 def command(**given: Any) -> None:
-    """Fill hours that the tables lack; replace those named, and report what changed."""
+    """Fill hours without rows and replace named hours; report what changed."""
     source = given["source"]
     options = BackfillOptions(
         tables=given["tables"],

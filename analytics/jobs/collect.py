@@ -1,9 +1,9 @@
-"""collect: a source's samples into tables, for as long as it runs.
+"""collect: reads samples from a source into tables, as a stream.
 
-A stream: the source hands out time in partitions, executors shape and write each, the driver
-commits a batch table by table. Killed anywhere and started again on the same checkpoint, it has
-every row once: a batch that is repeated writes the same names, and a table that has it already is
-left alone. Step before: Prometheus, or the nodes themselves. Step after: `evaluate`.
+The source cuts time into partitions. Executors shape and write each; the driver commits the batch
+table by table. A job that is killed and started again on the same checkpoint writes every row once.
+A repeated batch writes the same file names, and a table that has the batch is not changed. Step
+before: Prometheus, or the nodes themselves. Step after: `evaluate`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ SOURCES = (PROMETHEUS, "tidemark_scrape")
 CHECKS: Mapping[str, Callable[[Mapping[str, str]], object]] = dict(
     zip(SOURCES, (prometheus.parse, scrape.parse), strict=True)
 )
-"""Checks of a source's options: done here first, since Spark hides the message in a trace."""
+"""Checks of a source's options. They run here first, because Spark hides the message in a trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectOptions:
-    """What to collect from where."""
+    """Settings of a collection."""
 
     tables: Path
     pace: Pace
@@ -55,7 +55,7 @@ class CollectOptions:
     period_s: float = 15.0
     """Interval of the scrapes; positions are placed on its multiples."""
     counters: tuple[str, ...] | None = ()
-    """Counters to keep as rows; pairs and logs hold those that are used for more than evidence."""
+    """Counters to store as rows. The tables pairs and logs have the counters that rules need."""
     buckets: int | None = None
 
 
@@ -64,7 +64,7 @@ def run(
 ) -> None:
     """Collect until it is stopped by a signal, the marker file, or `stop`. Raises StreamFailed."""
     root = TableRoot.create(options.tables, buckets=options.buckets)
-    # Offsets between two ticks, so that no batch ends between a broker's scrape and its ha's.
+    # Batches end between two ticks, so that a broker's scrape and its ha's are in one batch.
     period = f"{options.period_s}s"
     asked = {"context": "true", "align": period, **options.source_options}
     if options.source == PROMETHEUS:
@@ -88,7 +88,7 @@ def land(samples: DataFrame, batch: Batch, landing: Landing, *, source: str) -> 
     with runs.run(root.path, "collect") as noted:
         written = write_frame(samples, root, batch, landing, skip=done)
         read_to = [fact["read_to_us"] for fact in written.facts if "read_to_us" in fact]
-        # Ticks are complete up to there, whether or not a broker had samples of them.
+        # Ticks are complete up to this time, even if no broker had samples.
         marks = {"positions": from_us(max(read_to))} if read_to else {}
         commit_all(root, batch, written, watermarks=marks)
         for table in written.files:
@@ -109,8 +109,8 @@ def land(samples: DataFrame, batch: Batch, landing: Landing, *, source: str) -> 
 )
 @click.option("--option", "source_options", multiple=True, help="KEY=VALUE of the source.")
 @click.option("--period", "period_s", type=PERIOD_S, default=15.0, show_default=True)
-@click.option("--counter", "counters", multiple=True, help="Keep this one too; `all`: all.")
-@click.option("--buckets", type=click.IntRange(1, 4096), help="Of tables that are made; default 8.")
+@click.option("--counter", "counters", multiple=True, help="Counter to store; `all` stores all.")
+@click.option("--buckets", type=click.IntRange(1, 4096), help="Buckets of new tables; default 8.")
 @spark_options
 def command(**given: Any) -> None:
     """Collect samples into tables, until stopped."""

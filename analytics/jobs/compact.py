@@ -1,9 +1,10 @@
-"""compact: the many small files of an hour become one sorted file for each bucket.
+"""compact: merges the many small files of an hour into one sorted file per bucket.
 
-A batch of a few seconds leaves a file per bucket; a reader of a day would open ten thousands. Each
-task reads one bucket of one hour, sorts it and writes it; one switch of the manifest then
-exchanges the files, so that a reader sees the old hour or the new one. Nothing is removed that a
-reader may still have open; rows past their retention go. Step before: `collect`, `evaluate`.
+Each batch of a few seconds leaves a file per bucket; a reader of a day would open tens of
+thousands. Each task sorts one bucket of one hour into a new file. One switch of the manifest
+exchanges the files, so that a reader sees either the old hour or the new one. Files that a reader
+may have open stay on disk. Rows past their retention are removed. Step before: `collect`,
+`evaluate`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from analytics.ticks.window import merged_series
 from shared.runtime.clock import SystemClock
 
 LEFT_ALONE: Final = frozenset({"offset_events"})
-"""Evaluation separates the events that it found itself from collected ones by file name."""
+"""Not compacted: evaluation tells its own events from collected ones by file name."""
 _SETTLE: Final = timedelta(minutes=5)  # after its end an hour may still get files
 
 
@@ -41,19 +42,19 @@ class CompactOptions:
 
     tables: Path
     now: datetime | None = None
-    """Hours that ended five minutes before this are compacted; null: the clock's."""
+    """Hours that ended at least five minutes before are compacted; null: now."""
     keep_days: Mapping[str, int] = field(default_factory=dict)
 
 
 class Piece(NamedTuple):
-    """The files of one table, hour and bucket that become one."""
+    """The files of one table, hour and bucket, which are merged into one."""
 
     table: str
     files: tuple[DataFile, ...]
 
 
 class Compacted(NamedTuple):
-    """What a run did."""
+    """Result of a run."""
 
     files_before: int
     files_after: int
@@ -79,7 +80,7 @@ def run(spark: SparkSession, options: CompactOptions) -> Compacted:
     tables = [table for table in root.tables() if table not in LEFT_ALONE]
     with runs.run(root.path, "compact") as noted:
         manifests = {table: root.manifest(table) for table in tables}
-        # Versions only grow: a name is used again only by a run that never committed.
+        # Versions only grow, so only a run that never committed has used the name before.
         batch = Batch(f"compact-{sum(each.version for each in manifests.values()):010d}")
         tasks = [
             piece
@@ -103,7 +104,7 @@ def run(spark: SparkSession, options: CompactOptions) -> Compacted:
 
 
 def rewrite(root: TableRoot, piece: Piece, writer: Writer) -> None:
-    """Write the rows of all files of a piece as one; on an executor."""
+    """Merge the files of a piece into one; on an executor."""
     names = TABLES[piece.table].names
     rows = pa.concat_tables(
         [

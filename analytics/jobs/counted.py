@@ -1,7 +1,7 @@
-"""Signals from counters, by the minute: how long sends take, how many deliveries repeat.
+"""Signals from counters, by the minute: duration of sends, share of repeated deliveries.
 
-A part of the search for anomalies, on an executor. The first is there only if `collect`
-keeps the counter (`--counter tidemark_broker_put_duration_seconds_bucket`).
+Part of the search for anomalies, on an executor. The first signal exists only if `collect` stores
+the counter (`--counter tidemark_broker_put_duration_seconds_bucket`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MINUTE_US: Final = MINUTE * SECOND
 
 
 def slow_puts(root: TableRoot, since: datetime, before: datetime) -> tuple[pa.Table, Floats]:
-    """99th percentile of a send until its answer [s]: rows of node and minute, and their values."""
+    """99th percentile of the duration of a send [s]: rows of node and minute, and their values."""
     wanted = ["ts", "metric", *_NODE, "labels", "value", "started_at"]
     pieces = []
     for batch in root.scan("counters", since=since, before=before, columns=wanted):
@@ -53,7 +53,7 @@ def slow_puts(root: TableRoot, since: datetime, before: datetime) -> tuple[pa.Ta
     groups = columns.grouped(of_node, ts[order] // _MINUTE_US)
     grown = np.zeros((groups.starts.size, bounds.size))
     bucket = place.reshape(-1)[np.asarray(encoded.indices.to_numpy(False), np.int64)][order]
-    # The first sample of a counter gives no rate; the others of the minute do.
+    # The first sample of a counter gives no rate; the other samples of its minute do.
     np.add.at(grown, (groups.of, bucket[groups.order]), np.nan_to_num(counted[groups.order]))
     head = groups.order[groups.starts]
     names = node.dictionary.take(pa.array(of_node[head]))
@@ -62,7 +62,7 @@ def slow_puts(root: TableRoot, since: datetime, before: datetime) -> tuple[pa.Ta
 
 
 def repeated(root: TableRoot, since: datetime, before: datetime) -> tuple[pa.Table, Floats]:
-    """Share of deliveries beyond the first: rows of pair and minute, and their values."""
+    """Share of repeated deliveries: rows of pair and minute, and their values."""
     wanted = ["ts", "pair_id", *_PAIR, "redelivered_total", "consumed_total"]
     pieces = [
         _last_of_minutes(pa.Table.from_batches([batch]))

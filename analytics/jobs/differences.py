@@ -1,7 +1,7 @@
-"""How an hour that is filled again differs from what the tables had of it. Runs on executors.
+"""Compares a refilled hour with the previous rows of the tables. Runs on executors.
 
-Rows are compared whole and by their key: a row is the same, changed, gone or new. Only counts
-leave a task.
+Rows are compared by their key and by all values: a row is the same, changed, gone or new. Tasks
+return only counts.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Numbers of equal, changed, missing and new rows of one table and hour."""
+    """Numbers of unchanged, changed, missing and new rows of one table and hour."""
 
     table: str
     hour: str
     old: int
     new: int
     same: int
-    changed: int  # the key is in both, other values are not
+    changed: int  # same key, other values
     gone: int
     came: int
 
@@ -72,14 +72,14 @@ def comparisons(old: Iterable[DataFile], new: Iterable[DataFile]) -> list[Compar
 
 
 def compare(root: TableRoot, task: Comparison, writer: Writer) -> None:
-    """Count; on an executor."""
+    """Count the differences; on an executor."""
     old, new = (_rows(root.path, task.table, files) for files in (task.old, task.new))
     counted = difference(old, new, KEYS[task.table])
     writer.facts |= {"table": task.table, "hour": f"{from_us(task.hour_us):%Y-%m-%dT%H}", **counted}
 
 
 def difference(old: pa.Table, new: pa.Table, keys: Sequence[str]) -> dict[str, int]:
-    """Rows that are the same, changed, gone and new. Pure; both tables have the same columns."""
+    """Count the rows that are the same, changed, gone and new. Pure; the columns are equal."""
     whole = _sides(old, new, old.column_names)
     same = _count(whole, pc.and_(pc.greater(whole["old"], 0), pc.greater(whole["new"], 0)))
     by_key = _sides(old, new, keys)

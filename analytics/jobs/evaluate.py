@@ -1,10 +1,10 @@
-"""evaluate: positions into rates, lag, statuses and stages, tick by tick as they close.
+"""evaluate: computes rates, lag, statuses and stages from positions, tick by tick.
 
-The kernel is called once for each bucket and batch, on an executor that reads the bucket's last
-minutes, and writes what comes out; the driver commits. No rows move between tasks and Spark keeps
-no state: what one batch must know of the one before is a small file per bucket, named by tick.
-As a stream it follows `collect`; over a range of hours it evaluates again what `backfill` filled.
-Step before: `collect`. Step after: `rollup`, `report`, `export`.
+An executor reads the last minutes of a bucket, calls the kernel once per batch and writes the
+result; the driver commits. Spark moves no rows between tasks and keeps no state: a small file per
+bucket, named by tick, carries the state to the next batch. As a stream the job follows `collect`;
+over a range it evaluates again what `backfill` filled. Step before: `collect`. Step after:
+`rollup`, `report`, `export`.
 """
 
 from __future__ import annotations
@@ -56,18 +56,19 @@ log = logging.getLogger("tidemark.analytics")
 
 @dataclass(frozen=True, slots=True)
 class EvaluateOptions:
-    """What to evaluate by which rules."""
+    """Settings of an evaluation."""
 
     tables: Path
     rules: Rules
     pace: Pace | None = None
-    """Pace of a stream; null: once, over since … before."""
+    """Pace of a stream; null: evaluate since … before once."""
     since: datetime | None = None
     before: datetime | None = None
     closing: str = "clock"
     """What closes a tick when no node sends samples: the clock, or data only."""
     max_ticks: int = MAX_TICKS
-    """Ticks in one batch of the stream; more is faster when far behind, and takes more memory."""
+    """Maximum number of ticks in one batch of the stream. More catch up faster and take more
+    memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ class Evaluation:
 def run(
     spark: SparkSession, options: EvaluateOptions, *, stop: threading.Event | None = None
 ) -> None:
-    """Evaluate: as a stream if options have a pace, until it is stopped; else once over hours."""
+    """Evaluate: as a stream until it is stopped, if the options have a pace; else once over
+    hours."""
     root = TableRoot(options.tables)
     evaluation = Evaluation(root, options.rules)
     if options.pace is None:
@@ -146,7 +148,7 @@ def judge(ticks: DataFrame, batch: Batch, evaluation: Evaluation) -> None:
     with runs.run(root.path, "evaluate") as noted:
         written = write_frame(ticks, root, batch, evaluation, skip=done)
         if not written.facts:
-            return  # the first batch of a stream that began before there were positions
+            return  # the first batch of a stream that was started before there were positions
         until = from_us(max(fact["until_us"] for fact in written.facts))
         commit_all(root, batch, written, watermarks=dict.fromkeys(COMPUTED, until))
         _note(noted, written, until)
@@ -156,9 +158,9 @@ def judge(ticks: DataFrame, batch: Batch, evaluation: Evaluation) -> None:
 def over_range(
     spark: SparkSession, evaluation: Evaluation, since: datetime, before: datetime
 ) -> None:
-    """Evaluate whole hours again, a day at a time, in place of what the tables have of them.
+    """Evaluate whole hours again, a day at a time, and replace their results.
 
-    Raises HourOpen if a stream of evaluation runs that is not past the range: two would write it.
+    Raises HourOpen if a stream of evaluation has not passed the range: both would write it.
     """
     root, period = evaluation.root, timedelta(microseconds=evaluation.rules.period_us)
     mark = root.watermark("lag")
@@ -208,7 +210,7 @@ def _note(noted: runs.Run, written: Written, until: datetime) -> None:
 @click.option(
     "--checkpoint",
     type=LocalPath(file_okay=False, path_type=Path),
-    help="As a stream: directory where it keeps its place; `stop` in it ends it after its batch.",
+    help="Directory with the stream's progress. A file `stop` in it ends the job.",
 )
 @click.option("--trigger", "trigger_s", type=float, default=15.0, show_default=True)
 @click.option("--available-now", is_flag=True, help="Evaluate the ticks that are closed, then end.")
@@ -251,7 +253,7 @@ def command(**given: Any) -> None:
 
 
 def opened(tables: Path, *, wait: bool, pause: Callable[[float], None] = time.sleep) -> TableRoot:
-    """Open the tables. wait: wait until `collect` has made them; else raise TablesMissing."""
+    """Open the tables. wait: wait until `collect` has made them; otherwise raise TablesMissing."""
     is_logged = False
     while True:
         try:
@@ -266,7 +268,7 @@ def opened(tables: Path, *, wait: bool, pause: Callable[[float], None] = time.sl
 
 
 def rules_of(period_s: float, *, scaled: bool, file: Path | None) -> Rules:
-    """The rules that options ask for. Raises BadOption."""
+    """Return the rules for these options. Raises BadOption."""
     try:
         rules = Rules().scaled(period_s / 15.0) if scaled else Rules(period_s=period_s)
         return rules if file is None else changed_rules(rules, json.loads(file.read_bytes()))

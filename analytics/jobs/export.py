@@ -1,8 +1,7 @@
-"""export: what analytics found, for Prometheus and Grafana. A small service; it needs no Spark.
+"""export: serves the results of analytics to Prometheus and Grafana, without Spark.
 
-Without a file it answers scrapes on its admin port until it is stopped. With ``--openmetrics``
-it writes the history of a range and ends. Step before: `evaluate`, `forecast`. Step after:
-Prometheus.
+Without a file it answers scrapes on its admin port until it is stopped. With ``--openmetrics`` it
+writes the history of a range and ends. Step before: `evaluate`, `forecast`. Step after: Prometheus.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""forecast: traffic to come, capacity of groups, when volumes are full, anomalies.
+"""forecast: predicts traffic, capacity of groups and full volumes, and finds anomalies.
 
-One task per bucket for its pairs, one for the nodes' volumes, one for anomalies. Everything is as
-of the newest whole minute that is rolled up: that instant and the history before it are the input
-range, so a repeated run writes the same rows. Step before: `rollup`. Step after: `report`,
+There is one task per bucket for its pairs, one for the volumes and one for anomalies. All results
+are as of the newest whole minute that is rolled up. This minute and the history before it are the
+input range, so a repeated run writes the same rows. Step before: `rollup`. Step after: `report`,
 `export`.
 """
 
@@ -27,17 +27,17 @@ from analytics.tables.layout import HOUR, hour_of
 from analytics.tables.parts import Writer, run_parts
 
 LOOK_BACK: Final = timedelta(days=1)
-"""How far back a first run, or one after a long pause, searches for anomalies."""
+"""How far back a run searches for anomalies if it is the first, or follows a long pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastOptions:
-    """What to forecast from."""
+    """Settings of a forecast."""
 
     tables: Path
     issued_at: datetime | None = None
-    """Instant of the forecast; null: the newest minute rolled up. An earlier one uses only the
-    history before it."""
+    """Time of the forecast; null: the newest minute rolled up. Only the history before it is
+    used."""
 
 
 class Plan(NamedTuple):
@@ -50,7 +50,7 @@ class Plan(NamedTuple):
 
 
 def plan(issued_at: datetime, last: datetime | None, buckets: int) -> Plan:
-    """The tasks of one run. last: when the run before was issued, if there was one."""
+    """Return the tasks of one run. last: time of the previous run, if any."""
     earliest = hour_of(issued_at - LOOK_BACK)
     since = earliest if last is None else max(hour_of(min(last, issued_at)), earliest)
     hours = []
@@ -91,7 +91,7 @@ def run(spark: SparkSession, options: ForecastOptions) -> Plan | None:
     newest = root.watermark("rollup")
     if newest is None:
         return None
-    # Ticks go on a minute's begin: as of the last one that is there, not of one to come.
+    # A minute's begin is also a tick, so the forecast uses the last tick that was evaluated.
     evaluated = root.watermark("lag") or newest
     issued_at = options.issued_at or min(newest, evaluated)
     issued_at = issued_at.replace(second=0, microsecond=0)

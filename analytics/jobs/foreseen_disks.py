@@ -1,4 +1,4 @@
-"""When volumes are full: one part of `forecast`, on an executor."""
+"""Predicts when volumes are full: a part of `forecast`, on an executor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP: Final = timedelta(hours=6)
 STEPS: Final = 28  # a week
 MODEL: Final = "robust_line"
 SPACING: Final = timedelta(minutes=5)
-"""Time between observations: an hour, or this while the history is shorter than two days."""
+"""Time between observations: an hour, or less while the history is shorter than two days."""
 YOUNG: Final = timedelta(days=2)
 
 

@@ -1,7 +1,7 @@
-"""What the pairs of one bucket will get, can take, and how old their lag will be. On executors.
+"""Forecasts traffic, capacity and age of the pairs of one bucket. Runs on executors.
 
-One part of `forecast`: reads the roll-ups of the bucket's pairs, calls the kernel on matrices of
-[pair × time], and makes rows of FORECASTS and CAPACITY.
+A part of `forecast`: it reads the roll-ups of the pairs, calls the kernel on matrices of [pair ×
+time], and makes rows of FORECASTS and CAPACITY.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from analytics.tables.layout import HOUR, hour_of
 from analytics.tables.parts import Writer
 
 HISTORY: Final = timedelta(weeks=4, days=7)
-"""Four weeks for the model, one before it for the back test."""
+"""Four weeks for the model, and one week before them for the back test."""
 BUSY: Final = timedelta(days=7)
 HORIZON: Final = 24  # hours
 HOURS_MIN: Final = 6  # hours with known values that a forecast needs
@@ -36,7 +36,7 @@ _NAMES: Final = ("cluster", "broker", "group", "topic")
 
 
 class Pairs(NamedTuple):
-    """The bucket's pairs as of now, by id."""
+    """The bucket's pairs by id, with their newest rows."""
 
     ids: Ints
     rows: pa.Table  # of pair_lag, the newest of each
@@ -99,7 +99,7 @@ def _foresee(
 def _produce_rows(
     pairs: Pairs, at: int, found: Forecast, most: float, until: datetime, issued_at: datetime
 ) -> pa.Table:
-    """Messages per second in each hour to come; the limit is what the group can take at most."""
+    """Forecast messages per second by hour; the limit is the largest rate of the group."""
     bands = [band[at, :HORIZON] for band in (found.p10, found.p50, found.p90)]
     since = (issued_at - until).total_seconds()
     limits = [_first_above(band, most) - since for band in reversed(bands)]
@@ -107,7 +107,7 @@ def _produce_rows(
 
 
 def _first_above(band: Floats, most: float) -> float:
-    """Seconds until the hour in which the band is above it; NaN if either is not known."""
+    """Seconds until the hour in which the band exceeds `most`; NaN if either is not known."""
     if math.isnan(most) or np.isnan(band).any():
         return math.nan
     above = np.flatnonzero(band > most)
@@ -124,14 +124,14 @@ def _age_rows(
     until: datetime,
     issued_at: datetime,
 ) -> pa.Table:
-    """Age of the oldest unread message every hour from now on; the limit is retention."""
+    """Forecast the age of the oldest unread message by hour; the limit is retention."""
     backlog = float(columns.floats(pairs.rows, "lag_sum")[at])
     age = float(columns.floats(pairs.rows, "age_max_seconds")[at])
     if math.isnan(backlog) or math.isnan(age):
         return FORECASTS.empty_table()
-    # Late is when more comes and less can be read than is likely.
+    # The late case has more input and a lower consume rate than is likely.
     cases = ((found.p10, most), (found.p50, most), (found.p90, least))
-    # Forecasts are by the hour of the clock; an hour from now has a part of two of them.
+    # Forecasts are by the hour of the clock. An hour from now overlaps two of them.
     passed = (issued_at - until) / HOUR
     bands = []
     for band, able in cases:
@@ -216,7 +216,7 @@ def _pairs(root: TableRoot, bucket: int, issued_at: datetime) -> Pairs:
 
 
 class _Busy(NamedTuple):
-    """[pair × minute] of the last seven days."""
+    """Roll-ups [pair × minute] of the last seven days."""
 
     consumed: Floats
     produced: Floats
@@ -252,10 +252,8 @@ def _hourly(root: TableRoot, bucket: int, ids: Ints, until: datetime) -> Floats:
 def _cells(
     root: TableRoot, bucket: int, ids: Ints, grain_s: int, since: datetime, before: datetime
 ) -> Iterator[tuple[pa.Table, Ints, Ints]]:
-    """Roll-ups of these pairs, file by file, with the row and column of a matrix of each.
-
-    ids: sorted.
-    """
+    """Yield roll-ups of these pairs by file, with the matrix row and column of each. ids:
+    sorted."""
     names = [
         "bucket_start", "grain_seconds", "series_id", "pair_id", "produced", "consumed",
         "rate_seconds", "lag_min", "members",

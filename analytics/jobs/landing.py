@@ -1,7 +1,7 @@
-"""Samples of one partition to files of the collected tables: the work of collect and backfill.
+"""Writes the samples of one partition to the collected tables, for collect and backfill.
 
-Runs on executors. A partition holds all samples of its pairs and times, so shaping moves no row
-between tasks; what arrives is written as it is shaped, and only names of files leave the task.
+Runs on executors. A partition has all samples of its pairs and times, so shaping moves no row
+between tasks. Only names of files leave the task.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LANDED = ("series", "positions", "logs", "pairs", "replicas", "counters", "gaps"
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """Turns samples into files of the collected tables. Picklable."""
+    """Shapes samples and writes them to the collected tables. Picklable."""
 
     root: TableRoot
     period_s: float
     counters: tuple[str, ...] | None = None
-    """Names of the counters to keep; null: all, and they are the most of all rows."""
+    """Names of the counters to store; null: all, which makes them the largest table."""
     all_series: bool = False
-    """Write a row of every series, also of those that the hour has: where it is replaced."""
+    """Write a row of every series, also of those that the hour has: for hours to be replaced."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch], writer: Writer) -> None:
         """Write the samples of one partition."""
@@ -41,8 +41,8 @@ class Landing:
         self.land(samples, writer)
 
     def land(self, samples: pa.Table, writer: Writer) -> None:
-        """Write tables of these samples, which are all there are of their pairs and times."""
-        # Rows of gaps among them: up to their end was read, too.
+        """Write all samples of some pairs and times."""
+        # The samples include rows of gaps: the source was read up to their end, too.
         read_to = pc.max(samples.column("ts").cast(pa.int64())).as_py()
         if read_to is not None:
             writer.facts["read_to_us"] = max(read_to, writer.facts.get("read_to_us", read_to))
@@ -51,7 +51,7 @@ class Landing:
         for row in gaps.filter(pc.equal(gaps.column("reason"), str(Gap.UNSCRAPED))).to_pylist():
             lasted_us = to_us(row["to_ts"]) - to_us(row["from_ts"])
             writer.facts["unscraped_us"] = writer.facts.get("unscraped_us", 0) + lasted_us
-        # The source has no more of a time that was never scraped.
+        # Nothing more can be read of a time that was never scraped.
         known = pc.is_in(gaps.column("reason"), value_set=pa.array([Gap.DOWN, Gap.UNSCRAPED]))
         unread = gaps.filter(pc.invert(known))
         if unread.num_rows:
@@ -76,8 +76,8 @@ class Landing:
 def unknown_in_hour(root: TableRoot, series: pa.Table) -> pa.Table:
     """Return the series that have no row yet in the hour of their last_seen.
 
-    A row per series and hour is enough to resolve names; a row per tick would be as much as the
-    positions themselves.
+    One row per series and hour is enough to resolve names; one per tick would be as large as the
+    table of positions.
     """
     if not series.num_rows:
         return series
@@ -96,7 +96,7 @@ def unknown_in_hour(root: TableRoot, series: pa.Table) -> pa.Table:
 
 
 def newest_ticks(positions: pa.Table) -> Collection[tuple[str, int]]:
-    """The newest tick [microseconds] of which each node sent positions."""
+    """The newest tick [microseconds] of each node that sent positions."""
     grouped = positions.group_by("replica").aggregate([("tick", "max")])
     ticks = grouped.column("tick_max").cast(pa.int64()).to_pylist()
     return list(zip(grouped.column("replica").to_pylist(), ticks, strict=True))

@@ -1,4 +1,4 @@
-"""Options that jobs share, and how their values are read."""
+"""Options that jobs share, and their parsers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ PERIOD_S: Final = click.FloatRange(min=0.1, max=3600.0)
 
 
 class Moment(click.ParamType[datetime]):
-    """A time like 2026-01-31T09:30, 2026-01-31T09:30:15Z or seconds since 1970; UTC if unsaid."""
+    """A time like 2026-01-31T09:30, 2026-01-31T09:30:15Z or seconds since 1970; default zone
+    UTC."""
 
     name = "time"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Parse one. Fails with the expected form."""
+        """Parse a time. The error names the expected forms."""
         if isinstance(value, datetime):
             return value
         text = str(value)
@@ -52,12 +53,12 @@ class LocalPath(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Any:
-        """Read one, as click does."""
+        """Convert a value as click does."""
         return super().convert(local(os.fspath(value)), param, ctx)
 
 
 def tables_option(command: Command) -> Command:
-    """--tables: all jobs of a cluster share it."""
+    """--tables, which all jobs of a cluster share."""
     return click.option(
         "--tables",
         required=True,
@@ -120,7 +121,7 @@ def spark_options(command: Command) -> Command:
 
 
 def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
-    """KEY=VALUE each. Raises BadOption."""
+    """Parse KEY=VALUE texts. Raises BadOption."""
     found = {}
     for value in values:
         key, equals, text = value.partition("=")
@@ -131,7 +132,7 @@ def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 def whole_hours(since: datetime | None, before: datetime | None) -> tuple[datetime, datetime]:
-    """The range, which must be of whole hours. Raises BadOption."""
+    """Return the range, which must be of whole hours. Raises BadOption."""
     if since is None or before is None:
         raise BadOption("--since and --before belong together.", "Give both, as whole hours.")
     for name, moment in (("--since", since), ("--before", before)):
@@ -146,7 +147,7 @@ def whole_hours(since: datetime | None, before: datetime | None) -> tuple[dateti
 
 
 def started(name: str, options: dict[str, Any], buckets: int) -> Any:
-    """The Spark session that the options ask for."""
+    """Start the Spark session for these options."""
     from analytics.session import session  # Spark only for jobs that use it
 
     return session(

@@ -1,8 +1,8 @@
-"""report: computed tables to one HTML file for people and one JSON file for programs.
+"""report: writes the computed tables as one HTML file and one JSON file.
 
-Reads with pyarrow, one file of a table at a time, and adds up as it reads; it needs no Spark. The
-same range over the same tables makes the same files, but for the time of making and what the
-report before had. Step before: `evaluate`, `rollup`, `forecast`. Step after: a browser.
+It reads with pyarrow, one file of a table at a time, and sums as it reads; it needs no Spark. The
+same range of the same tables gives the same files, apart from the creation time and the comparison
+with the previous report. Step before: `evaluate`, `rollup`, `forecast`. Step after: a browser.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from analytics.tables import TableRoot
 
 JOB: Final = "report"
 SPAN: Final = timedelta(hours=24)
-"""Time of a report without --since."""
+"""Length of a report without --since."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """What to report on, and where to."""
+    """Settings of a report."""
 
     tables: Path
     out: Path
-    """A directory: report.html and report.json."""
+    """Directory for report.html and report.json."""
     since: datetime | None = None
-    """None: a day before the end, or where the tables begin."""
+    """None: a day before the end, or the begin of the tables."""
     before: datetime | None = None
     """None: just after the newest tick that was evaluated."""
     title: str = ""
     compare: Path | None = None
-    """The report.json to compare with; None: the one that is replaced."""
+    """The report.json to compare with; None: the one that this report replaces."""
     made_at: datetime | None = None
     """None: now."""
 
 
 class Written(NamedTuple):
-    """The files and their facts."""
+    """The written files and their facts."""
 
     html: Path
     json: Path
@@ -57,7 +57,7 @@ class Written(NamedTuple):
 
 
 def range_of(options: ReportOptions, root: TableRoot) -> tuple[datetime, datetime]:
-    """The report's time: since ≤ time < before. Raises BadOption if it is empty."""
+    """Return the report's range: since ≤ time < before. Raises BadOption if it is empty."""
     span = root.span("pair_lag")
     before = options.before
     if before is None:
@@ -101,7 +101,7 @@ def _before(path: Path) -> Previous | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file atomically: a browser may load it meanwhile."""
+    """Write a file atomically: a browser may read it at the same time."""
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)

@@ -1,9 +1,9 @@
-"""rollup: ticks into buckets of a minute, a quarter of an hour and a day; each series balanced.
+"""rollup: sums ticks up by minute, quarter of an hour and day, and balances each series.
 
-One task per bucket and day: it reads that day's ticks of its own pairs and writes their roll-ups,
-so no row moves between tasks. Only whole buckets of time are written: a minute when its last tick
-is evaluated, a day when its last minute is. The open hour is done again by the next run.
-Step before: `evaluate`. Step after: `forecast`, `report`.
+One task per bucket and day reads the ticks of its own pairs and writes their roll-ups, so no row
+moves between tasks. Only whole time buckets are written: a minute after its last tick was
+evaluated, a day after its last minute. The next run writes the open hour again. Step before:
+`evaluate`. Step after: `forecast`, `report`.
 """
 
 from __future__ import annotations
@@ -36,23 +36,24 @@ from analytics.tables.layout import HOUR, from_us, hour_of, to_us
 from analytics.tables.parts import Writer, run_parts
 
 BACK: Final = timedelta(minutes=15)
-"""How far before its range a task reads, for the first step of each series."""
+"""A task also reads this time before its range, for the first step of each series."""
 PERIOD_S: Final = 15.0
-"""Assumed time between ticks, where there are too few to see it."""
+"""Assumed time between ticks if there are too few to measure it."""
 _ONE_DAY: Final = timedelta(days=1)
 _ONE_MINUTE: Final = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class RollupOptions:
-    """What to roll up."""
+    """Settings of a roll-up."""
 
     tables: Path
     since: datetime | None = None
     before: datetime | None = None
-    """Whole hours; null: from the hour of the last roll-up to the newest whole minute."""
+    """A whole hour, like since; null: from the hour of the last roll-up to the newest whole
+    minute."""
     period_s: float | None = None
-    """Time between ticks; null: that of the newest ticks."""
+    """Time between ticks; null: measured from the newest ticks."""
 
 
 class Task(NamedTuple):
@@ -65,19 +66,19 @@ class Task(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What one run does; [since, before) is its input range."""
+    """The tasks of one run; [since, before) is its input range."""
 
     since: datetime
     before: datetime
     tasks: Sequence[Task]
-    hours: Sequence[datetime]  # of the table that are replaced
+    hours: Sequence[datetime]  # of the table ROLLUP, replaced by this run
 
 
 def plan(since: datetime, before: datetime, buckets: int) -> Plan:
     """Cut a range into tasks, by day and bucket. since: a whole hour; before: a whole minute.
 
-    A day's row lies in the hour that the day begins with. When a day is over, that hour is
-    written again with it: its finer rows are copied if the range does not hold them.
+    The row of a day lies in the first hour of the day. When the day is over, that hour is written
+    again; its finer rows are copied if the range does not include them.
     """
     tasks, hours = [], {hour for hour in _steps(hour_of(since), before, HOUR)}
     for day in _steps(_day_of(since), before, _ONE_DAY):
@@ -96,7 +97,7 @@ class Rolling:
     period_s: float
 
     def __call__(self, root: TableRoot, task: Task, writer: Writer) -> None:
-        """Read, roll up, write; an hour at a time, so that memory holds no more."""
+        """Read, roll up and write, an hour at a time to bound memory."""
         own = [task.bucket]
         quarters = []
         for hour in _steps(hour_of(task.since), task.before, HOUR):
@@ -125,7 +126,7 @@ class Rolling:
             self._day(root, task, pa.concat_tables(quarters), writer)
 
     def _day(self, root: TableRoot, task: Task, quarters: pa.Table, writer: Writer) -> None:
-        """Write the day's rows, from its quarters: those just made and those of earlier runs."""
+        """Write the day's rows from its quarters: new ones and those of earlier runs."""
         day = _day_of(task.since)
         earlier = _of_bucket(
             root.read("rollup", since=day, before=task.since, buckets=[task.bucket]),
@@ -141,9 +142,9 @@ class Rolling:
 
 
 def run(spark: SparkSession, options: RollupOptions) -> Plan | None:
-    """Roll up what is new, or the range that options name; None if there is nothing to do.
+    """Roll up what is new, or the range of the options; None if there is nothing to do.
 
-    Repeatable: the same range of the same tables gives the same rows, in place of those before.
+    The same range of the same tables gives the same rows and replaces the previous ones.
     """
     root = TableRoot(options.tables)
     period = options.period_s or period_of(root)
@@ -186,7 +187,7 @@ def _range(
     newest, span = root.watermark("lag"), root.span("pair_lag")
     if newest is None or span is None:
         return None
-    # The tick at a minute's end is of the next one; ticks up to `newest` are evaluated.
+    # A tick at the end of a minute belongs to the next one; ticks up to `newest` are evaluated.
     until = to_us(newest + timedelta(seconds=period_s))
     evaluated = from_us(until - until % to_us(from_us(0) + _ONE_MINUTE))
     if options.since is not None or options.before is not None:
@@ -205,7 +206,7 @@ def _of_bucket(rows: pa.Table, bucket: int, root: TableRoot) -> pa.Table:
 
 
 def _before(rows: pa.Table, end: datetime, grain_s: int) -> pa.Table:
-    """Keep only the rows of buckets that have ended by then."""
+    """Keep only the rows of time buckets that end by `end`."""
     last = pa.scalar(end - timedelta(seconds=grain_s), ROLLUP.field("bucket_start").type)
     return rows.filter(pc.less_equal(rows.column("bucket_start"), last))
 
@@ -227,12 +228,10 @@ def _later(mark: datetime | None, moment: datetime) -> datetime:
 @click.command("rollup")
 @tables_option
 @range_options(required=False)
-@click.option(
-    "--period", "period_s", type=float, help="Seconds between ticks; default: as they show."
-)
+@click.option("--period", "period_s", type=float, help="Seconds between ticks; default: measured.")
 @spark_options
 def command(**given: Any) -> None:
-    """Roll ticks up into minutes, quarters and days: what is new, or whole hours by name."""
+    """Roll up ticks by minute, quarter and day: what is new, or whole hours of a range."""
     options = RollupOptions(given["tables"], given["since"], given["before"], given["period_s"])
     root = TableRoot(options.tables)
     done = run(started("tidemark rollup", given, root.buckets), options)

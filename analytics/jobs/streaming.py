@@ -1,7 +1,7 @@
-"""Running a stream until SIGTERM, a marker file, or the end of the available data.
+"""Runs a stream until SIGTERM, a marker file, or the end of the available data.
 
-All three let the current batch finish. A SIGKILL does not, and does no harm: the batch is repeated
-from the checkpoint and writes files of the same names.
+All three let the current batch finish. SIGKILL does not, and is safe: the batch is repeated from
+the checkpoint and writes files of the same names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from analytics.errors import AnalyticsError, BadOption
 from analytics.tables import Batch
 
 STOP_FILE: Final = "stop"
-"""File below the checkpoint that ends the job; the next start removes it."""
+"""File in the checkpoint that ends the job; the next start removes it."""
 _POLL_S: Final = 1
 _CAUSE: Final = re.compile(r"[\w.]+(Error|Exception|Missing|Damaged|Differ|Interrupt)\b.*: ")
 _TRIES: Final = 3  # attempts for one batch
@@ -44,10 +44,10 @@ class Pace:
     checkpoint: Path
     trigger_s: float = 15.0
     available_now: bool = False
-    """Work through what is there, in batches as usual, and end."""
+    """Process the available data, in batches as usual, and end."""
 
     def __post_init__(self) -> None:
-        """Refuse triggers at which Spark would only poll."""
+        """Reject trigger intervals that are too short or too long."""
         if not 0.5 <= self.trigger_s <= 3600:
             raise BadOption(
                 f"--trigger is {self.trigger_s} s, must be from 0.5 to 3600.", "Give 15 to 60."
@@ -94,7 +94,7 @@ def run_stream(
     marker = pace.checkpoint / STOP_FILE
     marker.unlink(missing_ok=True)
 
-    raised: list[Exception] = []  # by a batch here: Spark reports only that one failed
+    raised: list[Exception] = []  # errors of batches: Spark reports only that one failed
 
     def one(rows: DataFrame, number: int) -> None:
         raised.clear()
@@ -119,7 +119,7 @@ def run_stream(
                 _wait(query, lambda: stopping.is_set() or marker.exists())
                 break
             except StreamingQueryException as error:
-                # A worker may start too late, an executor may be lost: the next try repeats the
+                # A worker may start too late, or an executor may be lost; the next try repeats the
                 # batch. A batch that fails three times in a row ends the job with an error.
                 batch = _last_batch(pace.checkpoint)
                 failures = 1 if batch > reached else failures + 1
@@ -145,13 +145,13 @@ def _wait(query: StreamingQuery, stopping: Callable[[], bool]) -> None:
 
 
 def _last_batch(checkpoint: Path) -> int:
-    """Number of the last batch that Spark noted as done; -1 if there is none."""
+    """Number of the last batch that Spark has committed; -1 if there is none."""
     done = [int(path.name) for path in checkpoint.glob("commits/[0-9]*") if path.name.isdigit()]
     return max(done, default=-1)
 
 
 def _end(query: StreamingQuery) -> None:
-    """Stop between two batches."""
+    """Stop after the current batch."""
     deadline = time.monotonic() + _STOP_WAIT_S
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
         query.awaitTermination(_POLL_S)

@@ -1,6 +1,6 @@
-"""Anomalies over all pairs, topics, brokers and clusters: a part of `forecast`.
+"""Finds anomalies of all pairs, topics, brokers and clusters: a part of `forecast`.
 
-One executor does it: a topic, a broker and a cluster are sums over buckets, and an anomaly is
+One executor does it, because topics, brokers and clusters are sums over buckets, and an anomaly is
 compared with its parents. It reads roll-ups of pairs and logs only, no series.
 """
 
@@ -24,7 +24,7 @@ from analytics.tables import TableRoot
 from analytics.tables.layout import HOUR
 from analytics.tables.parts import Writer
 
-WARM: Final = 6 * HOUR  # before the range, for the moving mean
+WARM: Final = 6 * HOUR  # read before the range, for the moving mean
 HISTORY: Final = timedelta(weeks=4)
 _NAMES: Final = ("cluster", "broker", "topic", "group")
 _STEP: Final = timedelta(seconds=MINUTE)
@@ -33,7 +33,8 @@ Gather = Callable[[Floats], Floats]
 
 
 class Signal(NamedTuple):
-    """A signal, and how values of children become that of their parent: [row × step] to one row."""
+    """A signal, and the function that combines children to their parent: [row × step] to one
+    row."""
 
     name: str
     unit: float
@@ -64,10 +65,10 @@ REPEATED: Final = Signal("redelivered_share", 0.05, _middle)
 
 
 class Tree(NamedTuple):
-    """Subjects from clusters down; a parent stands before its children."""
+    """Subjects from clusters down; each parent comes before its children."""
 
     subjects: Sequence[str]
-    parents: Ints  # row of each one's parent; −1: none
+    parents: Ints  # row of each parent; −1: none
     leaves: Ints  # rows of the measured subjects, in the order of the given names
 
 
@@ -85,7 +86,7 @@ def tree_of(leaves: Sequence[tuple[str, ...]], keys: Sequence[str]) -> Tree:
 
 
 def grown(tree: Tree, measured: Floats, together: Gather) -> Floats:
-    """Return the values of all subjects: of leaves as measured, of others from their children."""
+    """Return the values of all subjects: those of leaves, and sums of their children for others."""
     values = np.full((len(tree.subjects), measured.shape[1]), np.nan)
     values[tree.leaves] = measured
     inner = np.unique(tree.parents[tree.parents >= 0])
@@ -95,10 +96,10 @@ def grown(tree: Tree, measured: Floats, together: Gather) -> Floats:
 
 
 def find_unusual(root: TableRoot, since: datetime, before: datetime, writer: Writer) -> None:
-    """Write the anomalies whose third step lies in since <= time < before: 1,000 an hour at most.
+    """Write the anomalies whose third step lies in since <= time < before, at most 1,000 an hour.
 
-    since: a whole hour. Each hour is judged by the hours before it alone, so it does not matter in
-    how many runs a day is evaluated.
+    since: a whole hour. Each hour is compared only with the hours before it, so the result does not
+    depend on the number of runs.
     """
     begin = since - WARM
     measured = [*_of_pairs_and_topics(root, begin, since, before), *_of_nodes(root, begin, before)]
@@ -120,22 +121,22 @@ def find_unusual(root: TableRoot, since: datetime, before: datetime, writer: Wri
 
 
 class Measured(NamedTuple):
-    """One signal of all its subjects."""
+    """Values of one signal for all subjects."""
 
     signal: Signal
     tree: Tree
     values: Floats  # [subject × minute]
-    rates: Floats  # messages per second, usually, of each subject; NaN unknown
-    pairs: Sequence[Ints]  # below each leaf, rows of ids; empty: not of pairs
+    rates: Floats  # usual messages per second of each subject; NaN unknown
+    pairs: Sequence[Ints]  # rows of pairs below each leaf; empty: the signal is not of pairs
     ids: Ints
 
 
 def _judge(
     one: Measured, usual: Usual | None, steps: slice, begin: datetime
 ) -> tuple[pa.Table, Floats]:
-    """Anomalies of one signal in one hour, and the messages per second of each one's subject.
+    """Return the anomalies of one signal in one hour, and the message rate of each subject.
 
-    steps: the hour's and those that warm up before it; begin: the time of the first.
+    steps: those of the hour, after those for the moving mean; begin: the time of the first.
     """
     signal, start = one.signal, columns.micros_of(begin)
     values = one.values[:, steps]
@@ -148,7 +149,8 @@ def _judge(
 
 
 def _usual(root: TableRoot, one: Measured, day: datetime) -> Usual | None:
-    """Usual values of each hour of the week, by the weeks before the day; None without history."""
+    """Usual values of each hour of the week, from the weeks before the day; None without
+    history."""
     if not one.pairs:
         return None
     quarters = _of_pairs(root, one.ids, QUARTER, day - HISTORY, day)[one.signal.name]
@@ -170,7 +172,7 @@ def _of_pairs_and_topics(
     values = _of_pairs(root, ids, MINUTE, begin, before)
     places = [names[pair] for pair in ids.tolist()]
     measured = []
-    # What a topic gets is the same for all its groups: one subject, with the largest value.
+    # All groups of a topic have the same input: it is one subject, with the largest value.
     for signal, cut in ((PRODUCE, 3), (CONSUME, 4), (AGE, 4)):
         tree = tree_of(sorted({place[:cut] for place in places}), _NAMES[:cut])
         below = _leaf_rows(places, cut)
@@ -236,7 +238,7 @@ def _of_pairs(
 
 
 def _of_nodes(root: TableRoot, since: datetime, before: datetime) -> list[Measured]:
-    """Delays of dispatch, replicas and sends by node, repeats by pair: the most of each minute."""
+    """Largest delay of dispatch, replicas and sends per node and minute; repeats per pair."""
     names = ("cluster", "broker", "replica", "peer")
     logs = root.read(
         "logs",
@@ -258,7 +260,7 @@ def _of_nodes(root: TableRoot, since: datetime, before: datetime) -> list[Measur
 
 
 def _named(found: tuple[pa.Table, Floats]) -> tuple[pa.Table, Sequence[str], Floats]:
-    """The rows, the columns that name their subject, the values."""
+    """Return the rows, the columns that name their subject, and the values."""
     rows, values = found
     return rows, [name for name in rows.column_names if name != "tick"], values
 
@@ -280,7 +282,7 @@ def _of_rows(
     encoded = columns.joined(rows, *names).combine_chunks().dictionary_encode()
     node = np.asarray(encoded.indices.to_numpy(False), dtype=np.int64)
     matrix = np.full((len(encoded.dictionary), -(-(before - since) // _STEP)), np.nan)
-    order = np.argsort(values, kind="stable")  # the most is written last
+    order = np.argsort(values, kind="stable")  # the largest value is written last
     matrix[node[order], step[order]] = values[order]
     leaves = [tuple(text.split("\x1f")) for text in encoded.dictionary.to_pylist()]
     tree = tree_of(leaves, names)

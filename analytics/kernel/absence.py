@@ -1,15 +1,14 @@
-"""What an absence of all members excuses, and whether the group keeps pace after it. Pure.
+"""Which ages an absence of all members explains, and whether the group keeps pace after it. Pure.
 
-Example: a group is restarted and away for 100 s. Its age is 110 s when it is back, and falls from
-then on. The slope over a window of progress still contains the absence, so the group counts as
-slower for minutes. The pace since the absence decides instead: while it may be that of a group that
-keeps pace, the absence is the whole reason of the age.
+Example: a group is restarted and absent for 100 s. Its age is 110 s when it returns, and falls from
+then on. The slope over a window of progress still contains the absence, so the group would count as
+slow for minutes. The pace since the absence decides instead: while the group may keep pace, the
+absence explains the whole age.
 
-Store times of the messages that a group reads are random, so its pace is known with an error only:
-after n messages that are on average g seconds of stored time apart it has a standard error of
-g × √n seconds of stored time. ERRORS times that error is granted, and the time between two commits.
-A group that keeps pace with its topic is outside of that at one sample of 740 by chance, one that
-reads 1.5 × as fast far more rarely; a group that reads nothing gets less than a minute.
+The store times of messages are random, so the pace is known with an error only. After n messages
+with g seconds of stored time between two, the standard error is g × √n seconds. ERRORS times that
+error is allowed, plus the time between two commits. A group that keeps pace exceeds this at one
+sample of 740 by chance; a group that reads nothing gets less than a minute.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 from analytics.kernel.rules import Rules
 
 ERRORS: Final = 3.0
-"""Standard errors by which the pace since an absence may be short."""
+"""Standard errors that the pace since an absence may be too low."""
 
 
 def excused(
@@ -30,9 +29,9 @@ def excused(
 ) -> Bools:
     """Return where an absence explains the age: it is no longer than a restart takes.
 
-    An absence does not explain an age that was there before it: otherwise a group whose members
-    come and go would never be late for long enough, whatever its age. alone: for how long there may
-    be no member; usual: what is usual between two commits. All in seconds.
+    An absence does not explain an age that existed before it. Otherwise a group whose members come
+    and go would never be late for long enough. alone: longest possible time without a member;
+    usual: usual time between two commits. All in seconds.
     """
     slack = rules.objective_slack(objective) + usual
     found: Bools = (members == 0) & (age - alone <= slack) & (age <= slack + rules.grace_s)
@@ -51,11 +50,11 @@ def keeps_pace(
 ) -> Bools:
     """Return where a group may have kept pace since an excused absence in the last window.
 
-    Of several absences with less than a window between them the first counts: members that come
-    and go, and commit less than what comes in, would otherwise get time after each.
-    Matrices [tick, series]: absent: from `excused`; at: [tick, 1], the ticks [microseconds], which
-    do not change with the master's clock; alone: as there; due: for how long a member is there that
-    has not committed, and need not have [s]. `carried` is updated.
+    Of several absences less than a window apart, the first counts. Otherwise a group whose members
+    come and go, and which commits less than its input, would get new time after each absence.
+    Matrices are [tick, series]. absent: from `excused`. at: [tick, 1], the ticks [microseconds],
+    which do not depend on the master's clock. alone: as in `excused`. due: for how long a member
+    has been present without a commit being due [s]. `carried` is updated.
     """
     since, age_then = np.empty(age.shape), np.empty(age.shape)
     anchor, anchor_age = carried["excused_tick"], carried["excused_age"]

@@ -1,15 +1,14 @@
-"""How old the oldest unread message is: measured, else bounded; never extrapolated. Pure.
+"""Age of the oldest unread message: measured, else bounded, never extrapolated. Pure.
 
-The first of these that is known:
+The first known value is used:
 
 1. the store time that the broker read;
-2. the same, if an earlier sample had it of the same message;
-3. earlier max offsets: the message appeared between two samples, and its store time is interpolated
-   between them;
-4. otherwise the message is older than all samples: the age is a lower bound, its method `bounded`.
+2. the store time that an earlier sample had of the same message;
+3. a time interpolated between the two samples between which the max offset passed the message;
+4. a lower bound, because the message is older than all samples (method `bounded`).
 
-Rates are not used: a consumer at a bulk load of last week is a week behind, however slowly messages
-come today.
+Rates are not used: a consumer in last week's bulk load is a week behind, even if few messages come
+today.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ METHODS: Final = tuple(HeadMethod)
 EXACT, INTERPOLATED, BOUNDED, NONE = range(4)
 CLOCK_ONE, CLOCK_OFF, CLOCK_UNKNOWN = range(3)
 CLOCKS: Final = ("", "_clock_off", "_clock_unknown")
-"""Appended to a method in rows: another node stamped the head, whose clock may be more than a
-second off, or off by an unknown time (``clocks``)."""
+"""Suffix of a method in rows. Another node stamped the head, and its clock may differ by more than
+a second (`_clock_off`) or by an unknown time (`_clock_unknown`); see ``clocks``."""
 MARKED: Final = tuple(f"{method}{mark}" for mark in CLOCKS for method in METHODS)
-"""Values in rows of lag, by method + clock × number of methods."""
+"""Values of the method column, by clock × number of methods + method."""
 CELLS: Final = 16_384
-"""Number of heads dated together: their windows fit into the cache."""
+"""Number of heads dated together, so that their windows fit into the CPU cache."""
 
 
 class Age(NamedTuple):
@@ -65,8 +64,8 @@ def age_of(
 ) -> Age:
     """Date the head of every series at every tick.
 
-    segment: the tick at which the segment began; NaN: not known, then nothing earlier is used.
-    waiting: when the head was first seen unread. Both [microseconds].
+    segment: the tick at which the segment began; NaN: not known, then no earlier sample is used.
+    waiting: when the head was first seen unread. Both in microseconds.
     """
     shape = grid.ts.shape
     nothing_unread = lag.lag == 0
@@ -83,7 +82,7 @@ def age_of(
     one_clock = np.broadcast_to(np.int8(CLOCK_ONE), shape)
     out = Age(age, low, high, method, np.zeros(shape, np.bool_), one_clock)
     undated = (lag.lag > 0) & ~measured
-    # In the history only ages inside a window of progress are needed.
+    # Older ticks need no age: only those within a window of progress do.
     undated[: max(0, ticks.first - rules.ticks(rules.progress_window_s))] = False
     at, series = np.nonzero(undated)
     if at.size:
@@ -94,16 +93,17 @@ def age_of(
 def at_least(
     age: Age, head: Floats, commit: Floats, unread: Floats, begin: int, period_s: float
 ) -> tuple[Age, Age]:
-    """Return the ages that rows show, and the ages that rules use from tick number `begin` on.
+    """Return the ages for rows, and the ages for rules from tick number `begin` on.
 
-    Rules use no age below the time for which the head has been seen unread. Otherwise:
-    1. a group hangs; 2. another node becomes master, whose clock is ten minutes behind; 3. by that
-    clock the head is not stored yet, and the group would be in time for ten minutes.
-    Rows keep the age by the clocks. An age of 0 because the stamp is later than the sample is
-    marked: it is not known how far the clock is off.
-    unread: how long the message at the commit has been unread, from `begin` on [s], measured in
-    ticks, which do not depend on the master. A sample may be up to a period before or after its
-    tick. head: another message once retention has passed the commit. Unknown ages stay unknown.
+    Rules use at least the time for which the head has been seen unread. Otherwise: 1. A group
+    hangs. 2. Another node becomes master, with a clock that is ten minutes behind. 3. By that clock
+    the head is not stored yet, so the group would be in time for ten minutes.
+
+    Rows keep the age by the clocks. An age of 0 is marked if the stamp is later than the sample,
+    because the difference of the clocks is not known. unread: how long the message at the commit
+    has been unread [s], from `begin` on, measured in ticks, which do not depend on the master. A
+    sample may be a period before or after its tick. head: differs from the commit once retention
+    has passed it. Unknown ages stay unknown.
     """
     late = slice(begin, None)
     given = Age(
@@ -131,7 +131,7 @@ def at_least(
 
 
 class _Dating:
-    """Dates heads whose store time is not known, by earlier samples."""
+    """Finds store times of heads in earlier samples."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class _Dating:
     def _date(self, out: Age, at: Ints, series: Ints) -> None:
         grid = self._grid
         now, head = grid.ts[at, series], self._lag.head[at, series]
-        # Ticks up to each place, the newest first: [tick, place].
+        # The last ticks before each place, newest first: [tick, place].
         rows = at - np.arange(self._back)[:, None]
         inside = rows >= 0
         rows = np.maximum(rows, 0)
@@ -169,7 +169,7 @@ class _Dating:
         same = inside & ~np.isnan(ts) & (self._ticks[rows] >= begun)
         high = grid.high[rows, series]
 
-        # The last sample with a head: if it is this message, its store time is used.
+        # The last sample with a head has the store time if its head is this message.
         has_head = same & ~np.isnan(grid.head[rows, series])
         last = np.argmax(has_head, axis=0)
         column = np.arange(at.size)
@@ -179,7 +179,7 @@ class _Dating:
         unseen = same & (high <= head)
         first_unseen = np.argmax(unseen, axis=0)
         bracketed = unseen.any(axis=0)
-        # Samples after the last one without the message have it; the oldest of them is the first.
+        # The message is in all samples after the last one without it; the oldest of these is used.
         number = np.arange(self._back)[:, None]
         limit = np.where(bracketed, first_unseen, self._back)
         seen = same & (high > head) & (number < limit)
@@ -191,8 +191,8 @@ class _Dating:
         between_samples = bracketed & (e_after > e_before)
         np.divide(head - e_before + 0.5, e_after - e_before, out=share, where=between_samples)
         between = t_before + share * (t_after - t_before)
-        # At t_before it was not visible, though perhaps stored: not before the newest message that
-        # was dispatched by then.
+        # The message may have been stored before t_before without being visible, but not before the
+        # newest message that was dispatched by then.
         dispatched = self._logs.t_dispatched[rows[first_unseen, column], self._broker[series]]
         earliest = np.fmin(t_before, dispatched)
 

@@ -1,8 +1,8 @@
-"""Anomalies: robust scores of signals, raised, explained by parents, ranked
+"""Anomalies: robust scores of signals, raised, explained by parents and ranked
 (docs/analytics-methods.md, "Anomalies"). Pure.
 
-One signal at a time, one row per subject, one column per step of time; NaN is unknown. Scores are
-of log1p(value / unit), so that a doubling weighs the same at every level. They inform and sort.
+A call handles one signal: a row per subject, a column per time step; NaN is unknown. Scores are of
+log1p(value / unit), so that a doubling weighs the same at every level.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HALF_LIFE_S: Final = 3600.0
 WARM_S: Final = 3600.0  # of known values before the moving mean is used
 SIGMA_PER_DEVIATION: Final = math.sqrt(math.pi / 2)  # of a normal distribution
 LEVEL_SHARE: Final = 0.05  # a scale is at least this share of the level, and one unit
-CLIP: Final = 3.0  # scales by which one value may pull the moving mean
+CLIP: Final = 3.0  # limit in scales for the effect of one value on the moving mean
 REPORT: Final = 6.0
 STEPS: Final = 3
 EXPLAINS: Final = 0.8
@@ -32,8 +32,7 @@ ROWS_MAX: Final = 1000
 
 
 class Usual(NamedTuple):
-    """Usual values by subject and hour of the week, on the scale of log1p(value / unit); NaN
-    unknown."""
+    """Usual values by subject and hour of the week, as log1p(value / unit); NaN unknown."""
 
     middle: Floats
     scale: Floats
@@ -49,10 +48,10 @@ class Scores(NamedTuple):
 
 
 def usual_week(history: Floats, *, start: int, step_s: int, unit: float = 1.0) -> Usual:
-    """Median and MAD of each hour of the week, from three weeks of history or more.
+    """Median and MAD of each hour of the week, from at least three weeks of history.
 
     start: of the first column [microseconds since 1970]; step_s: seconds per column, a divisor of
-    an hour. Hours that fewer than three weeks know are NaN.
+    an hour. Hours with fewer than three known weeks are NaN.
     """
     hours = SECOND * 3600
     lead = (start // hours) % WEEK_HOURS * (3600 // step_s) + start % hours // (step_s * SECOND)
@@ -72,9 +71,9 @@ def scores(
 ) -> Scores:
     """Distance of each value from the expected one, in robust standard deviations.
 
-    Expected is the usual of that hour of the week; where that is not known, the exponentially
-    weighted mean of the values before (half-life one hour, from one hour of values on). The scale
-    is at least 5 % of the level and at least one unit. start, step_s: of the columns.
+    The expected value is the usual one of that hour of the week. If that is unknown, it is the
+    exponentially weighted mean of earlier values (half-life one hour, after one hour of values).
+    The scale is at least 5 % of the level and at least one unit. start, step_s: of the columns.
     """
     log = np.log1p(values / unit)
     mean, deviation = _moving(log, step_s)
@@ -85,23 +84,23 @@ def scores(
         middle, week_scale = usual.middle[:, hour], usual.scale[:, hour]
         weekly = ~np.isnan(middle)
         expected = np.where(weekly, middle, mean)
-        # Columns may be finer than the history was: how much they jitter counts too.
+        # Columns may be finer than the history, so their own variation counts too.
         scale = np.where(weekly, np.fmax(week_scale, _jitter(log, step_s)), deviation)
     scale = np.fmax(scale, _floor(expected))
     return Scores(log, expected, scale, (log - expected) / scale)
 
 
 def _floor(level: Floats) -> Floats:
-    """The least scale at a level: 5 % of it, and one unit; both in log1p."""
+    """Smallest scale at a level: 5 % of it, and one unit; both in log1p."""
     above = np.exp(level)  # 1 + value / unit
     least: Floats = np.maximum(math.log1p(LEVEL_SHARE), np.log1p(1 / above))
     return least
 
 
 def _moving(log: Floats, step_s: int) -> tuple[Floats, Floats]:
-    """Mean and deviation of the values before each step, as sigma of normal ones; NaN at first.
+    """Mean and deviation (as sigma) of the values before each step; NaN at first.
 
-    A value pulls by no more than three scales: one spike must not become what is expected.
+    A value counts with at most three scales, so that one spike does not become the expected value.
     """
     decay = 0.5 ** (step_s / HALF_LIFE_S)
     rows = log.shape[0]
@@ -118,7 +117,7 @@ def _moving(log: Floats, step_s: int) -> tuple[Floats, Floats]:
         off = np.where(warm, np.clip(off, -far, far), off)
         weight = np.where(known, decay * weight + 1, weight)
         share = np.where(known, 1 / np.maximum(weight, 1), 0.0)
-        # The first value has nothing to deviate from.
+        # The first value has no earlier mean to deviate from.
         deviation += share * (np.where(seen > 0, np.abs(off), 0.0) - deviation)
         mean += share * off
         seen += known
@@ -126,9 +125,9 @@ def _moving(log: Floats, step_s: int) -> tuple[Floats, Floats]:
 
 
 def _jitter(log: Floats, step_s: int) -> Floats:
-    """Deviation of neighbours from each other before each step, as sigma; NaN at first.
+    """Deviation between neighbours before each step, as sigma; NaN at first.
 
-    Unlike the deviation from a mean it stays small where values only swing with the day.
+    Unlike the deviation from a mean, it stays small for values that follow the time of day.
     """
     apart = np.full(log.shape, np.nan)
     apart[:, 1:] = np.abs(np.diff(log, axis=1)) / math.sqrt(2)
@@ -136,19 +135,19 @@ def _jitter(log: Floats, step_s: int) -> Floats:
 
 
 class Raised(NamedTuple):
-    """Entries of a matrix of scores that are reported: where, and what explains them."""
+    """Places in a matrix of scores to report, and their explanations."""
 
     subject: Ints
     step: Ints
-    parent: Ints  # the nearest reported ancestor that explains it; −1: there is none
+    parent: Ints  # nearest reported ancestor that explains it; −1: none
 
 
 def raised(found: Scores, parents: Ints, *, first: int) -> Raised:
-    """Report values that have been far off, on one side, for three steps: once, at the third.
+    """Report values that were far off on one side for three steps: once, at the third.
 
-    parents: of each subject the row of its parent, −1 for none. first: the first step to report;
-    the ones before show how long it has lasted. A subject is explained by the nearest ancestor
-    that is itself far off to the same side by at least 80 % of as much.
+    parents: for each subject the row of its parent, −1 for none. first: the first step to report;
+    earlier ones show how long it has lasted. A subject is explained by the nearest ancestor that is
+    far off to the same side by at least 80 % as much.
     """
     side = np.where(np.abs(found.score) >= REPORT, np.sign(found.score), 0.0)
     side = np.nan_to_num(side, nan=0.0)
@@ -185,9 +184,10 @@ def anomalies(
     step_s: int,
     unit: float = 1.0,
 ) -> pa.Table:
-    """Rows of ANOMALIES. value and expected are in the signal's unit, the scale is of log1p.
+    """Rows of ANOMALIES.
 
-    A scale of 0.05 is 5 %. ts is the begin of the third step that was far off.
+    value and expected are in the signal's unit. The scale is of log1p: 0.05 is 5 %. ts is the begin
+    of the third step that was far off.
     """
     here = (what.subject, what.step)
     names = pa.array(subjects, pa.string())
@@ -208,9 +208,9 @@ def anomalies(
 
 
 def ranked(rows: pa.Table, rates: Floats, limit: int = ROWS_MAX) -> pa.Table:
-    """The rows that matter most: unexplained ones first, then by score × messages per second.
+    """Sort rows: unexplained ones first, then by score × messages per second; keep the first ones.
 
-    rates: of each row's subject; NaN counts as none.
+    rates: messages per second of each row's subject; NaN counts as 0.
     """
     weight = np.abs(columns.floats(rows, "score")) * (1 + np.nan_to_num(rates, nan=0.0))
     suppressed = columns.truths(rows, "suppressed")

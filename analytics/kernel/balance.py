@@ -1,8 +1,8 @@
-"""The balance of each series: what was produced equals what was consumed and skipped, plus the
-change of its lag (docs/analytics-methods.md, "Balance"). Pure.
+"""The balance of each series: produced = consumed + skipped + change of lag
+(docs/analytics-methods.md, "Balance"). Pure.
 
-All are whole numbers, so a difference other than 0 is a defect, in the data or in the code. Where
-one of the four is not known, for example across a change of epoch, there is no balance.
+All terms are whole numbers, so a difference other than 0 is a defect of the data or the code. There
+is no balance where a term is unknown, for example across a change of epoch.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MOVES_NO_COMMIT: Final = "truncate"  # its `from` and `to` are max offsets, not 
 
 
 class Books(NamedTuple):
-    """Changes from row to row; one entry per row of LAG that has a sample, by series and time.
+    """Changes between rows of LAG; one entry per row with a sample, by series and time.
 
-    row: which row of the table. The rest compares it with the row before of its series; NaN where
-    there is none, or where it is not known [messages, seconds].
+    row: index in the table. The other fields compare it with the previous row of its series
+    [messages, seconds]; NaN if there is none, or if a value is not known.
     """
 
     row: Ints
@@ -35,11 +35,11 @@ class Books(NamedTuple):
 
 
 def books(lag: pa.Table, rates: pa.Table, events: pa.Table) -> Books:
-    """Balance every step from one row of a series to its next.
+    """Balance every step between two rows of a series.
 
-    lag, rates, events: rows of LAG, RATES and OFFSET_EVENTS of the same time. `skipped` is what
-    events moved the commit by: expired and reset forward count up, rewound counts down. A step
-    whose row is the first of its series in `lag` cannot be balanced: let lag reach back one row.
+    lag, rates, events: rows of LAG, RATES and OFFSET_EVENTS of the same time. `skipped` is the
+    distance by which events moved the commit: forward counts up, backward counts down. The first
+    row of a series in `lag` has no step, so `lag` should begin one row earlier.
     """
     sampled = np.flatnonzero(np.asarray(pc.is_valid(lag.column("ts")).to_numpy(), dtype=np.bool_))
     series, tick = columns.ints(lag, "series_id")[sampled], columns.micros(lag, "tick")[sampled]
@@ -79,7 +79,7 @@ def _places(series: Ints, tick: Ints, wanted_series: Ints, wanted_tick: Ints) ->
 
 
 def _keys(series: Ints, at: Ints, wanted_series: Ints, wanted_at: Ints) -> tuple[Ints, Ints]:
-    """Series and time as one sortable number, of both sides."""
+    """Series and time as one sortable number, for both tables."""
     names = np.unique(np.concatenate([series, wanted_series]), return_inverse=True)[1].reshape(-1)
     low = min(int(at.min()), int(wanted_at.min()))
     span = max(int(at.max()), int(wanted_at.max())) - low + 2
@@ -96,9 +96,9 @@ def _put(size: int, at: Ints, values: Floats) -> Floats:
 
 
 def _skipped(series: Ints, ts: Ints, events: pa.Table) -> Floats:
-    """Return how many messages events skipped, at the first row that can show each event.
+    """Return how many messages each event skipped, at the first row after the event.
 
-    An event without a distance makes its row unknown.
+    An event without a distance makes the row unknown.
     """
     total = np.zeros(series.size)
     events = events.filter(pc.not_equal(events.column("kind"), MOVES_NO_COMMIT))

@@ -1,7 +1,7 @@
-"""What a group can consume at most (docs/analytics-methods.md, "Capacity"). Pure.
+"""Largest consume rate of a group (docs/analytics-methods.md, "Capacity"). Pure.
 
-Only minutes in which work was always ready show the capacity: a group that has read everything
-consumes what is produced, however much it could read.
+Only minutes in which unread messages were always ready show the capacity: a group that has read
+everything consumes only what is produced.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from analytics.kernel.columns import Floats
 
 MINUTES_MIN: Final = 30
 HIGH: Final = 0.95
-LOW_Z: Final = 1.2815515594600038  # c_max is above c_max_low in nine cases of ten
+LOW_Z: Final = 1.2815515594600038  # c_max exceeds c_max_low in nine cases of ten
 
 
 class Capacity(NamedTuple):
-    """Per row: messages per second; NaN if fewer than MINUTES_MIN minutes had work throughout."""
+    """Messages per second by row; NaN with fewer than MINUTES_MIN minutes of constant work."""
 
     c_max: Floats
     c_max_low: Floats
-    utilisation: Floats  # 95th percentile of what is produced over c_max
-    members: Floats  # that were there in the minutes at or above c_max
+    utilisation: Floats  # 95th percentile of the produce rate over c_max
+    members: Floats  # members in the minutes at or above c_max
     minutes: Floats
 
 
 def capacity(consumed: Floats, produced: Floats, ready: Floats, members: Floats) -> Capacity:
     """Capacity of each row's pair, from one-minute means of the last seven days.
 
-    All [pair × minute]. consumed, produced: messages per second; ready: the least lag [messages]
-    at any tick of the minute; members: NaN if not known. NaN is unknown throughout.
+    All arrays are [pair × minute]; NaN is unknown. consumed, produced: messages per second; ready:
+    smallest lag [messages] at any tick of the minute.
     """
     busy = np.where(ready > 0, consumed, np.nan)
     minutes = np.count_nonzero(~np.isnan(busy), axis=-1)
     enough = minutes >= MINUTES_MIN
-    # The quantile's place among n values has a standard deviation of sqrt(n p (1 − p)).
+    # The rank of the quantile among n values has a standard deviation of sqrt(n p (1 − p)).
     n = np.maximum(minutes, 1)
     place = np.maximum(HIGH - LOW_Z * np.sqrt(HIGH * (1 - HIGH) / n), 0.0)
     c_max = np.where(enough, robust.quantile(busy, HIGH), np.nan)
@@ -53,10 +53,8 @@ def capacity(consumed: Floats, produced: Floats, ready: Floats, members: Floats)
 
 
 def limited_by(members: float, queues: float) -> str | None:
-    """Return what limits a group's rate: `queues` if each has its own member, else `members`.
-
-    None if either is not known.
-    """
+    """Return what limits a group's rate: `queues` if each has its own member, else `members`; None
+    if either is not known."""
     if np.isnan(members) or np.isnan(queues):
         return None
     return "queues" if members >= queues else "members"

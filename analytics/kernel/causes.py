@@ -1,8 +1,8 @@
-"""One sentence per pair and tick that is not OK: what, on how many queues, since when. Pure.
+"""One sentence for each pair and tick that is not OK: status, number of queues, begin. Pure.
 
-A clock that differs from the scraper's is named in any case.
+A broker clock that differs from the scraper's is mentioned even if the pair is OK.
 
-Step before: the roll-up. Step after: the report and the alerts show it as it stands.
+Step before: the roll-up. Step after: the report and the alerts show the sentence.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def causes(
     top_queue: pa.Array,
     reason: pa.Array,
 ) -> pa.Array:
-    """A sentence for each row, null where the pair is OK.
+    """Return a sentence for each row, null where the pair is OK.
 
     since: microseconds since 1970. affected: queues of that status, out of queues. skew_kind and
-    top_queue: null where lag is even. reason: why the queues are unknown, null if they are not.
+    top_queue: null where lag is even. reason: why the queues are unknown, null if they are known.
     """
     not_ok = np.flatnonzero(status != CODE[Status.OK])
     if not not_ok.size:
@@ -81,9 +81,9 @@ def causes(
 
 
 def with_clocks(sentence: pa.Array, broker: pa.Array, ahead: Floats, bound_s: float) -> pa.Array:
-    """The sentences; those of a broker whose clock is off also name the difference.
+    """Add the difference to the sentences of brokers whose clock is off by the bound or more.
 
-    ahead: of the scraper's clock [s]; NaN: not known. Off is a difference that reaches the bound.
+    ahead: difference to the scraper's clock [s]; NaN: not known.
     """
     off = np.abs(ahead) >= bound_s
     if not off.any():

@@ -1,17 +1,15 @@
 """Bounds of an age whose head was stamped by the clock of an earlier master. Pure.
 
-The master stamps what it stores, and an age is by the clock of the present master. As long as one
-node is master, both are one clock. After a failover, messages of the former master have its stamps,
-and their age is as uncertain as the two clocks differ: the bounds grow by that difference, and the
-age is marked if it is above a second. If the difference was not measured, the bound is unknown, not
-0. The value stays as it is.
+The master stamps messages, and the present master's clock measures their age. After a failover,
+messages of the former master have its stamps. Their age is uncertain by the difference of the two
+clocks: its bounds grow by that difference, and the age is marked if that is above a second. If the
+difference was not measured, the bound is unknown, not 0. The age itself does not change.
 
-No table has the node that stamped a record. The node that reports a pair is its master, so a change
-of that node is a failover, and messages that may have been stored before the new master's first
+No table has the node that stamped a record. The master of a pair is the node that reports it, so a
+change of that node is a failover. Messages that may have been stored before the new master's first
 sample count as stamped by another node. A new epoch of the same node changes nothing. Masters
-before the first sample of a pair are not known, so nothing is marked for them. Only pairs whose
-master changed cost more than a comparison. Step before: ``age``. Step after: ``status`` and the
-rows of lag.
+before the first sample of a pair are not known, and nothing is marked for them. Step before:
+``age``. Step after: ``status`` and the rows of lag.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from analytics.kernel.rules import Rules
 
 MARKED_ABOVE_S: Final = 1.0
 ERROR_LEAST_S: Final = 0.002
-"""Error of a measured difference: clocks are read in whole milliseconds
+"""Smallest error of a measured difference: clocks are read in whole milliseconds
 (services/ha/wire/peer_clock.py)."""
 
 
@@ -42,7 +40,7 @@ class Clocks(NamedTuple):
     led_since: Floats
     """First sample of the present master [microseconds]; NaN: no other master is known."""
     bound: Floats
-    """Seconds by which clocks of earlier masters may differ from its clock; NaN: not known."""
+    """Largest possible difference [s] to the clocks of earlier masters; NaN: not known."""
 
 
 def clocks_of(
@@ -55,9 +53,9 @@ def clocks_of(
     carried: dict[str, Floats],
     rules: Rules,
 ) -> Clocks:
-    """Go through the rows of pairs from tick number `begin` on; updates `carried`.
+    """Process the rows of pairs from tick number `begin` on; updates `carried`.
 
-    replicas: what nodes measured of each other's clocks, from `history_s` before the first tick.
+    replicas: clock differences measured between nodes, from `history_s` before the first tick.
     """
     rows, tick = rows_within(pairs, ticks, rules.period_us)
     pair = indexed(columns.ints(rows, "pair_id"), known.pair_id)
@@ -77,7 +75,7 @@ def clocks_of(
             _change(
                 carried, np.flatnonzero(changed), now, sampled[row], oldest, skews, ticks.at[at]
             )
-        # A node that comes back may be measured then.
+        # A node that returns may be measured later.
         open_ = np.isnan(carried["clock_all"]) & ~np.isnan(carried["clock_others"])
         if (open_ & ~np.isnan(now)).any():
             again = np.flatnonzero(open_ & ~np.isnan(now))
@@ -100,12 +98,12 @@ def _change(
 ) -> None:
     """Update the clocks of pairs whose master has changed.
 
-    clock_all is about every earlier master, clock_others about those that are neither the last
-    one nor the present: they differ from it by what they did from the last one and it from that.
+    clock_all covers every earlier master. clock_others covers those that are neither the last one
+    nor the present one: their difference is the sum of two, over the last master.
     """
     before, earlier = carried["leader"][at], carried["led_before"][at]
     every, others = carried["clock_all"][at], carried["clock_others"][at]
-    # The whole log was stored since: it has no stamp of masters before the last one.
+    # If the whole log is newer than the last change, no earlier master stamped any of it.
     began = carried["led_since"][at] + np.nan_to_num(every) * SECOND
     no_other = np.isnan(began) | (oldest[at] > began)
     measured = skews.between(at, now, carried["leader"], tick)
@@ -119,7 +117,7 @@ def _change(
 
 
 class _Skews:
-    """What nodes of a broker set measured of each other's clocks."""
+    """Clock differences that the nodes of a broker set measured."""
 
     def __init__(self, replicas: pa.Table, known: Known, logs: Logs, rules: Rules) -> None:
         self._replicas, self._known, self._of_pair = replicas, known, logs.of_pair
@@ -129,7 +127,7 @@ class _Skews:
     def between(self, pairs: Ints, one: Floats, other: Floats, tick: int) -> Floats:
         """Return the bound of the difference of two nodes' clocks in the last `history_s` [s].
 
-        pairs: which ones are asked for. one, other: numbers of nodes, for each pair of all.
+        pairs: indices of pairs. one, other: numbers of nodes, for all pairs.
         """
         keys = np.stack([self._of_pair[pairs].astype(np.float64), one[pairs], other[pairs]], axis=1)
         each, place_ = np.unique(keys, axis=0, return_inverse=True)
@@ -148,7 +146,7 @@ class _Skews:
         return float(np.abs(differences).max() + max(float(np.ptp(differences)), ERROR_LEAST_S))
 
     def _measured(self) -> tuple[Ints, Ints, Floats, Floats, Floats]:
-        """Columns of the rows: broker set, tick, node, peer, by how much the peer is ahead [s]."""
+        """Columns of the rows: broker set, tick, node, peer, lead of the peer's clock [s]."""
         if self._rows is None:
             rows = self._replicas
             sets = sorted({names[:2] for names in self._known.names})  # as in facts.logs_of
@@ -167,7 +165,7 @@ class _Skews:
 def widened(age: Age, lag: Floats, sampled: Floats, clocks: Clocks, pair: Ints, begin: int) -> Age:
     """Return the ages with bounds that allow for differences between clocks.
 
-    lag, looked [microseconds]: matrices [tick, series] of all ticks, like those of age. pair: of
+    lag, sampled [microseconds]: matrices [tick, series] of all ticks, like those of age. pair: of
     each series.
     """
     if np.isnan(clocks.led_since).all():
@@ -175,13 +173,13 @@ def widened(age: Age, lag: Floats, sampled: Floats, clocks: Clocks, pair: Ints, 
     since, bound = clocks.led_since[:, pair], clocks.bound[:, pair]
     late = slice(begin, None)
     method, high = age.method[late], age.high[late]
-    # By the stamp itself, or by the earliest possible one; the other clock may be ahead.
+    # The stamp, or the earliest possible one, is compared; the other clock may be ahead.
     earliest = np.nan_to_num(sampled[late] - high * SECOND, nan=-np.inf)
     others = earliest <= since + np.nan_to_num(bound) * SECOND
     others &= (lag[late] > 0) & ~np.isnan(age.age[late])
     if not others.any():
         return age
-    # Lower bounds by samples use the present master's clock: only those by a stamp grow.
+    # Lower bounds from samples use the present master's clock; only those from a stamp grow.
     stamped: Bools = others & (method != INTERPOLATED) & (method != BOUNDED)
     low, high, clock = age.low.copy(), age.high.copy(), np.zeros(age.high.shape, np.int8)
     np.copyto(low[late], np.maximum(low[late] - bound, 0), where=stamped)
@@ -192,9 +190,9 @@ def widened(age: Age, lag: Floats, sampled: Floats, clocks: Clocks, pair: Ints, 
 
 
 def _numbers(names: pa.ChunkedArray) -> Floats:
-    """A number for each name, the same in every evaluation: a state holds numbers only.
+    """A number for each name that is the same in every evaluation; a state holds only numbers.
 
-    48 bits of a hash, which a double holds exactly.
+    It has 48 bits of a hash, which a double holds exactly.
     """
     encoded = names.cast(pa.string()).combine_chunks().dictionary_encode()
     if not len(encoded):

@@ -1,7 +1,7 @@
-"""Columns of Arrow tables as numpy arrays and back; rows put into groups. Pure.
+"""Conversion between columns of Arrow tables and numpy arrays; grouping of rows. Pure.
 
-Times are int64 microseconds since 1970 in arrays, unknown numbers NaN: an unknown whole number
-travels as a float, which is exact below 2**53.
+In arrays, times are int64 microseconds since 1970 and unknown numbers are NaN. A whole number that
+may be unknown is a float, which is exact below 2**53.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SECOND: Final = 1_000_000  # microseconds
 
 
 class Groups(NamedTuple):
-    """Rows of equal keys, brought together.
+    """Rows sorted by key.
 
-    order: the rows sorted by key; starts: where each group begins in that order; of: the group of
-    each row in that order.
+    order: the sorted rows; starts: begin of each group in that order; of: group of each row in that
+    order.
     """
 
     order: Ints
@@ -50,16 +50,17 @@ def micros(table: pa.Table, name: str) -> Ints:
 
 
 def instants(table: pa.Table, name: str) -> Floats:
-    """A column of times as microseconds since 1970; null as NaN.
+    """Times of a column as microseconds since 1970; null as NaN.
 
-    Whole numbers below 2**53, so their differences are exact: divide those by SECOND, last.
+    The values are whole numbers below 2**53, so differences are exact if the division by SECOND
+    comes last.
     """
     column = table.column(name).cast(TIME).cast(pa.int64()).cast(pa.float64())
     return np.asarray(column.to_numpy(), dtype=np.float64)
 
 
 def floats(table: pa.Table, name: str) -> Floats:
-    """A column of numbers; null, and a column that is not there, as NaN."""
+    """Numbers of a column; NaN for null and for a missing column."""
     if name not in table.column_names:
         return np.full(table.num_rows, np.nan)
     return np.asarray(table.column(name).cast(pa.float64()).to_numpy(), dtype=np.float64)
@@ -81,7 +82,7 @@ def truths(table: pa.Table, name: str) -> Bools:
 
 
 def codes(*columns: pa.ChunkedArray) -> tuple[Ints, ...]:
-    """Texts of several columns as numbers: equal texts get equal numbers, null gets −1."""
+    """Texts of several columns as numbers: equal texts have equal numbers, null is −1."""
     joined = pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.string())
     encoded = joined.combine_chunks().dictionary_encode()
     numbers = np.asarray(pc.fill_null(encoded.indices, -1).to_numpy(False), dtype=np.int64)
@@ -90,12 +91,12 @@ def codes(*columns: pa.ChunkedArray) -> tuple[Ints, ...]:
 
 
 def joined(table: pa.Table, *names: str) -> pa.ChunkedArray:
-    """Several text columns as one, so that a key of names is one text; null if any is."""
+    """Joined texts of several columns, for use as one key; null if any is null."""
     return pc.binary_join_element_wise(*(table.column(name) for name in names), "\x1f")
 
 
 def grouped(*keys: Ints) -> Groups:
-    """Rows sorted by the first key, then the next; rows of equal keys stay in their order."""
+    """Sort rows by the first key, then the next; rows of equal keys keep their order."""
     order = np.lexsort(keys[::-1]).astype(np.int64)
     changed = np.zeros(order.size, dtype=np.bool_)
     changed[:1] = True
@@ -122,7 +123,7 @@ def times(values: Ints) -> pa.Array:
 
 
 def words(choices: Sequence[str | None], chosen: Ints) -> pa.Array:
-    """The words that the numbers choose from the list."""
+    """Return words by index."""
     return pa.array(choices, pa.string()).take(pa.array(chosen))
 
 

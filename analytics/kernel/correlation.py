@@ -1,9 +1,9 @@
-"""Whether two series moved together, and which of them first: rank correlation of first
-differences, lag by lag (docs/analytics-methods.md, "What moved with it"). Pure.
+"""Whether two series moved together, and which moved first: rank correlation of first differences,
+by lag (docs/analytics-methods.md, "What moved with it"). Pure.
 
-The result is evidence beside the blamed stage and never changes it: two things that moved together
-need not have caused each other. Spearman on differences, so that neither a common trend nor one
-outlier makes a relation. Step before: two series by equal steps of time.
+The result is evidence beside the blamed stage and never changes it: correlation is not causation.
+Spearman's correlation of differences ignores a common trend and a single outlier. Step before: two
+series with equal time steps.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from numpy.lib.stride_tricks import sliding_window_view
 from analytics.kernel.columns import Bools, Floats, Ints
 
 REACH_S: Final = 300.0
-"""How much earlier or later the other may have moved."""
+"""Largest shift between the two series."""
 STEP_LEAST_S: Final = 15.0
-"""Shortest step [s]: ticks that are closer are combined, so there are 41 lags at most."""
+"""Shortest step [s]. Ticks that are closer are combined, so there are at most 41 lags."""
 POINTS_MAX: Final = 480
-"""Number of the newest differences that are used: two hours at 15 s. A call sorts 41 × 480
-numbers twice."""
+"""Number of the newest differences that are used: two hours at 15 s. It bounds the cost of a
+call."""
 POINTS_LEAST: Final = 20
 GRAIN: Final = 1e-6
-"""Differences closer than this are equal. Otherwise a straight line, whose differences differ in
-the last bit alone, would be ranked by its rounding."""
+"""Differences closer than this are equal. Otherwise rounding would rank the differences of a
+straight line."""
 
 RHO_LEAST: Final = 0.6
 MOVES_LEAST: Final = 10
-"""Two single jumps match at some lag whenever they are less than the reach apart."""
+"""Fewer moves prove nothing: two single jumps match at some lag by chance."""
 SURE: Final = 5.0
-"""Standard errors from nothing, by Fisher's z (Fieller's factor 1.06 for ranks). The best of 41
-lags is taken, and differences of noise depend on their neighbours: with 3, every tenth pair of
-unrelated series would be reported, with 5 about one in a hundred."""
+"""Required standard errors from 0, by Fisher's z (Fieller's factor 1.06 for ranks). The best of 41
+lags is taken, and differences of noise depend on their neighbours. With 3, every tenth pair of
+unrelated series would be reported; with 5, about one in a hundred."""
 _RANK_VARIANCE: Final = 1.06
 
 
@@ -45,16 +45,16 @@ class Moved(NamedTuple):
     """Number of steps by which the other was earlier; below 0: later."""
     rho: float
     points: int
-    """Steps at which the differences of both are known."""
+    """Number of steps at which both differences are known."""
     moves: int
-    """Of these, the number at which the less active series moved."""
+    """Number of these steps at which the less active series moved."""
 
     @property
     def is_significant(self) -> bool:
         """Whether the correlation is strong, long and active enough to be reported."""
         if self.points < POINTS_LEAST or self.moves < MOVES_LEAST or abs(self.rho) < RHO_LEAST:
             return False
-        within = min(abs(self.rho), 1.0 - 1e-12)  # of 1 the z is infinite
+        within = min(abs(self.rho), 1.0 - 1e-12)  # z is infinite at 1
         return math.atanh(within) * math.sqrt((self.points - 3) / _RANK_VARIANCE) >= SURE
 
 
@@ -70,7 +70,7 @@ class ByLag(NamedTuple):
 
 
 def step_of(period_s: float) -> float:
-    """The step [s] for ticks of that period: its smallest multiple that is long enough."""
+    """Smallest multiple of the period that is at least STEP_LEAST_S [s]."""
     return period_s * max(1, math.ceil(STEP_LEAST_S / period_s - 1e-9))
 
 
@@ -80,10 +80,9 @@ def reach_of(step_s: float) -> int:
 
 
 def moved(series: Floats, other: Floats, *, reach: int, least: int = POINTS_LEAST) -> Moved | None:
-    """Return the lag from −reach to reach steps at which the two moved together most.
+    """Return the lag from −reach to reach steps with the strongest correlation; see `by_lag`.
 
-    See `by_lag`. Of lags that are equally good the shortest, of these the earlier; None if no lag
-    has an answer.
+    Of equal lags the shortest is taken, then the earlier. None if no lag has an answer.
     """
     found = by_lag(series, other, reach=reach, least=least)
     known = np.flatnonzero(~np.isnan(found.rho))
@@ -102,9 +101,9 @@ def moved(series: Floats, other: Floats, *, reach: int, least: int = POINTS_LEAS
 def by_lag(series: Floats, other: Floats, *, reach: int, least: int = POINTS_LEAST) -> ByLag:
     """Rank correlation of the first differences at every lag.
 
-    series, other: values at the same steps, oldest first; NaN: not known, then the two differences
-    beside it are not known either. The newest POINTS_MAX differences count. least: fewer points
-    than this have no answer. Raises ValueError if the two are not equally long.
+    series, other: values at the same steps, oldest first. An unknown value (NaN) makes the two
+    differences beside it unknown. The newest POINTS_MAX differences are used. least: minimum number
+    of points per lag. Raises ValueError if the two differ in length.
     """
     if series.size != other.size:
         raise ValueError(f"{series.size} values beside {other.size}")
@@ -120,7 +119,7 @@ def by_lag(series: Floats, other: Floats, *, reach: int, least: int = POINTS_LEA
     first = np.where(known, step, np.nan)
     second = np.where(known, shifted, np.nan)
     points = known.sum(axis=1)
-    middle = (points[:, None] + 1) / 2  # the mean of all ranks, ties or not
+    middle = (points[:, None] + 1) / 2  # mean of all ranks, also with ties
     left, right = (np.where(known, ranks(each) - middle, 0.0) for each in (first, second))
     together = (left * right).sum(axis=1)
     vary = (left * left).sum(axis=1) * (right * right).sum(axis=1)
@@ -131,11 +130,9 @@ def by_lag(series: Floats, other: Floats, *, reach: int, least: int = POINTS_LEA
 
 
 def ranks(values: Floats) -> Floats:
-    """Ranks from 1 within each row of [row, column]; equal values share the mean of theirs.
-
-    NaN has no rank: NaN.
-    """
-    order = np.argsort(values, axis=1, kind="stable")  # NaN goes last
+    """Ranks from 1 within each row of [row, column]; equal values share their mean. NaN stays
+    NaN."""
+    order = np.argsort(values, axis=1, kind="stable")  # NaN is last
     ordered = np.take_along_axis(values, order, 1)
     begins = np.ones(values.shape, dtype=np.bool_)
     begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]

@@ -1,9 +1,8 @@
-"""Increases of counters, across restarts. Pure.
+"""Increases of counters across restarts. Pure.
 
-Step before: samples of counters with the start of the process that counts. Step after: rates,
-forecasts and the balance. What was counted between the last sample before a restart and the restart
-cannot be known; it is reported as unknown, not guessed. Nothing is scaled to the borders of a
-window.
+Step before: samples of counters with the start time of the process. Step after: rates, forecasts
+and the balance. Counts between the last sample before a restart and the restart are reported as
+unknown, not guessed. No increase is extrapolated to the ends of a window.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 
 
 class Deltas(NamedTuple):
-    """One entry per sample: the time since the sample before it of the same counter."""
+    """One entry per sample, compared with the previous sample of the same counter."""
 
     counted: Floats
-    """NaN at the first sample of a counter and where it is a defect."""
+    """NaN at the first sample of a counter, and at a defect."""
     seconds: Floats
-    """Time in which it was counted: since the sample before, or since the start of the process."""
+    """Time of the increase [s]: since the previous sample or since the start of the process."""
     restarted: Bools
-    """The process began anew: what it counted before that, after its last sample, is unknown."""
+    """The process restarted: what it counted after its last sample is unknown."""
     defect: Bools
-    """Fewer than before, by the same process."""
+    """The counter decreased without a restart."""
 
     @property
     def per_second(self) -> Floats:
@@ -36,11 +35,11 @@ class Deltas(NamedTuple):
 
 
 def deltas(counter: Ints, ts: Ints, value: Floats, started_at: Floats) -> Deltas:
-    """Increase of each sample over the one before it of the same counter.
+    """Increase of each sample over the previous one of the same counter.
 
-    counter: equal numbers for samples of one counter, whose rows are together and by time. ts and
-    started_at: microseconds since 1970; started_at NaN: not known, then a decrease is taken for a
-    restart, for no counter counts back. value: NaN is a sample that is not there.
+    counter: equal numbers for samples of one counter, which are adjacent and sorted by time. ts and
+    started_at: microseconds since 1970. With an unknown started_at (NaN), a decrease counts as a
+    restart. value: NaN for a missing sample.
     """
     size = counter.size
     nothing = np.full(size, np.nan)
@@ -54,13 +53,13 @@ def deltas(counter: Ints, ts: Ints, value: Floats, started_at: Floats) -> Deltas
     now, before = now[same], before[same]
     both_known = ~np.isnan(started_at[now]) & ~np.isnan(started_at[before])
     step = value[now] - value[before]
-    # A process that reports its start only now, or no more, is judged by its numbers alone.
+    # A process that reports its start at one sample only is judged by its values.
     restarted = np.where(both_known, started_at[now] != started_at[before], step < 0)
     defect = (step < 0) & ~restarted
     since_start = (ts[now] - started_at[now]) / SECOND
     out.counted[now] = np.where(restarted, value[now], np.where(defect, np.nan, step))
     between = (ts[now] - ts[before]) / SECOND
-    # If the process started before the last sample, or it is unknown when, the interval begins at
+    # If the process started before the last sample, or at an unknown time, the interval begins at
     # that sample.
     shorter = restarted & (since_start >= 0) & (since_start < between)
     out.seconds[now] = np.where(defect, np.nan, np.where(shorter, since_start, between))

@@ -10,11 +10,11 @@ A *hole* is a time without samples. What held before a hole counts after it:
   between.
 - An alarm stays until another rule has held for its time. Any other status becomes UNKNOWN if
   another rule holds after the hole. Example: a group stops, the scrape of its second tick fails,
-  and the third sample shows it catching up. Whether it was STOPPED meanwhile cannot be known.
+  and the third sample shows it catching up. It is not known whether it was STOPPED in between.
 
 Without an alarm, all samples at which a series is late count together, whichever rule holds.
-Example: a consumer hangs in a hole. After it the age rises for 55 s, then the stall time is over;
-the time of a rule would start again with each of the two. A group that can do 97 % of its input is
+Example: a consumer hangs in a hole. After the hole the age rises for 55 s, then the stall time is
+over; each of the two rules alone would start again. A group that reads 97 % of its input is
 FALLING_BEHIND at some samples and LAGGING at others, and would raise no alarm for minutes.
 """
 
@@ -34,7 +34,7 @@ NEVER: Final = np.int8(-1)
 UNKNOWN: Final = CODE[Status.UNKNOWN]
 OK: Final = CODE[Status.OK]
 ALARMING: Final = np.array([TABLE[each].level in URGENT for each in STATUSES] + [False])
-"""By status; the last one is NEVER."""
+"""Whether each status is an alarm; the last entry is NEVER."""
 LATE: Final = np.isin(
     np.array([*STATUSES, ""]),
     [
@@ -45,7 +45,7 @@ LATE: Final = np.isin(
         Status.LAGGING,
     ],
 )
-"""By status: the age is above the objective and does not shrink."""
+"""Whether each status means that the age exceeds the objective and does not fall."""
 
 
 class Debounced(NamedTuple):
@@ -58,7 +58,7 @@ class Debounced(NamedTuple):
     reported: Bools
     """A row is written: there is a sample, or there has been none for three ticks."""
     before: Codes
-    """The status of the tick before."""
+    """The status at the previous tick."""
     before_since: Floats
 
 
@@ -74,8 +74,8 @@ def debounce(
 ) -> Debounced:
     """Turn the candidates from tick number `begin` on into statuses; updates `carried`.
 
-    known: number of ticks at which the rule of each candidate is known to have held, including
-    ticks without a sample.
+    known: number of ticks, holes included, at which the rule of each candidate is known to have
+    held.
     """
     shape = candidate.shape
     out = Debounced(
@@ -97,13 +97,13 @@ def debounce(
         first = here & (status == NEVER)
 
         found = candidate[row]
-        # A rule that held long enough before an unknown time is the status again as soon as it
-        # holds after it.
+        # A rule that held long enough before an unknown time becomes the status at once if it holds
+        # after that time.
         stood = np.where(held >= needed[before], before, UNKNOWN)
         stood = np.where((status == UNKNOWN) | (status == NEVER), stood, status)
         found = np.where((found == AFTER_CUT) & (stood == OK), CODE[Status.CATCHING_UP], found)
         stays = (found == STAYS) | (found == AFTER_CUT)
-        # A candidate that decides nothing does not end an alarm.
+        # An unclear candidate does not end an alarm.
         unclear = found == UNCLEAR
         silences = stays | unclear | (found == UNKNOWN)
         keeps = stays | (unclear & ALARMING[stood])

@@ -1,7 +1,7 @@
 """When a volume is full (docs/analytics-methods.md, "Disk"). Pure.
 
-A straight line through the free bytes of the last week, drawn so that a few wild values do not
-move it; the width of the band comes from the errors of the line so far.
+A robust straight line is fitted to the free bytes of the last week. The width of the band comes
+from the past errors of the line.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ THEIL_SEN_VARIANCE: Final = (
     math.pi / 3
 )  # variance of the slope relative to least squares (normal noise)
 MEDIAN_VARIANCE: Final = math.pi / 2  # variance of a median relative to a mean (normal noise)
-OUTLIER: Final = 3.5  # sigmas; residuals are clipped there
-WALK: Final = 0.8  # autocorrelation from which the errors count as a random walk
-PROFILE_GAIN: Final = 0.7  # the week's shape must leave at most this much of the noise
+OUTLIER: Final = 3.5  # sigmas; larger residuals are clipped
+WALK: Final = 0.8  # minimum autocorrelation of errors that count as a random walk
+PROFILE_GAIN: Final = 0.7  # weekly shape must reduce the noise to at most this share
 
 
 class TimeToFull(NamedTuple):
-    """Seconds from the last observation until nothing is free; infinity: not at this pace.
+    """Seconds from the last observation until no byte is free; infinity: not at this pace.
 
-    p10 is the early end of the band, p90 the late one. per_second: change of free bytes.
-    noise: of an observation about the line [bytes].
+    p10 is the early end of the band, p90 the late one. per_second: change of free bytes. noise: of
+    an observation about the line [bytes].
     """
 
     p10: float
@@ -43,8 +43,8 @@ class TimeToFull(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """Free bytes now and their change per second, with the variance of the line's value of
-    later: var(u) = fixed + linear × u + square × (u + middle)²."""
+    """Free bytes now and their change per second, with the variance of the predicted value: var(u)
+    = fixed + linear × u + square × (u + middle)²."""
 
     now: float
     per_second: float
@@ -73,9 +73,9 @@ def time_to_full(at: Floats, free: Floats, *, limit: float = 0.0) -> TimeToFull 
 def outlook(at: Floats, free: Floats, ahead: Floats, *, limit: float = 0.0) -> Outlook | None:
     """Return when free bytes reach the limit, and how many will be free.
 
-    at: seconds since 1970, increasing, the last is now; free: bytes, NaN unknown. The line is of
-    the last seven days; older ones only teach the shape of a week. ahead: seconds from now.
-    None with fewer than 12 observations in the last seven days.
+    at: seconds since 1970, increasing, the last is now; free: bytes, NaN unknown. The line uses the
+    last seven days, the weekly shape also older data. ahead: seconds from now. None with fewer than
+    12 observations in the last seven days.
     """
     known = ~np.isnan(free)
     at, free = at[known], free[known] - limit
@@ -120,7 +120,7 @@ def _line(now: Floats, free: Floats) -> _Line:
     alike = robust.autocorrelation(residual)
     if alike > WALK:
         return _walk(now, free)
-    # Neighbours that err alike are fewer observations than they seem; below the line, chance.
+    # Correlated errors reduce the number of independent observations; small correlation is chance.
     repeat = (1 + alike) / (1 - alike) if alike > 2 / math.sqrt(now.size) else 1.0
     variance = noise * noise * repeat
     square = THEIL_SEN_VARIANCE * variance / float(np.dot(now - centre, now - centre))
@@ -144,7 +144,7 @@ def _walk(now: Floats, free: Floats) -> _Line:
 def _crossings(line: _Line) -> tuple[float, float]:
     """Return when both edges of the band reach zero: the roots of one quadratic equation.
 
-    (now + pace × u)² = z² × var(u): the lower edge where the left bracket is positive.
+    (now + pace × u)² = z² × var(u); at the lower edge, now + pace × u is positive.
     """
     z2 = Z90 * Z90
     a = line.per_second**2 - z2 * line.square
@@ -154,7 +154,7 @@ def _crossings(line: _Line) -> tuple[float, float]:
         roots = [-c / b] if b != 0 else []
     else:
         inside = b * b - 4 * a * c
-        # Written so that two nearly equal roots do not cancel.
+        # This form avoids the cancellation of two nearly equal roots.
         root = math.sqrt(max(inside, 0.0)) if inside > -1e-9 * b * b else math.nan
         q = -(b + math.copysign(root, b)) / 2
         roots = [] if math.isnan(root) else [q / a, *([c / q] if q != 0 else [])]
@@ -168,16 +168,16 @@ def _crossings(line: _Line) -> tuple[float, float]:
             early.append(u)
         if ahead <= slack:
             late.append(u)
-    if c < 0:  # at zero already, as far as the noise lets us know
+    if c < 0:  # already at zero within the noise
         early.append(0.0)
     return min(early, default=math.inf), min(late, default=math.inf)
 
 
 def _weekly_shape(at: Floats, free: Floats, recent: Bools) -> Floats:
-    """Return how far free bytes usually are from a straight line, by hour of the week.
+    """Return the usual distance of free bytes from a straight line, by hour of the week.
 
-    Learnt from the weeks before the last seven days, of which at least two must be there; zeros
-    unless it takes away a good part of the noise of the last seven days, which it has not seen.
+    It is learned from at least two weeks before the last seven days. The result is zeros unless it
+    clearly reduces the noise of the last seven days, which were not used to learn it.
     """
     nothing = np.zeros(WEEK_S // HOUR_S)
     week = np.floor((at - at[-1]) / WEEK_S - 1e-12).astype(np.int64)
@@ -192,7 +192,8 @@ def _weekly_shape(at: Floats, free: Floats, recent: Bools) -> Floats:
 def _shape(at: Floats, free: Floats, week: Ints, earlier: Ints) -> Floats:
     """Return the median over these weeks of the residuals from the trend between weeks.
 
-    The pace is taken between equal hours of two weeks: within a week the shape itself has one.
+    The trend compares equal hours of two weeks, because the shape itself rises and falls within a
+    week.
     """
     sheets = np.full((earlier.size, WEEK_S // HOUR_S), np.nan)
     began = np.zeros_like(sheets)
@@ -210,7 +211,7 @@ def _shape(at: Floats, free: Floats, week: Ints, earlier: Ints) -> Floats:
 
 
 def _gain(at: Floats, free: Floats, shape: Floats) -> Floats:
-    """Return the shape if subtracting it makes the line fit better; else a shape of zeros."""
+    """Return the shape if subtracting it improves the fit of the line; else zeros."""
     left = np.abs(_residual(at, free - shape[_hour_of_week(at)])).sum()
     return shape if left <= PROFILE_GAIN * np.abs(_residual(at, free)).sum() else shape * 0.0
 

@@ -1,10 +1,9 @@
-"""Drain time: how long a pair takes to read everything unread. Two estimates, and a range. Pure.
+"""Drain time: how long a pair takes to read everything unread. Pure.
 
-By time: age / (progress − 1). By count: lag / (consume rate − produce rate). Both from the rates
-of single minutes, of which the last fifteen are kept, so that there is a p10 and a p90 beside the
-median. They agree while messages come at a constant rate; where they differ by more than a factor
-of two, the backlog is denser or thinner than the traffic of now, and the count is right.
-Age is how old the oldest unread message is; drain time is how long it takes to read everything.
+There are two estimates. By time: age / (progress − 1). By count: lag / (consume rate − produce
+rate). Both use the rates of the last fifteen minutes, one per minute, which give p10, median and
+p90. The estimates agree while the produce rate is constant. If they differ by more than a factor of
+two, the backlog is denser or thinner than present traffic, and the count is used.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ class Drain(NamedTuple):
     """Matrices [tick, pair], from tick number `begin` on."""
 
     quantiles: tuple[Floats, Floats, Floats]
-    """p10, p50, p90 [s]; infinite: at this pace never; NaN: nothing to drain, or not known."""
+    """p10, p50, p90 [s]; infinite: never at this pace; NaN: nothing to drain, or not known."""
     method: Ints
     """Index into METHODS."""
 
 
 class Backlog(NamedTuple):
-    """Matrices [tick, pair]: what there is to drain and how fast it goes."""
+    """Matrices [tick, pair]: size of the backlog, and its rates."""
 
     lag: Floats
     age: Floats
     dated: Bools
-    """The age is measured or interpolated, and the same stretch as at the tick before."""
+    """The age is measured or interpolated, without a cut since the previous tick."""
     ts: Floats
     produce_rate: Floats
     consume_rate: Floats
@@ -52,7 +51,7 @@ def drain_of(
     minutes: Floats,
     rules: Rules,
 ) -> Drain:
-    """Go through the ticks from number `begin` on; updates `carried` and `minutes`."""
+    """Process the ticks from number `begin` on; updates `carried` and `minutes`."""
     shape = backlog.lag.shape
     book = _Minutes(carried, minutes, rules)
     quantiles = tuple(np.full(shape, np.nan) for _ in QUANTILES)
@@ -93,7 +92,7 @@ class _Minutes:
         self._summed()
 
     def add(self, now: int, backlog: Backlog, row: int) -> None:
-        """Add one tick; where it ends a minute, or begins a later one, close that minute."""
+        """Add one tick, and close the current minute if the tick ends it or lies behind it."""
         state = self._now
         number = (now - 1) // self._minute
         other = ~np.isnan(state["minute"]) & (state["minute"] != number)
@@ -102,7 +101,7 @@ class _Minutes:
         np.copyto(state["minute"], float(number))
         age = backlog.age[row]
         known = ~np.isnan(age) & backlog.dated[row]
-        # Across a cut the age jumps: that is no pace.
+        # Across a cut the age jumps, so it gives no pace.
         np.copyto(state["minute_age"], np.nan, where=~np.isnan(age) & ~backlog.dated[row])
         begins = known & np.isnan(state["minute_age"])
         np.copyto(state["minute_age"], age, where=begins)
@@ -120,7 +119,7 @@ class _Minutes:
             np.copyto(state["minute"], float(number + 1))
 
     def _close(self, where: Bools, passed: Floats) -> None:
-        """Keep the minute's rates; minutes without samples are kept as unknown."""
+        """Store the minute's rates; minutes without samples are stored as unknown."""
         state = self._now
         seconds = (state["last_age_at"] - state["minute_age_at"]) / SECOND
         some = (seconds > 0) & ((state["minute_age"] > 0) | (state["last_age"] > 0))
@@ -147,7 +146,7 @@ class _Minutes:
         self._summed()
 
     def _summed(self) -> None:
-        """Quantiles of the kept rates; computed only when a minute ends."""
+        """Compute the quantiles of the stored rates; called only when a minute ends."""
         progress, produced, consumed = self._rings
         self._gain = [each - 1 for each in _quantiles(progress, self._least)]
         gain = _quantiles(consumed - produced, self._least)
@@ -155,23 +154,23 @@ class _Minutes:
         self._net = [gain[0], middle, gain[2]]
 
     def by_time(self, age: Floats) -> list[Floats]:
-        """p10, p50, p90 of the drain time by age [s]; a fast minute gives a short one."""
+        """Quantiles of the drain time by age [s]; the fastest minutes give the shortest time."""
         return [_lasts(age, gain) for gain in self._gain[::-1]]
 
     def by_count(self, lag: Floats) -> list[Floats]:
-        """p10, p50, p90 of the drain time by message counts [s]."""
+        """Quantiles of the drain time by message counts [s]."""
         return [_lasts(lag, net) for net in self._net[::-1]]
 
 
 def _lasts(amount: Floats, pace: Floats) -> Floats:
-    """Return the seconds that an amount lasts at a rate; infinite at rate 0."""
+    """Return how long an amount takes at a rate [s]; infinite at rate 0."""
     lasts = np.where(np.isnan(pace), np.nan, np.inf)
     np.divide(amount, pace, out=lasts, where=pace > 0)
     return lasts
 
 
 def _quantiles(ring: Floats, least: int) -> list[Floats]:
-    """p10, p50 and p90 of each row's known values; NaN where fewer than `least` are known."""
+    """Quantiles of each row's known values; NaN where fewer than `least` are known."""
     in_order = np.sort(ring, axis=1)
     known = (~np.isnan(ring)).sum(axis=1)
     row = np.arange(ring.shape[0])
