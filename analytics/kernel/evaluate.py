@@ -69,11 +69,11 @@ PLACES_AT_ONCE: Final = 1 << 19
 def evaluate(
     window: Window, rules: Rules, state: pa.Table | None, after: datetime, until: datetime
 ) -> Evaluated:
-    """Judge all series and pairs of the window at every tick in (after, until].
+    """Evaluate all series and pairs of the window at every tick in (after, until].
 
-    window: see Window; state: what the evaluation that ended at `after` left, for the same pairs;
-    None: there was none, then the rows before `after` warm up what a state would have known.
-    Raises ValueError if the state was left by rules with other windows.
+    state: result of the evaluation that ended at `after`, for the same pairs. None: the rows before
+    `after` are evaluated first to build a state. Raises ValueError if the state belongs to rules
+    with other windows.
     """
     window = window._replace(
         positions=_news(window.positions, "series_id"), pairs=_news(window.pairs, "pair_id")
@@ -112,7 +112,7 @@ def evaluate(
 
 
 def _news(rows: pa.Table, key: str) -> pa.Table:
-    """Return the rows without repeated samples, which an earlier tick has shown already."""
+    """Return the rows without repeated samples, which an earlier tick already had."""
     if not rows.num_rows:
         return rows
     ids, ts, tick = (columns.ints(rows, key), *(columns.micros(rows, c) for c in ("ts", "tick")))
@@ -165,7 +165,7 @@ def _judge(
     gaps: tuple[str | None, ...],
     rules: Rules,
 ) -> tuple[pa.Table, ...]:
-    """Judge some pairs; updates `carried` to the last tick.
+    """Evaluate some pairs; updates `carried` to the last tick.
 
     Returns rates, lag, pair_lag, status_changes and offset_events.
     """
@@ -193,13 +193,13 @@ def _judge(
     batches = batches_of(grid.commit, lag.lag, motion.still, stall.gap, rules)
     progress = progress_of(grid, lag.lag, age, segment, batches, stall.gap, ticks, begin, rules)
     age, by_ticks = at_least(age, lag.head, grid.commit, motion.unread, begin, rules.period_s)
-    # Work of a member that left uncommitted will not be committed by it.
+    # A member that left will not commit the work that it had taken.
     now = ticks.at[begin:, None]
     left_work = (stall.learned == 0) & (facts.left[:, of] >= now - motion.still * SECOND)
-    # Where there is no member no commit will come.
+    # Without a member no commit will come.
     no_member = facts.members[:, of] == 0
     due = not_due(motion.still, np.where(no_member, 0.0, stall.gap), stall.learned, rules)
-    # Until a whole gap between two commits was seen, it is not known how often the group commits.
+    # The commit interval is not known before one whole gap between two commits was seen.
     unseen = (stall.gap == 0) & (stall.learned == 0) & ~left_work & ~no_member
     patience = np.fmin(by_ticks.age, rules.stall_unlearned_s)
     usual = np.where(stall.gap > rules.period_s, stall.gap, 0.0)
@@ -235,7 +235,7 @@ def _judge(
         paused=paused,
         alone=_since_pause(facts.alone, facts.paused_ago)[:, of],
         excused=absent,
-        # A pause is no absence, and is as good a reason of the age that it leaves.
+        # A pause is no absence, but it explains an age as an absence does.
         keeps_pace=keeps_pace(
             absent | paused,
             now,
@@ -315,12 +315,12 @@ def _judge(
 
 
 def _since_pause(seconds: Floats, paused_ago: Floats) -> Floats:
-    """These times, counted from the end of the last pause: a pause is no fault of the group."""
+    """Limit these times to the time since the last pause, in which the group had to read."""
     return np.where(paused_ago < seconds, paused_ago, seconds)
 
 
 def _worked(commit: Floats, before: Floats, known: Known) -> Bools:
-    """Return where a commit of a pair is beyond the last one known: matrix [tick, pair]."""
+    """Return where a commit of a pair is higher than its last known one: matrix [tick, pair]."""
     last = before.copy()
     found = np.zeros((commit.shape[0], known.pair_id.size), np.bool_)
     for row, now in enumerate(commit):
@@ -330,10 +330,10 @@ def _worked(commit: Floats, before: Floats, known: Known) -> Bools:
 
 
 def _from_the_first(grid: Positions, before: Floats, known: Known) -> Positions:
-    """Assume a commit at the first message of queues that a group has not committed in yet.
+    """Assume a commit at the first message of queues in which a group has not committed yet.
 
-    A queue that a known topic gets later is read from its first message: all that is in it is
-    unread, whichever member holds it. before: the last commit known of each series.
+    A queue that a known topic gets later is read from its first message, so all its messages are
+    unread, whichever member owns it. before: the last known commit of each series.
     """
     if Reason.NEVER_COMMITTED not in grid.reasons:
         return grid
@@ -350,7 +350,7 @@ def _from_the_first(grid: Positions, before: Floats, known: Known) -> Positions:
 
 
 def _without_broadcasting(grid: Positions, facts: Facts, known: Known, begin: int) -> Positions:
-    """Remove commits of broadcasting groups, whose members each read everything."""
+    """Remove commits of broadcast groups, in which each member reads everything."""
     if not facts.broadcasting.any():
         return grid
     commit = grid.commit.copy()
@@ -371,7 +371,7 @@ def _evaluated(found: Found, ticks: Ticks) -> pa.Table:
 
 
 def _gaps(gaps: pa.Table, ticks: Ticks, period: int) -> tuple[str | None, ...]:
-    """Per tick, why a source has no samples of it: the first gap that covers it."""
+    """Return for each tick why a source has no samples of it: the reason of the first gap there."""
     reasons: list[str | None] = [None] * ticks.at.size
     if not gaps.num_rows:
         return tuple(reasons)
@@ -390,7 +390,7 @@ def _gaps(gaps: pa.Table, ticks: Ticks, period: int) -> tuple[str | None, ...]:
 def _with_logs(
     window: Window, pair_rows: pa.Table, ticks: Ticks, after: datetime, rules: Rules
 ) -> tuple[pa.Table, pa.Table]:
-    """Rows of pair_lag with their hidden lag, and the stages."""
+    """Return rows of pair_lag with their hidden lag, and the stages."""
     pairs = rows_within(window.pairs, ticks, rules.period_us)[0]
     logs = rows_within(window.logs, ticks, rules.period_us)[0]
     if not pairs.num_rows:

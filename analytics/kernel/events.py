@@ -1,7 +1,7 @@
-"""Events that moved a commit or cut a queue, laid out by the row that shows them. Pure.
+"""Events that moved a commit or cut a queue, placed at the first row after each. Pure.
 
-An event has a time; its effect is first visible in the next row of its series, which may come ticks
-later. Until then the event is pending; the state carries it between evaluations.
+The row may come ticks after the event. Until then the event is pending, and the state carries it
+between evaluations.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BACKWARD: Final = ("reset_backward", "rewind")
 
 
 class SeriesEvents(NamedTuple):
-    """Events of a window, by the index of the tick whose row is the first to show them."""
+    """Events of a window, at the tick whose row is the first after each."""
 
     at: Ints
     series: Ints
@@ -56,7 +56,7 @@ def series_events(
     there = (found >= 0) & (at >= begin)
     events, at, found = events.filter(pa.array(there)), at[there], found[there]
     series = by_id[found]
-    # The sample of a tick is early in it: an event after the sample is shown by the next one.
+    # A tick is sampled at its begin, so an event after the sample belongs to the next sample.
     after_sample = nullable_micros(events, "ts") > grid.ts[at, series]
     kind = np.array(events.column("kind").to_pylist(), dtype=object)
     cut = kind == "truncate"
@@ -72,7 +72,7 @@ def series_events(
 
 
 class Found:
-    """Events that the offsets themselves show, collected tick by tick."""
+    """Events found in the offsets themselves, collected tick by tick."""
 
     def __init__(self, known: Known) -> None:
         self._known = known

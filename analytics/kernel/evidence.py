@@ -1,7 +1,7 @@
-"""Why a status is what it is: the numbers its rule used, as a JSON object per row. Pure.
+"""Evidence of a status: the numbers that its rule used, as a JSON object per row. Pure.
 
-Written only where a rule alarms or informs; an OK or UNKNOWN row has none (UNKNOWN has a reason).
-Every alert can be explained, and judged again, from these numbers alone.
+Only alarms and statuses that inform have evidence. UNKNOWN has a reason instead. An alert can be
+explained and checked from these numbers alone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _objects(status: Status, numbers: Mapping[str, Floats]) -> pa.Array:
 
 
 def json_numbers(values: Floats) -> pa.Array:
-    """Numbers as JSON has them, to the thousandth; NaN and infinite ones as null."""
+    """Numbers as JSON texts, with three decimals; null for NaN and infinite ones."""
     finite = np.isfinite(values)
     thousandths = np.rint(np.where(finite, values, 0.0) * 1000).astype(np.int64)
     if not (thousandths % 1000).any():

@@ -1,8 +1,8 @@
-"""What is known of pairs and logs at each tick: members, objective, retention. Pure.
+"""Known facts of pairs and logs at each tick: members, objective, retention. Pure.
 
 Settings (objective, stall time, paused, broadcasting) hold until a row has another value. Members
-and subscriptions change without notice: they are known at their row, and after it for as long as a
-series without samples is not yet UNKNOWN.
+and subscriptions change without notice. They hold from their row on, for at most the time after
+which a series without samples is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Facts(NamedTuple):
     """Matrices [tick, pair], from tick number `begin` on."""
 
     objective: Floats
-    """Seconds; the objective of the rules where the pair has none."""
+    """Seconds; the default of the rules for pairs without an objective."""
     stall_given: Floats
-    """Seconds; NaN where the pair has none of its own."""
+    """Seconds; NaN for pairs without this setting."""
     paused: Bools
     paused_ago: Floats
-    """Time since it was last paused [s]; NaN: it never was."""
+    """Time since it was last paused [s]; NaN: never."""
     broadcasting: Bools
     members: Floats
     subscribed: Floats
@@ -57,13 +57,13 @@ class Facts(NamedTuple):
     alone: Floats
     """For how long there has certainly been no member [s]; NaN while there is one."""
     alone_most: Floats
-    """For how long there may have been none [s]: a hole in the ticks leaves that open."""
+    """For how long there may have been no member, holes included [s]."""
     left: Floats
-    """The last tick without a member [microseconds]; NaN: there was none."""
+    """The last tick without a member [microseconds]; NaN: none."""
     left_before: Floats
-    """The same as of the sample before."""
+    """`left` at the previous sample."""
     expired: Floats
-    """Counted since the row before; NaN: not known."""
+    """Increase since the previous row; NaN: not known."""
     reset_forward: Floats
     reset_backward: Floats
     redeliveries_rise: Bools
@@ -79,7 +79,7 @@ def facts_of(
     worked: Bools,
     rules: Rules,
 ) -> Facts:
-    """Go through the rows of pairs from tick number `begin` on; updates `carried`.
+    """Process the rows of pairs from tick number `begin` on; updates `carried`.
 
     worked: matrix [tick, pair]: a commit of the pair has moved forward.
     """
@@ -158,10 +158,10 @@ def facts_of(
 
 
 def _counted(value: Floats, last: Floats, here: Bools, known: Bools) -> Floats:
-    """Increase of a counter of the pair since its last row; it restarts with the broker.
+    """Increase of a counter of the pair since its last row; a restart of the broker resets it.
 
-    here: the pair has a row. known: it had one before. A broker exports a counter from its first
-    event on: a counter that the row before did not have began at 0.
+    here: the pair has a row. known: it had one before. A broker exports a counter after its first
+    event, so a counter that was missing in the previous row was 0.
     """
     step = np.where(value < last, value, value - last)
     np.copyto(step, value, where=here & known & np.isnan(last))
@@ -177,10 +177,10 @@ def _count_alone(
     before: Floats,
     period: int,
 ) -> None:
-    """Update since when a pair has no member.
+    """Update the time since when a pair has no member.
 
-    now, before: this tick and that of the pair's row before [microseconds]. A commit that moved
-    between two samples shows that a member came and went; a hole alone shows nothing.
+    now, before: this tick and that of the pair's previous row [microseconds]. A commit between two
+    samples shows that a member came and went; a hole alone shows nothing.
     """
     no_member = here & (carried["members"] == 0)
     hole = now - before > period
@@ -204,11 +204,11 @@ class Logs(NamedTuple):
     """Store time of the oldest record [microseconds]; NaN: not known."""
     t_dispatched: Floats
     age_of_oldest: Floats
-    """How far back the log goes [s], by the clock that stamped it."""
+    """Age of the oldest record [s], by the clock that stamped it."""
     clock: Floats
-    """How far the node's clock is ahead of the scraper's [s]; NaN: not known."""
+    """Lead of the node's clock over the scraper's [s]; NaN: not known."""
     deletes: Bools
-    """Retention has taken something from its log: the oldest record is not the first ever."""
+    """Retention has deleted records: the oldest one is not the first ever."""
 
 
 def logs_of(logs: pa.Table, ticks: Ticks, known: Known, period: int) -> Logs:

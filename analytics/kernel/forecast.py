@@ -1,8 +1,8 @@
-"""What is produced in the hours to come (docs/analytics-methods.md, "Produce forecast"). Pure.
+"""Forecast of the produce rate (docs/analytics-methods.md, "Produce forecast"). Pure.
 
-One row per subject, one column per hour, the last column the newest whole hour; NaN is unknown.
-A forecast depends only on that history, so yesterday's is computed again here and compared with
-what came: a model that was worse than repeating last week is not published.
+There is one row per subject and one column per hour, the newest whole hour last; NaN is unknown. A
+forecast depends only on that history, so earlier forecasts are repeated and compared with the
+actual values. A model that is worse than repeating last week is not published.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from analytics.kernel.columns import Bools, Floats, Ints
 
 DAY, WEEK = 24, 168  # hours
 WEEKS_MAX: Final = 4
-WEEK_KNOWN_MIN: Final = 0.75  # of its hours, for a week to count
+WEEK_KNOWN_MIN: Final = 0.75  # share of known hours in a week that counts
 TIE: Final = 1e-9  # losses that differ by less than this are equal
 BACKTEST_DAYS: Final = 7
-TREND_MIN: Final = 0.05  # of the newest week: a trend forecasts neither nothing nor below it
+TREND_MIN: Final = 0.05  # smallest trend factor, as a share of the newest week
 QUANTILES: Final = (0.1, 0.5, 0.9)
 WEEKLY, LAST_DAY, NAIVE, NONE = range(4)
 MODELS: Final = ("hour_of_week", "last_day", "seasonal_naive", "none")
 
 
 class Forecast(NamedTuple):
-    """For each subject and hour to come; [subject × hour], and [subject] for the last two.
+    """Forecast by [subject × hour]; the last two fields are by [subject].
 
-    p10 and p90 are NaN where there is too little history to know a band. model: an index into
-    MODELS. backtest_error: mean pinball loss of day-ahead forecasts of the last week, as a share
-    of the mean of what came; NaN if none could be made.
+    p10 and p90 are NaN if the history is too short for a band. model: an index into MODELS.
+    backtest_error: mean pinball loss of day-ahead forecasts of the last week, as a share of the
+    mean actual value; NaN if there is none.
     """
 
     p10: Floats
@@ -47,11 +47,11 @@ class _Bands(NamedTuple):
 
 
 def forecast(history: Floats, hours: int) -> Forecast:
-    """Forecast the next hours of each row of history, an hour per column.
+    """Forecast the next hours for each row of history, which has a column per hour.
 
     With two weeks or more: the median of each hour of the week over up to four weeks, with their
-    robust trend. With less: the last day again. Worse than the same hour of last week (or of
-    yesterday) in the back test: that is published instead.
+    robust trend. With less: the last day is repeated. If the same hour of last week (or of
+    yesterday) was better in the back test, that is published instead.
     """
     bands, weekly, known = _model(history, hours)
     naive = _seasonal_naive(history, hours)
@@ -84,7 +84,7 @@ def _model(history: Floats, hours: int) -> tuple[_Bands, Bools, Bools]:
 
 
 def _weeks(history: Floats) -> Floats:
-    """The newest hours as [subject × week × hour of week], unknown where there is no history."""
+    """The newest hours as [subject × week × hour of week]; unknown before the history."""
     columns = WEEKS_MAX * WEEK
     newest = history[:, -columns:]
     missing = np.full((history.shape[0], columns - newest.shape[1]), np.nan)
@@ -133,7 +133,7 @@ def _by_hour_of_week(weeks: Floats, hours: int) -> _Bands:
 
 
 def _weekly_step(weeks: Floats) -> Floats:
-    """Change per week: median over all hours of week and pairs of weeks. No pair: 0."""
+    """Change per week: median over all hours of week and pairs of weeks; 0 without a pair."""
     first, then = np.triu_indices(WEEKS_MAX, 1)
     steps = (weeks[:, then] - weeks[:, first]) / (then - first)[:, None]
     return np.nan_to_num(robust.median(steps.reshape(weeks.shape[0], -1)), nan=0.0)
@@ -142,7 +142,7 @@ def _weekly_step(weeks: Floats) -> Floats:
 def _weekly_factor(weeks: Floats) -> tuple[Floats, Floats]:
     """Level of each week over that of the newest, on a straight line; and its growth per week.
 
-    The median over hours of week of the ratio of two weeks stands for the ratio of their levels.
+    The ratio of the levels of two weeks is the median of the ratios of their hours.
     """
     newest = weeks[:, -1:, :]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -154,7 +154,7 @@ def _weekly_factor(weeks: Floats) -> tuple[Floats, Floats]:
 
 
 def _median_of_other_weeks(plain: Floats) -> Floats:
-    """Values of each hour by the other weeks: a week must not be part of its own forecast."""
+    """Median of each hour over the other weeks, so that no week is part of its own forecast."""
     others = [
         robust.median(np.moveaxis(np.delete(plain, week, axis=1), 1, -1))
         for week in range(WEEKS_MAX)
@@ -163,7 +163,7 @@ def _median_of_other_weeks(plain: Floats) -> Floats:
 
 
 def _seasonal_naive(history: Floats, hours: int) -> _Bands:
-    """The same hour of last week, or where that is not known of the last day."""
+    """The same hour of last week; if that is unknown, the same hour of the last day."""
     weekly, daily = _repeat(history, hours, WEEK), _repeat(history, hours, DAY)
     whole: Bools = ~np.any(np.isnan(weekly.p10 + weekly.p50), axis=-1)
     return _Bands(
@@ -172,9 +172,9 @@ def _seasonal_naive(history: Floats, hours: int) -> _Bands:
 
 
 def _repeat(history: Floats, hours: int, cycle: int) -> _Bands:
-    """Repeat the last cycle; an unknown hour of it gets the median of the known.
+    """Repeat the last cycle; unknown hours of it have the median of the known ones.
 
-    Bands are what repeating would have been off by in the history; unknown within one cycle.
+    Bands are the past errors of repeating; unknown if the history has only one cycle.
     """
     rows, size = history.shape
     last = np.full((rows, cycle), np.nan)
@@ -215,7 +215,7 @@ def _backtest(history: Floats) -> tuple[Floats, Floats]:
 
 
 def _loss(came: Floats, bands: _Bands) -> Floats:
-    """Mean pinball loss of the three quantiles at each hour; of the middle one without a band."""
+    """Mean pinball loss of the three quantiles at each hour; of the median if there is no band."""
     losses = [
         robust.pinball(came, band, share) for band, share in zip(bands, QUANTILES, strict=True)
     ]

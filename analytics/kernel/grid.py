@@ -1,9 +1,9 @@
-"""Collected rows laid out as matrices, one row per tick and one column per series. Pure.
+"""Collected rows as matrices, one row per tick and one column per series. Pure.
 
-Step before: tables of a Window. Step after: every rule works on whole rows or whole matrices of
-these, never on single values. A tick without samples is NaN everywhere and stays so. Offsets and
-times [microseconds since 1970] travel as doubles, exact below 2**53, so that unknown is NaN. Series
-of one pair are neighbours: sorted by pair_id, then series_id.
+Step before: tables of a Window. Step after: rules, which work on whole rows or matrices, never on
+single values. A tick without samples is NaN. Offsets and times [microseconds since 1970] are
+doubles, exact below 2**53, so that unknown can be NaN. Series are sorted by pair_id, then
+series_id.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ class Ticks(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Which series and pairs there are."""
+    """The series and pairs of an evaluation."""
 
     pair_id: Ints
     """Ascending."""
     names: tuple[tuple[str, ...], ...]
     """Cluster, broker, group and topic of each pair."""
     series_id: Ints
-    """By pair, then ascending."""
+    """Sorted by pair, then by id."""
     pair: Ints
     """Index of each series' pair."""
     queue: Floats
-    """Queue number of each series; NaN if the table of series does not have it."""
+    """Queue number of each series; NaN if the table of series lacks it."""
     starts: Ints
-    """Index of each pair's first series; every pair has one at least."""
+    """Index of each pair's first series; every pair has at least one."""
 
     def part(self, first: int, end: int) -> tuple[Known, slice]:
-        """Pairs number first to end, and which series are theirs."""
+        """Return the pairs from number first to end, and the slice of their series."""
         stop = int(self.starts[end]) if end < self.starts.size else self.series_id.size
         series = slice(int(self.starts[first]), stop)
         part = Known(
@@ -70,7 +70,7 @@ class Known(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """One matrix [tick, series] per column of positions."""
+    """Columns of the table positions, each as a matrix [tick, series]."""
 
     ts: Floats
     epoch: Floats
@@ -79,13 +79,13 @@ class Positions(NamedTuple):
     commit: Floats
     pull: Floats
     head: Floats
-    """Store time of the oldest message that is not committed."""
+    """Store time of the oldest message without a commit."""
     head_error: Floats
     reason: Ints
     """Index into `reasons`; 0: none."""
     reasons: tuple[str | None, ...]
     member: Floats
-    """Number of the member that holds the queue; 0: none does."""
+    """Number of the member that owns the queue; 0: none."""
 
     @property
     def present(self) -> Bools:
@@ -94,7 +94,7 @@ class Positions(NamedTuple):
 
 
 def ticks_of(rules: Rules, after: datetime, until: datetime) -> Ticks:
-    """All ticks that matter for evaluating (after, until]."""
+    """Return all ticks needed to evaluate (after, until]."""
     period = rules.period_us
     begin, end = columns.micros_of(after), columns.micros_of(until)
     history = begin - round(rules.history_s * columns.SECOND)
@@ -116,10 +116,10 @@ def rows_within(table: pa.Table, ticks: Ticks, period: int) -> tuple[pa.Table, I
 def place(
     tick: Ints, column: Ints, shape: tuple[int, int], rank: tuple[Floats | Ints, ...]
 ) -> Ints:
-    """Return the row of each place of a matrix of that shape; −1 where there is none.
+    """Return the row for each place of a matrix of that shape; −1 where there is none.
 
-    rank: where two rows claim a place, the one that is higher in the last of these wins, then in
-    the one before it: two nodes may both report a pair around a change of master.
+    rank: if two rows have one place, the higher one by the last of these wins, then by the one
+    before. Around a change of master two nodes may both report a pair.
     """
     where = np.full(shape, -1, dtype=np.int64)
     where[tick, column] = np.arange(tick.size)
@@ -140,7 +140,7 @@ def taken(values: Floats, where: Ints) -> Floats:
 def indexed(ids: Ints, among: Ints) -> Ints:
     """Return the index of each id in an ascending list; −1 if it is not there.
 
-    Tables are sorted, so an id comes in runs: only the first of each run is searched.
+    Tables are sorted, so equal ids are adjacent and only the first of them is searched.
     """
     if not ids.size or not among.size:
         return np.full(ids.size, -1, dtype=np.int64)
@@ -161,7 +161,7 @@ def nullable_micros(table: pa.Table, name: str) -> Floats:
 
 
 class Rows:
-    """Rows of positions as columns, and where each one belongs; parts of it become matrices."""
+    """Rows of positions as columns, with the place of each; parts of them become matrices."""
 
     def __init__(self, rows: pa.Table, tick: Ints, series: Ints, shape: tuple[int, int]) -> None:
         """tick, series: the place of each row in matrices of that shape."""
@@ -199,10 +199,10 @@ class Rows:
 def known_of(
     series_id: Ints, pair_of: Ints, window: Window, names: dict[int, tuple[str, ...]]
 ) -> Known:
-    """Order series by pair and name their pairs.
+    """Order series by pair, and name their pairs.
 
-    series_id, pair_of: each series once, and its pair. names: of pairs as far as the state knows
-    them; the tables of the window take precedence.
+    series_id, pair_of: each series once, and its pair. names: names of pairs in the state; the
+    tables of the window take precedence.
     """
     order = np.lexsort((series_id, pair_of))
     series_id, pair_of = series_id[order], pair_of[order]
@@ -228,7 +228,7 @@ def known_of(
 
 
 def _names_in(table: pa.Table, pair_id: Ints) -> dict[int, tuple[str, ...]]:
-    """The names of these pairs, as far as the table has them: from one row of each."""
+    """Return the names of these pairs that are in the table."""
     if not table.num_rows:
         return {}
     ids, first = np.unique(columns.ints(table, "pair_id"), return_index=True)

@@ -1,8 +1,8 @@
-"""Messages that the lag does not contain: stored, not dispatched (docs/analytics-methods.md,
-"Hidden lag"). An estimate, pure.
+"""Estimate of messages that are stored but not dispatched (docs/analytics-methods.md, "Hidden
+lag"). Pure.
 
-A queue's max offset moves at dispatch. Bytes of the log that are not dispatched yet are divided
-among topics by their shares of recent traffic.
+A queue's max offset moves at dispatch, so the lag does not include them. Bytes of the log that are
+not dispatched are divided among topics by their shares of recent traffic.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ HIDDEN: Final = pa.schema(
 def hidden_lag(
     pairs: pa.Table, logs: pa.Table, *, after: datetime, window_s: float = 300.0
 ) -> pa.Table:
-    """Estimate each pair's messages that are in the log and not in its queues yet.
+    """Estimate for each pair the messages that are in the log but not in its queues yet.
 
-    pairs, logs: rows of PAIRS and LOGS that reach back window_s [seconds] before `after`.
-    Bytes not dispatched × the topic's messages per byte of log within the window: the topic's
-    share of the bytes over its mean size, in one fraction. 0 where all is dispatched, null where
-    the log's offsets, or the traffic of the window, are not known.
-    Returns rows of HIDDEN for ticks later than `after`, by tick and pair.
+    pairs, logs: rows of PAIRS and LOGS from window_s [seconds] before `after` on. The estimate is
+    undispatched bytes × messages of the topic per byte of log within the window. It is 0 where all
+    is dispatched, and null where offsets of the log or the traffic are not known. Returns rows of
+    HIDDEN for ticks later than `after`, by tick and pair.
     """
     if pairs.num_rows == 0:
         return HIDDEN.empty_table()
@@ -62,16 +61,16 @@ def hidden_lag(
 def _messages_per_byte(
     tick: Ints, pair: Ints, process: Ints, taken: Floats, end: Floats, window: int
 ) -> Floats:
-    """Messages of the pair's topic per byte of log, of the window that ends at each row.
+    """Messages of the pair's topic per byte of log, in the window that ends at each row.
 
-    Between the first and the last row of the window that one process wrote: a restart begins the
-    counts anew. NaN if the log did not grow, or if there is one row only.
+    It compares the first and last row of one process in the window, because a restart resets the
+    counts. NaN if the log did not grow, or if there is only one row.
     """
-    # Rows are sorted by pair and tick; those of one run of one process are a stretch.
+    # Rows are sorted by pair and tick, so rows of one run of a process are adjacent.
     changed = np.ones(tick.size, dtype=np.bool_)
     changed[1:] = (pair[1:] != pair[:-1]) | (process[1:] != process[:-1])
     unknown = np.isnan(taken) | np.isnan(end)
-    changed |= unknown  # a row without numbers is in no window
+    changed |= unknown  # a row without numbers belongs to no window
     changed[1:] |= unknown[:-1]
     run = np.cumsum(changed)
     span = int(tick.max() - tick.min()) + window + 1

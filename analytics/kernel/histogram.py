@@ -1,7 +1,7 @@
-"""Quantiles of what histograms counted (docs/analytics-methods.md, "Rates"). Pure.
+"""Quantiles of histograms (docs/analytics-methods.md, "Rates"). Pure.
 
-Step before: how much each bucket's counter grew within a stretch of time. A histogram knows no
-values, only between which bounds they lie; so the answer comes with its bounds.
+Step before: the increase of each bucket's counter in an interval. A histogram has bounds instead of
+values, so the result includes the bounds of the bucket.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from analytics.kernel.columns import Floats
 
 
 class Quantile(NamedTuple):
-    """One value per row; NaN where nothing was counted or a bucket is not known."""
+    """One value per row; NaN if nothing was counted or a bucket is not known."""
 
     value: Floats
-    """By a straight line within the bucket."""
+    """Linear interpolation within the bucket."""
     low: Floats
     high: Floats
-    """The bucket's bounds; high is infinite above the last one, and value then its lower bound."""
+    """Bounds of the bucket. Above the last one high is infinite, and value is the lower bound."""
 
 
 def quantile(bounds: Floats, grown: Floats, share: float) -> Quantile:
@@ -31,7 +31,7 @@ def quantile(bounds: Floats, grown: Floats, share: float) -> Quantile:
     """
     total = grown[:, -1]
     known = ~np.isnan(grown).any(axis=1) & (total > 0)
-    # Scraped in one pass, yet bucket by bucket: one may be a count ahead of the next.
+    # Buckets are scraped one after the other, so a bucket may be a count ahead of the next.
     counts = np.maximum.accumulate(np.nan_to_num(grown), axis=1)
     wanted = share * counts[:, -1]
     at = np.argmax(counts >= wanted[:, None], axis=1)

@@ -1,7 +1,8 @@
-"""Message lag: number of messages that a group has not read, by offsets of one sample. Pure.
+"""Message lag: number of unread messages, from the offsets of one sample. Pure.
 
-It is never negative: the offsets are of one instant. A commit below the min offset is LOST, one
-above the max offset AHEAD; both are counted apart from the lag, which is what can still be read.
+It is never negative, because the offsets are of one instant. A commit below the min offset is LOST,
+one above the max offset AHEAD. Both are counted separately; the lag has only messages that can
+still be read.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Lag(NamedTuple):
 
 
 def effective(low: Floats, high: Floats, commit: Floats) -> Floats:
-    """Offset of the next message to read: the commit within what is stored; NaN: not known."""
+    """Offset of the next message to read: the commit, limited to stored messages; NaN: not
+    known."""
     within: Floats = np.minimum(np.fmax(commit, low), high)
     within[np.isnan(commit)] = np.nan
     return within
@@ -43,6 +45,6 @@ def lag_of(grid: Positions) -> Lag:
 
 
 def delivered(head: Floats, pull: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """Messages in flight and ready, of some positions; NaN where deliveries are not tracked."""
+    """Messages in flight and messages ready for delivery; NaN where deliveries are not tracked."""
     within = np.minimum(np.maximum(pull, head), high)
     return within - head, high - within

@@ -1,7 +1,7 @@
 """Rows of pairs beside the log of the node that reported them, of the same tick. Pure.
 
-A node's values of groups and of its log come from one snapshot, so they may be subtracted from each
-other; those of two nodes, or of two ticks, may not.
+A node's values of groups and of its log are from one snapshot, so they can be subtracted. Values of
+two nodes or two ticks cannot.
 """
 
 from __future__ import annotations

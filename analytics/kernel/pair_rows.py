@@ -93,7 +93,7 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
     lag, inputs = judged.lag.lag[full], judged.inputs
     place = Places(row, series)
     still = stands_still(inputs)[place] & (lag > 0)
-    # Without a table of series the queues of a pair are numbered as they come.
+    # If the table of series lacks the queues, they are numbered in order.
     number = np.where(
         np.isnan(known.queue[series]), series - known.starts[pair], known.queue[series]
     )
@@ -117,8 +117,10 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
 
 
 def _produced(judged: Judged, at: Places) -> Floats:
-    """Messages per second that came within a window of progress; the rate of a single period is
-    chance where few come."""
+    """Messages per second that were produced in a window of progress.
+
+    The rate of a single period is random if messages are rare.
+    """
     grid, rate = judged.grid, judged.motion.produce_rate[at]
     row = at.row + judged.begin
     back = np.maximum(row - judged.rules.ticks(judged.rules.progress_window_s), 0)
@@ -149,7 +151,7 @@ def _reason(judged: Judged, at: Places) -> pa.Array:
 
 
 def with_hidden(rows: pa.Table, hidden: pa.Table, ticks: Ticks) -> pa.Table:
-    """Rows of PAIR_LAG with the estimate of messages that no offset shows yet."""
+    """Rows of PAIR_LAG with the estimate of undispatched messages."""
     ids: Ints = np.unique(
         np.concatenate([columns.ints(rows, "pair_id"), columns.ints(hidden, "pair_id")])
     )

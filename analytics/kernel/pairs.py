@@ -1,8 +1,8 @@
-"""From queues to pairs: sums, the oldest age, and the worst status that counts. Pure.
+"""From queues to pairs: sums, the oldest age, and the status. Pure.
 
-A *pair* is a consumer group and a topic on one broker set. One queue is enough for a status of
-level page, which no traffic explains; for one of level ticket the pair as a whole must be late.
-Unknown queues are counted and are in no sum, mean or order; the pair is UNKNOWN if all of them are.
+A *pair* is a consumer group and a topic on one broker set. One queue with a status of level page
+gives the pair that status; for level ticket the pair as a whole must be late. Unknown queues are
+counted, but are in no sum, mean or order. The pair is UNKNOWN if all its queues are.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Rolled(NamedTuple):
     progress: Floats
     """Progress of the oldest queue."""
     late: Floats
-    """Queues older than the objective, also those that were and whose age is bounded now."""
+    """Queues older than the objective, or that were and have only a bounded age now."""
     counts: Floats
-    """[tick, pair, status]: queues."""
+    """Number of queues by [tick, pair, status]."""
 
 
 def roll_up(
@@ -64,7 +64,7 @@ def roll_up(
     ticks: Ticks,
     begin: int,
 ) -> Rolled:
-    """Roll the queues of each pair up. lag, age and ts are matrices of all ticks."""
+    """Summarise the queues of each pair. lag, age and ts are matrices of all ticks."""
     starts, reported = known.starts, debounced.reported
     ages = np.where(reported, age.age[begin:], np.nan)
     oldest = np.fmax.reduceat(ages, starts, axis=1)
@@ -73,8 +73,8 @@ def roll_up(
     cut = motion.segment == ticks.at[begin:, None]
     at_fault = (is_oldest & ~dated) | (reported & cut)
     objective = facts.objective[:, known.pair]
-    # A bounded age is a lower bound. A queue with a late status stays late while its age may be
-    # above the objective: otherwise each sample with a bounded age would end the pair's status.
+    # A bounded age is a lower bound. A queue with a late status stays late while its age may exceed
+    # the objective; otherwise each sample with a bounded age would end the pair's status.
     bounded = reported & (age.method[begin:] == BOUNDED) & (age.high[begin:] > objective)
     late = (ages > objective) | (bounded & np.isin(debounced.status, TICKETS))
     p50, p95 = _quantiles(ages, oldest, starts)
@@ -102,7 +102,7 @@ def _count(claims: Bools, starts: Ints) -> Floats:
 
 
 def _sum(values: Floats, reported: Bools, starts: Ints) -> Floats:
-    """Sum of the known values; NaN where none is."""
+    """Sum of the known values; NaN if there is none."""
     there = reported & ~np.isnan(values)
     total = np.add.reduceat(np.where(there, values, 0.0), starts, axis=1)
     return np.where(np.logical_or.reduceat(there, starts, axis=1), total, np.nan)
@@ -120,7 +120,7 @@ def _by_status(debounced: Debounced, known: Known) -> Floats:
 def _quantiles(ages: Floats, oldest: Floats, starts: Ints) -> tuple[Floats, Floats]:
     """Median and 95th percentile of the known ages of each pair's queues."""
     sizes = np.diff(np.append(starts, ages.shape[1]))
-    # If the oldest age of a pair is 0 or unknown, the ages of all its queues are.
+    # If the oldest age of a pair is 0 or unknown, so are all its ages.
     p50, p95 = oldest.copy(), oldest.copy()
     for size in np.unique(sizes[sizes > 1]):
         row, at = np.nonzero((oldest > 0) & (sizes == size))
@@ -151,7 +151,7 @@ def status_of(
     carried: dict[str, Floats],
     rules: Rules,
 ) -> PairStatus:
-    """The status of each pair; updates `carried`. Statuses of its queues are debounced already."""
+    """Return the status of each pair from the debounced ones of its queues; updates `carried`."""
     worst = _worst(rolled, rules)
     shape = worst.shape
     out = PairStatus(
@@ -170,7 +170,7 @@ def status_of(
 
 
 def _worst(rolled: Rolled, rules: Rules) -> Codes:
-    """The worst status of the queues that counts for the pair."""
+    """Worst status of the queues that applies to the pair."""
 
     def any_is(status: Status) -> Bools:
         found: Bools = rolled.counts[:, :, CODE[status]] > 0

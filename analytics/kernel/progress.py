@@ -1,11 +1,11 @@
 """Progress: seconds of stored time that a group consumes per second. Pure.
 
-1 keeps pace, 0 is stuck, 3 catches up at triple speed; no topic needs a threshold of its own.
-It is 1 minus the slope of the age over a window of time. With eight samples or more the slope is
-the median of the slopes between any two samples (Theil–Sen): one outlier does not change it.
-It is computed only where there is lag. Where samples are missing it is a range: from the median
-over the present ones to the slope between the first and the last of them, which no sample in
-between can change.
+At 1 a group keeps pace, at 0 it is stuck, at 3 it catches up at triple speed, so no topic needs its
+own threshold. Progress is 1 minus the slope of the age over a window. With eight or more samples
+the slope is the median of the slopes between any two (Theil–Sen), so one outlier does not change
+it. It is computed only where there is lag. With missing samples it is a range: from the median over
+the present samples to the slope between the first and the last of them, which no missing sample can
+change.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from analytics.statuses import Status
 
 ROBUST_FROM: Final = 8  # samples
 CELLS: Final = 2_048
-"""Number of slopes computed together: their 190 pairs of samples fit into the cache."""
+"""Number of slopes computed together, so that their 190 pairs of samples fit into the CPU cache."""
 
 
 class Batches(NamedTuple):
     """Groups that commit less often than they are sampled, so that their age falls in steps.
 
-    A slope over steps is chance, so it is taken between their corners: samples at which the commit
-    has just moved or nothing is unread, and the newest sample if a commit is overdue.
+    A slope across steps is random. It is computed between their corners: samples at which the
+    commit has just moved or nothing is unread, and the newest sample if a commit is overdue.
     """
 
     corner: Bools
@@ -45,7 +45,7 @@ def batches_of(commit: Floats, lag: Floats, still: Floats, gap: Floats, rules: R
     """Find the steps. commit and lag: of all ticks; still and gap [s] from tick `begin` on."""
     seldom = gap > rules.period_s
     overdue = still > rules.overdue_factor * gap
-    # At least two samples: with samples a minute apart one commit per sample is soon enough.
+    # At least two samples: if they are a minute apart, one commit per sample is frequent enough.
     raised = rules.raise_ticks(Status.FALLING_BEHIND) * rules.period_s
     soon = overdue | (rules.overdue_factor * gap <= raised)
     if not seldom.any():
@@ -61,7 +61,7 @@ def batches_of(commit: Floats, lag: Floats, still: Floats, gap: Floats, rules: R
 def not_due(still: Floats, gap: Floats, learned: Floats, rules: Rules) -> Floats:
     """Return the part of `still` that is usual between two commits [s]; 0 if one is overdue.
 
-    learned: 1 where enough gaps were seen to know how long they are.
+    learned: 1 if the number of gaps is sufficient to know their length.
     """
     factor = np.where(learned > 0, rules.overdue_factor, rules.overdue_unlearned_factor)
     usual = (gap > rules.period_s) & (still <= factor * gap)
@@ -75,16 +75,16 @@ class Progress(NamedTuple):
     """NaN: no lag, or not known."""
     least: Floats
     most: Floats
-    """Its least and largest possible value with the missing samples; infinite: any."""
+    """Smallest and largest possible value with the missing samples; infinite: no bound."""
     young: Bools
-    """Less than half a window since the segment began."""
+    """The segment is younger than half a window."""
     recovers: Bools
-    """The age has fallen at every sample for recovery_s, and for at least three samples."""
+    """The age fell at every sample for recovery_s, and for at least three samples."""
     may_recover: Bools
     """The age is lower than recovery_s ago."""
     rises: Bools
-    """The age is higher than at the sample before, and a commit would have been seen by the time
-    at which FALLING_BEHIND is raised."""
+    """The age exceeds that of the previous sample, and a commit would be seen before FALLING_BEHIND
+    is raised."""
 
 
 def progress_of(
@@ -100,8 +100,8 @@ def progress_of(
 ) -> Progress:
     """Return the slope of the age in the window before every tick from number `begin` on.
 
-    segment: matrix of all ticks, when each segment began [microseconds]. gap: usual time between
-    two commits [s], from `begin` on.
+    segment: matrix of all ticks, begin of each segment [microseconds]. gap: usual time between two
+    commits [s], from `begin` on.
     """
     size = rules.ticks(rules.progress_window_s)
     since = segment[begin:]
@@ -150,12 +150,12 @@ def progress_of(
 def recovery_of(
     ts: Floats, age: Age, segment: Floats, gap: Floats, begin: int, rules: Rules
 ) -> tuple[Bools, Bools]:
-    """Return where the age falls now, whatever it did in the window of progress before.
+    """Return where the age falls now, regardless of the window of progress.
 
-    A group that comes back from ten minutes' absence reads at three times the pace of its topic;
-    for half a window the slope over all of it is still that of falling behind.
-    Where samples are more frequent than commits, the age must fall by thirds of the time instead,
-    and by more than the difference of two samples before and after one commit.
+    A group that returns after ten minutes reads at three times the pace of its topic, but for half
+    a window the slope over all of it is still that of falling behind. If commits are less frequent
+    than samples, the age is compared over thirds of the time instead. It must fall by more than the
+    difference between two samples before and after one commit.
     """
     least = rules.catches_up_above - 1
     minute = _changes(ts, age, segment, rules.ticks(rules.recovery_s)) < -least
@@ -170,7 +170,7 @@ def recovery_of(
 
 
 def _for_long(fell: Bools, apart: int, rules: Rules) -> Bools:
-    """Return where the age has fallen for recovery_s and in at least three steps.
+    """Return where the age fell for recovery_s and in at least three steps.
 
     apart: number of ticks between two compared samples.
     """
@@ -188,8 +188,8 @@ def _rises(ts: Floats, age: Age, segment: Floats, begin: int, rules: Rules) -> B
 
 
 def _changes(ts: Floats, age: Age, segment: Floats, apart: int) -> Floats:
-    """Change of the age per second since the sample so many ticks before; NaN where
-    one of the two is missing, or a cut lies between them."""
+    """Change of the age per second over `apart` ticks; NaN if a sample is missing or there is a
+    cut."""
     dated = (age.method == EXACT) | (age.method == INTERPOLATED)
     ages = np.where(dated, age.age, np.nan)
     found = np.full(ages.shape, np.nan)
@@ -209,11 +209,11 @@ def _slopes(
     chance: Floats,
     seconds: Floats,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the slope of the age in each column, and its bounds if samples are missing.
+    """Return the slope of the age in each column, with bounds if samples are missing.
 
-    full: number of samples without holes. needed: the slope is NaN with fewer samples. chance: by
-    how much ages at corners differ by chance [s]. seconds: the slope is NaN if the samples span
-    less.
+    full: number of samples without holes. needed: minimum number of samples. chance: random
+    difference of ages at corners [s]. seconds: minimum time that the samples span. The slope is NaN
+    below these minimums.
     """
     count = used.sum(axis=0)
     median = _robust(ages, ts, used)
@@ -234,11 +234,11 @@ def _slopes(
 
 
 def _robust(ages: Floats, ts: Floats, used: Bools) -> Floats:
-    """The median slope between any two of the present samples."""
+    """Median slope between any two of the present samples."""
     size, places = ages.shape
     if not used.all():
         ages = np.where(used, ages, np.nan)
-    # Single precision for the sort alone: it is the dearest step, and seven digits are enough.
+    # The sort is the slowest step; single precision with seven digits suffices for it.
     slopes = np.empty((size * (size - 1) // 2, places), np.float32)
     done = 0
     for apart in range(1, size):
@@ -265,8 +265,8 @@ def _robust(ages: Floats, ts: Floats, used: Bools) -> Floats:
 def _ends(ages: Floats, ts: Floats, used: Bools, chance: Floats) -> tuple[Floats, Floats]:
     """The slope between the first and the last sample, and the time between them [s].
 
-    A commit is seen up to a period after it was made, so that ages at two corners differ by as
-    much in good order: only what is beyond that is a slope.
+    A commit is seen up to a period after it was made. Ages at two corners therefore differ by up to
+    a period; only what exceeds that counts as slope.
     """
     place = np.arange(ages.shape[1])
     first = np.argmax(used, axis=0)

@@ -1,6 +1,5 @@
-"""Will retention take messages before the group has read them (docs/analytics-methods.md,
-"Retention race")? Pure: what will be produced against what can be consumed.
-"""
+"""Whether retention deletes messages before the group has read them (docs/analytics-methods.md,
+"Retention race"). Pure."""
 
 from __future__ import annotations
 
@@ -16,21 +15,21 @@ HOUR_S: Final = 3600.0
 def expected_ages(
     produced: Floats, to_come: Floats, backlog: float, capacity: float, age: float
 ) -> Floats:
-    """The age [s] that the oldest unread message will have at the end of each hour to come.
+    """Return the age [s] of the oldest unread message at the end of each hour to come.
 
-    produced: messages per second in the hours until now, the last one the newest; NaN unknown.
-    to_come: the same, forecast. backlog: messages unread now, their oldest age [s] old. capacity:
-    messages per second the group can consume. NaN from the first hour that is not forecast.
+    produced: messages per second in past hours, the newest last; NaN unknown. to_come: the
+    forecast. backlog: number of unread messages, of which the oldest has this age. capacity:
+    messages per second that the group can consume. NaN from the first hour without a forecast.
 
-    The group consumes in order, so its oldest unread message is the one before which as many
-    were produced as it has consumed: both are read off one curve of what is produced in all.
+    The group consumes in order. Its oldest unread message is the one before which as many messages
+    were produced as it has consumed; both are read from one curve of cumulative production.
     """
     past = np.nan_to_num(produced, nan=0.0) * HOUR_S
     future = to_come * HOUR_S
     hours = np.arange(-past.size, future.size + 1) * HOUR_S
     total = np.concatenate([[0.0], np.cumsum(np.concatenate([past, future]))])
-    total -= total[past.size]  # nothing produced yet, as of now
-    # What is unread now lies between its oldest message and now, however much was produced since.
+    total -= total[past.size]  # so that the curve is 0 now
+    # The unread messages were all produced since the oldest of them.
     if backlog > 0 and age > 0:
         keep = hours > 0
         hours = np.concatenate([[-age, 0.0], hours[keep]])
@@ -40,7 +39,7 @@ def expected_ages(
     for hour, more in enumerate(future):
         if np.isnan(more):
             break
-        # Within an hour the pace is even: a group that can do more is through before it ends.
+        # The pace is constant within an hour; a faster group finishes before its end.
         unread = max(unread + more - capacity * HOUR_S, 0.0)
         produced_until += more
         end = (hour + 1) * HOUR_S
@@ -50,9 +49,7 @@ def expected_ages(
 
 
 def time_to_limit(ages: Floats, age: float, retention: float) -> float:
-    """Seconds until the oldest unread message is as old as retention keeps any; infinity: not
-    within the forecast. Between hours the age grows evenly.
-    """
+    """The unread messages lie between the oldest of them and now."""
     if age >= retention:
         return 0.0
     before = age

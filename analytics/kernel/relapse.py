@@ -1,14 +1,14 @@
-"""Which groups lose again what they have caught up, and more. Pure.
+"""Which groups repeatedly lose what they have caught up. Pure.
 
 Example: a consumer hangs for 200 s of every 280 s. Between two hangs it reads three times as fast
-as messages come in, so its age falls for a while in each round; from round to round it rises. By
-the slope of each fall it catches up, for hours.
+as messages come in, so its age falls for a while in each round, but rises from round to round. By
+the slope of each fall it would be catching up, for hours.
 
-A group relapses where its age, after a fall, is higher than before the fall, and higher than a
-restart explains. One relapse is an outage that came before the last one was made good: the fall
-behind it is a recovery like any other. From the second relapse on a fall counts as catching up only
-once it is half as long again as the second longest of those before it, or goes below the end of the
-last one. The longest may be the recovery from a long outage, which is no measure for later ones.
+A group relapses where its age, after a fall, exceeds the value before the fall, and exceeds what a
+restart explains. One relapse is a second outage before the end of the first recovery; the next fall
+counts as a recovery. From the second relapse on, a fall counts as catching up only if it is 1.5
+times the second longest fall before a relapse, or ends below the last one. The longest fall is not
+used, because it may be the recovery from a long outage.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import numpy as np
 from analytics.kernel.columns import Bools, Floats
 
 LONGER: Final = 1.5
-"""By this factor a fall must be longer than the second longest that a relapse followed."""
+"""A fall must be longer by this factor than the second longest one that a relapse followed."""
 
 
 def relapsed(age: Floats, calm: Bools, restart: Floats, carried: dict[str, Floats]) -> Bools:
     """Return where a group has relapsed twice and its age has not fallen far enough since.
 
     All arguments are matrices [tick, series]; ages are in seconds. age: NaN where it is not known.
-    calm: whether the history before this sample is ignored, because the group is in time, is paused
-    or was cut. restart: the highest age that a restart explains. `carried` is updated.
+    calm: the history before this sample is ignored, because the group is in time, is paused or was
+    cut. restart: the highest age that a restart explains. `carried` is updated.
     """
     found = np.empty(age.shape, np.bool_)
     peak, low = carried["peak_age"], carried["low_age"]

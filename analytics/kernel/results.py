@@ -1,4 +1,4 @@
-"""From matrices to tables: rows of rates, lag and status changes. Pure; no rule lives here."""
+"""From matrices to tables: rows of rates, lag and status changes. Pure; contains no rule."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ LEVELS: Final = [TABLE[status].level for status in STATUSES]
 
 
 class Judged(NamedTuple):
-    """Results of some pairs. Matrices of `grid`, `lag`, `age` have all ticks, the others begin at
-    tick number `begin`."""
+    """Results of some pairs. Matrices of `grid`, `lag` and `age` have all ticks; the others begin
+    at tick number `begin`."""
 
     ticks: Ticks
     begin: int
@@ -45,18 +45,18 @@ class Judged(NamedTuple):
     rolled: Rolled
     pair_status: PairStatus
     gaps: tuple[str | None, ...]
-    """Per tick of all: why a source has no samples of it."""
+    """For each of all ticks, why a source has no samples of it."""
     logs: Logs
     rules: Rules
 
     @property
     def row(self) -> int:
-        """The first row of matrices that begin at `begin` which is of an evaluated tick."""
+        """First evaluated row of matrices that begin at `begin`."""
         return self.ticks.first - self.begin
 
 
 class Places(NamedTuple):
-    """Rows to write: their tick as an index into matrices from `begin`, and their series."""
+    """Rows to write: ticks as indices into matrices from `begin`, and series."""
 
     row: Ints
     series: Ints
@@ -69,7 +69,7 @@ def places(where: Bools, first: int) -> Places:
 
 
 def rates(judged: Judged) -> pa.Table:
-    """Rows of RATES: one for each sample that has one before it."""
+    """Rows of RATES: one for each sample with a previous sample."""
     motion = judged.motion
     at = places(~np.isnan(motion.dt), judged.row)
     return pa.table(
@@ -127,14 +127,14 @@ def lag(judged: Judged) -> pa.Table:
 
 
 def reasons(judged: Judged, at: Places) -> pa.Array:
-    """Return why a value of a row is not known; null where all are."""
+    """Return why a value of a row is not known; null if all are known."""
     given = judged.grid.reasons
     gaps = sorted({gap for gap in judged.gaps if gap is not None})
     gap_of = np.array([gaps.index(gap) + 1 if gap else 0 for gap in judged.gaps], np.int64)
     full = Places(at.row + judged.begin, at.series)
     reason = judged.grid.reason[full]
     no_sample = np.isnan(judged.grid.ts[full])
-    # A broker that answers has sent a snapshot; it has nothing new about the queue.
+    # The broker has sent a snapshot, but without news of the queue.
     answers = judged.logs.heard[full.row, judged.logs.of_pair[judged.known.pair[at.series]]]
     unknown = (judged.debounced.status[at] == CODE[Status.UNKNOWN]) & (reason == 0)
     broadcasting = judged.facts.broadcasting[at.row, judged.known.pair[at.series]]
@@ -156,9 +156,9 @@ def reasons(judged: Judged, at: Places) -> pa.Array:
 
 
 def changes(judged: Judged) -> pa.Table:
-    """Rows of STATUS_CHANGES: by tick, pair and series, a pair's own before its series'.
+    """Rows of STATUS_CHANGES, by tick, pair and series; a pair's own row comes first.
 
-    A commit that moved without a request gives one row of its own, of level ticket.
+    A commit that moved without a request gives its own row of level ticket.
     """
     debounced = judged.debounced
     at = places(_changed(debounced.status, debounced.before), judged.row)
@@ -181,7 +181,7 @@ def changes(judged: Judged) -> pa.Table:
 def _changed(status: Codes, before: Codes) -> Bools:
     """Return the places at which a status changes.
 
-    The first row of a series is no change if it is OK or not judged yet.
+    The first row of a series is no change if it is OK or not evaluated yet.
     """
     quiet = (before == NEVER) & ((status == CODE[Status.OK]) | (status == CODE[Status.UNKNOWN]))
     news: Bools = (status != before) & (status != NEVER) & ~quiet

@@ -1,6 +1,6 @@
-"""Medians, quantiles and slopes that a few wild values do not move. Pure; NaN is unknown.
+"""Robust medians, quantiles and slopes. Pure; NaN is unknown.
 
-Everything here works along the last axis of an array, for all rows at once.
+All functions work along the last axis of an array, for all rows at once.
 """
 
 from __future__ import annotations
@@ -15,11 +15,8 @@ SIGMA_PER_MAD: Final = 1.4826  # of a normal distribution
 
 
 def quantile(values: Floats, share: float) -> Floats:
-    """Return the quantile of the known values, with linear interpolation.
-
-    NaN where nothing is known.
-    """
-    ordered = np.sort(values, axis=-1)  # NaN goes last
+    """Return the quantile of the known values, with linear interpolation; NaN without any."""
+    ordered = np.sort(values, axis=-1)  # NaN is last
     known = np.count_nonzero(~np.isnan(values), axis=-1)
     place = np.maximum(known - 1, 0) * share
     below = np.floor(place).astype(np.int64)
@@ -41,9 +38,9 @@ def spread(values: Floats, centre: Floats) -> Floats:
 
 
 def slope(at: Floats, values: Floats) -> Floats:
-    """Theil–Sen: the median of the slopes between any two points, per unit of `at`.
+    """Theil–Sen slope: the median of the slopes between any two points, per unit of `at`.
 
-    at: places, one for each column. NaN with fewer than two known points in a row.
+    at: the position of each column. NaN for a row with fewer than two known points.
     """
     left, right = np.triu_indices(at.size, 1)
     apart = at[right] - at[left]

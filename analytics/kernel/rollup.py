@@ -1,8 +1,8 @@
-"""Ticks rolled up into buckets of time, and finer buckets into coarser ones
+"""Ticks rolled up into time buckets, and finer buckets into coarser ones
 (docs/analytics-methods.md, "Roll-ups"). Pure.
 
-One row per series and bucket, and one per pair (series_id null). Step before: the tables of
-evaluation. Step after: capacity, forecasts, anomalies, and the long history of the report.
+There is one row per series and bucket, and one per pair (series_id null). Step before: the tables
+of evaluation. Step after: capacity, forecasts, anomalies and the report.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def rollup(
     since: datetime,
     before: datetime,
 ) -> pa.Table:
-    """Roll ticks up into buckets of grain_s [seconds], since <= tick < before.
+    """Roll up ticks into buckets of grain_s [seconds], since <= tick < before.
 
-    lag, rates, pair_lag, events: rows of LAG, RATES, PAIR_LAG and OFFSET_EVENTS. lag should reach
-    back some ticks before `since`, so that the first step of each series can be balanced.
-    period_s: what one tick stands for. since and before should be whole buckets.
-    Returns rows of ROLLUP, by bucket, pair and series; the pair's row is the first.
+    lag, rates, pair_lag, events: rows of LAG, RATES, PAIR_LAG and OFFSET_EVENTS. lag should begin
+    some ticks before `since`, so that the first step of each series can be balanced. period_s: time
+    between ticks. since and before should be multiples of the grain. Returns rows of ROLLUP, by
+    bucket, pair and series; the pair's row is the first.
     """
     ranged = (columns.micros_of(since), columns.micros_of(before))
     book = books(lag, rates, events)
@@ -56,7 +56,8 @@ def rollup(
 
 
 def merge(rows: pa.Table, *, grain_s: int) -> pa.Table:
-    """Rows of one finer grain as rows of ROLLUP of a coarser one. Raises ValueError on two."""
+    """Merge rows of one finer grain into rows of ROLLUP of a coarser one. Raises ValueError if the
+    rows have two grains."""
     if rows.num_rows == 0:
         return ROLLUP.empty_table()
     if pc.count_distinct(rows.column("grain_seconds")).as_py() != 1:
@@ -161,7 +162,7 @@ def _flows(size: int, book: Books | None) -> dict[str, Floats]:
 
 
 def _with_flows(pairs: pa.Table, series: pa.Table) -> pa.Table:
-    """Rows of pairs with the sums of their series; the time covered is that of the fullest one."""
+    """Rows of pairs with the sums of their series; the covered time is the longest of a series."""
     if pairs.num_rows == 0 or series.num_rows == 0:
         return pairs
     bucket, pair = columns.micros(series, "bucket_start"), columns.ints(series, "pair_id")
@@ -209,7 +210,7 @@ def _edge(values: Floats, groups: Groups, *, last: bool) -> pa.Array:
 
 
 def _mean(values: Floats, weights: Floats, groups: Groups) -> Floats:
-    """Mean of the known values of each group; NaN where none is."""
+    """Mean of the known values of each group; NaN without any."""
     known: Bools = ~np.isnan(values)
     weight = np.add.reduceat(np.where(known, weights, 0.0), groups.starts)
     total = np.add.reduceat(np.where(known, values * weights, 0.0), groups.starts)
@@ -217,7 +218,7 @@ def _mean(values: Floats, weights: Floats, groups: Groups) -> Floats:
 
 
 def _sum(values: Floats, groups: Groups) -> Floats:
-    """Sum of the known values of each group; NaN where none is."""
+    """Sum of the known values of each group; NaN without any."""
     known: Bools = ~np.isnan(values)
     total = np.add.reduceat(np.where(known, values, 0.0), groups.starts)
     return np.where(np.logical_or.reduceat(known, groups.starts), total, np.nan)

@@ -1,8 +1,7 @@
 """The settings of evaluation: windows, bounds and raise times, all in seconds. Pure.
 
-Nothing here is counted in ticks. A shorter period must not raise an alert after fewer seconds, and
-the commit interval of a consumer must not decide how fast a fault is found. Only `ticks` converts
-seconds to a number of ticks.
+No setting is a number of ticks, so that a shorter period does not raise alerts sooner. Only `ticks`
+converts seconds to a number of ticks.
 """
 
 from __future__ import annotations
@@ -39,71 +38,69 @@ class Rules:
     """Settings of `evaluate`. The defaults are those of production; drills use `scaled`."""
 
     period_s: float = 15.0
-    """Between ticks; ticks are multiples of it since 1970. Equal to the scrape interval."""
+    """Time between ticks, which are multiples of it since 1970. Equal to the scrape interval."""
     history_s: float = 900.0
-    """How far before `after` the tables of a Window reach back."""
+    """The tables of a Window begin this long before `after`."""
     interpolation_s: float = 600.0
-    """How far back max offsets are used to date a message whose store time is not known.
-    With progress_window_s no more than history_s: ages inside a window of progress need it too."""
+    """Max offsets up to this old are used to date a message without a known store time. Together
+    with progress_window_s at most history_s: ages inside a window of progress need it too."""
     progress_window_s: float = 300.0
-    """Progress is a slope over this time. Longer: less noise, and a fault is found later."""
+    """Window of the slope of the age. Longer: less noise, but faults are found later."""
     objective_s: float = 60.0
-    """Bound for the age of a group that has no objective of its own."""
+    """Largest age in time for a group without its own objective."""
     grace_s: float = 120.0
-    """A group without members is stopped after this; a rolling restart takes less."""
+    """A group without members for this long is STOPPED; a rolling restart takes less."""
     unknown_after_s: float = 45.0
-    """Without a sample for this long a series is UNKNOWN; before that it has no row."""
+    """A series without a sample for this long is UNKNOWN; before that it has no row."""
     forget_after_s: float = 86_400.0
-    """A series without samples is dropped after this, or after history_s if its broker still
-    reports others."""
+    """A series without samples is dropped after this; after history_s if its broker still reports
+    others."""
     abandoned_after_s: float = 86_400.0
-    """A pair whose last member went away is STOPPED for this long before it counts as ABANDONED.
-    Shorter than a long weekend hides a dead consumer; longer keeps an old alarm."""
+    """A pair whose last member left is STOPPED for this long before it counts as ABANDONED. Shorter
+    hides a dead consumer over a long weekend; longer keeps an old alarm."""
     stall_least_s: float = 60.0
     stall_most_s: float = 1_800.0
-    """Bounds of the stall time that is learned from the pair's own commits."""
+    """Bounds of the learned stall time."""
     stall_factor: float = 4.0
-    """Stall time = this × the 95th percentile of the gaps between commits while there was lag."""
+    """Stall time = this × the 95th percentile of the gaps between commits with lag."""
     overdue_factor: float = 1.1
     """A commit is overdue after this × the 95th percentile of the pair's gaps."""
     overdue_unlearned_factor: float = 2.0
-    """The same of a pair that has shown fewer than stall_gaps_needed gaps: the first may have been
-    a short one."""
+    """The factor for a pair with fewer than stall_gaps_needed gaps, which may be short ones."""
     stall_unlearned_s: float = 420.0
-    """Stall time of a pair that has shown fewer than stall_gaps_needed gaps. Shorter pages healthy
-    groups that commit every five minutes; longer finds new groups that stand still later."""
+    """Stall time of a pair with fewer than stall_gaps_needed gaps. Shorter pages healthy groups
+    that commit every five minutes; longer finds stalled new groups later."""
     stall_gaps_needed: int = 5
     stall_half_life_s: float = 3_600.0
-    """After this a gap between commits counts half."""
+    """Half-life of the weight of a gap between commits."""
     recovery_s: float = 60.0
     """A group whose age falls at every sample for this long is catching up."""
     lost_for_s: float = 600.0
-    """A group that lost messages is LOST for this long, although it continues after the loss."""
+    """A group that lost messages is LOST for this long, even if it continues after the loss."""
     recommit_s: float = 120.0
     """A commit that goes back by no more than what was committed within this time is a
     rebalance."""
     keeps_pace_above: float = 0.98
-    """Progress below this is falling behind."""
+    """A group with progress below this is falling behind."""
     catches_up_above: float = 1.05
-    """Progress above this is catching up."""
+    """A group with progress above this is catching up."""
     racing_share: float = 0.8
-    """A head older than this share of the retained time: retention will overtake the group."""
+    """A group is RACING if its head is older than this share of the retained time."""
     minute_s: float = 60.0
-    """Length of the intervals whose rates give drain times; drills scale it as well."""
+    """Interval of the rates that give drain times; drills scale it as well."""
     drain_minutes: int = 15
     drain_minutes_least: int = 5
-    """Number of one-minute rates that give a drain time, and the fewest that do."""
+    """Number of one-minute rates for a drain time, and their minimum."""
     raise_s: dict[Status, float] = field(
         default_factory=lambda: {status: row.after_s for status, row in TABLE.items()}
     )
-    """How long the rule of a status must hold before it is the status."""
+    """How long the rule of each status must hold before the status changes."""
 
     def __post_init__(self) -> None:
-        """Check what would otherwise give wrong results later."""
+        """Reject values that would give wrong results later."""
         if self.period_s <= 0:
             raise ValueError(f"period_s is {self.period_s}, must be above 0")
-        # A microsecond of tolerance: scaled rules have thirds of seconds, which do not add up
-        # exactly.
+        # Scaled rules have thirds of seconds, whose sums are not exact; a microsecond is tolerated.
         if self.interpolation_s + self.progress_window_s > self.history_s + MICROSECOND:
             raise ValueError(
                 f"interpolation_s {self.interpolation_s} and progress_window_s "
@@ -111,7 +108,7 @@ class Rules:
             )
 
     def objective_slack(self, objective: Floats) -> Floats:
-        """Largest age of a group in time at a sample [s]: its objective and a period."""
+        """Largest age of a group in time at a sample [s]: its objective plus a period."""
         return objective + self.period_s
 
     @property
@@ -124,7 +121,7 @@ class Rules:
         return max(1, round(seconds / self.period_s))
 
     def raise_ticks(self, status: Status) -> int:
-        """Number of ticks in a row on which the rule of a status must hold.
+        """Number of consecutive ticks on which the rule of a status must hold.
 
         At least two for FALLING_BEHIND, however long the period: the slope at one sample also
         contains the time before, such as the end of a pause.
@@ -135,8 +132,8 @@ class Rules:
     def scaled(self, by: float) -> Rules:
         """The same rules with all times, period included, multiplied: for drills.
 
-        `Rules().scaled(1 / 3)` has a period of 5 s, an objective of 20 s and raises in a third of
-        the time. Objectives and stall times that pairs have of their own are not scaled.
+        `Rules().scaled(1 / 3)` has a period of 5 s, an objective of 20 s, and raises in a third of
+        the time. Objectives and stall times of pairs are not scaled.
         """
         changed = {name: getattr(self, name) * by for name in _DURATIONS}
         changed["period_s"] = self.period_s * by

@@ -1,8 +1,8 @@
-"""Samples as arrays of codes, and the ways to turn many metrics into few rows. Pure.
+"""Samples as arrays of codes, and functions that turn many metrics into few rows. Pure.
 
-A *scrape* is one target at one instant: all samples of it share a code. A *key* is a whole number
-made of codes, so that joins are searches in sorted arrays. No function loops over rows. Before:
-sources made the table ``samples``. Step after: ``shape`` makes typed tables.
+A *scrape* is one target at one instant; all its samples have one code. A *key* is a whole number
+made of codes, so that joins are searches in sorted arrays. No function loops over rows. Step
+before: sources made the table ``samples``. Step after: ``shape`` makes typed tables.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Bools = npt.NDArray[np.bool_]
 
 NO_QUEUE: Final = -1
 DENSE: Final = 8
-"""Keys whose span is at most this many times their count are marked in an array of the span."""
+"""Keys are marked in an array of their range if it is at most this many times their number."""
 CONTEXT: Final = "context"
-"""``source`` of samples that are in another partition as well: used, but not written again."""
+"""``source`` of samples that another partition has as well: they are used, not written."""
 GAP_METRIC: Final = "_gap"
 """Metric of the rows that name what a source could not read (``sources.gaps``)."""
 
@@ -52,7 +52,7 @@ class Coded(NamedTuple):
         return self.names.index(name) if name in self.names else -1
 
     def take(self, codes: Ints) -> pa.Array:
-        """The names behind codes, as strings."""
+        """Names of these codes, as strings."""
         return pa.array(self.names, pa.string()).take(pa.array(codes))
 
     def is_in(self, names: Sequence[str] | frozenset[str]) -> Bools:
@@ -62,15 +62,14 @@ class Coded(NamedTuple):
 
 
 class Grouped(NamedTuple):
-    """Sorted keys, each once, and for every row which of them it has."""
+    """Sorted unique keys, and the index of each row's key."""
 
     keys: Ints
     at: Ints
 
     @classmethod
     def of(cls, keys: Ints) -> Grouped:
-        """Group one key per row. If the range of the keys is small, they are marked in an array and
-        not sorted."""
+        """Group one key per row. Keys of a small range are marked in an array instead of sorted."""
         if len(keys):
             low = int(keys.min())
             span = int(keys.max()) - low + 1
@@ -97,14 +96,14 @@ class Grouped(NamedTuple):
         return cls(found[order], rank[encoded.indices.to_numpy()])
 
     def first_rows(self) -> Ints:
-        """One row of each key: for values that all rows of a key share."""
+        """One row of each key, for values that all rows of a key share."""
         rows = np.zeros(len(self.keys), dtype=np.int64)
         rows[self.at[::-1]] = np.arange(len(self.at) - 1, -1, -1)
         return rows
 
 
 class Rows:
-    """The samples, coded. All arrays are as long as the table."""
+    """The coded samples. All arrays have the length of the table."""
 
     def __init__(self, samples: pa.Table) -> None:
         self.metric = Coded.of(samples, "metric")
@@ -125,14 +124,14 @@ class Rows:
         self.is_own: Bools = ~self.source.is_in((CONTEXT,))
         self.set = Grouped.of(self.cluster.codes * (len(self.broker.names) + 1) + self.broker.codes)
         self.node = Grouped.of(self.set.at * (len(self.replica.names) + 1) + self.replica.codes)
-        """A broker set's member: its three processes share this."""
+        """Key of a node: its three processes share it."""
         instant = Grouped.of_sparse(self.ts)
         process = self.node.at * (len(self.target.names) + 1) + self.target.codes
         self.scrape = Grouped.of(process * (len(instant.keys) + 1) + instant.at)
 
 
 class Wide(NamedTuple):
-    """One row per key, one column per metric; NaN where a key has no such sample."""
+    """One row per key, one column per metric; NaN where a key lacks the metric."""
 
     keys: Ints
     rows: Ints
@@ -144,14 +143,14 @@ class Wide(NamedTuple):
         return self.columns[metric]
 
     def at(self, metric: str, keys: Ints) -> Floats:
-        """A metric's values for other keys; NaN for those that are not here."""
+        """A metric's values for other keys; NaN for missing ones."""
         return find(self.keys, self.columns[metric], keys)
 
 
 def wide(rows: Rows, keys: Ints, metrics: Sequence[str], where: Bools | None = None) -> Wide:
     """Turn samples of some metrics into columns.
 
-    keys: of every row of the samples. where: which rows count at all.
+    keys: of every row of the samples. where: rows to use; None: all.
     """
     chosen = rows.metric.is_in(metrics)
     if where is not None:
@@ -168,7 +167,7 @@ def wide(rows: Rows, keys: Ints, metrics: Sequence[str], where: Bools | None = N
 
 
 def find(sorted_keys: Ints, values: Floats, keys: Ints) -> Floats:
-    """values[i] where sorted_keys[i] is the key; NaN where none is."""
+    """Return values[i] where sorted_keys[i] is the key; NaN where there is none."""
     if not len(sorted_keys):
         return np.full(len(keys), np.nan)
     at = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
@@ -184,23 +183,23 @@ def expand(low: Ints, high: Ints) -> tuple[Ints, Ints]:
 
 
 def integers(values: Floats) -> pa.Array:
-    """Whole numbers; NaN is null. Exact up to 2**53, as the samples are."""
+    """Whole numbers; NaN as null. Exact up to 2**53, as the samples are."""
     unknown = ~np.isfinite(values)
     return pa.array(np.where(unknown, 0, values).astype(np.int64), pa.int64(), mask=unknown)
 
 
 def floats(values: Floats) -> pa.Array:
-    """NaN is null."""
+    """Numbers, with NaN as null."""
     return pa.array(values, pa.float64(), mask=np.isnan(values))
 
 
 def microseconds(seconds: Floats) -> Floats:
-    """Seconds since 1970, NaN kept, to whole microseconds: below 2**53, so exact."""
+    """Convert seconds since 1970 to whole microseconds, which are exact below 2**53; keep NaN."""
     return np.rint(seconds * 1e6)
 
 
 def instants(us: Floats | Ints) -> pa.Array:
-    """Microseconds since 1970 as times; NaN is null."""
+    """Microseconds since 1970 as times; NaN as null."""
     times = us.astype(np.float64)
     unknown = ~np.isfinite(times)
     whole = np.where(unknown, 0, us).astype(np.int64)
@@ -220,7 +219,7 @@ def labelled(labels: Coded, label: str) -> Bools:
 
 
 def label_value(labels: str, name: str) -> str:
-    """One label out of a text like ``a="b",c="d"``; empty if it is not there."""
+    """One label from a text like ``a="b",c="d"``; empty if it is missing."""
     found = re.search(rf'(?:^|,){re.escape(name)}="((?:[^"\\]|\\.)*)"', labels)
     return "" if found is None else unescaped(found[1])
 
@@ -238,7 +237,7 @@ def or_null(names: pa.Array) -> pa.Array:
 
 
 def replica_of(rows: Rows, row: Ints) -> pa.Array:
-    """Names of the nodes of samples; without a label for it, their target's."""
+    """Names of the nodes of samples; without that label, the name of the target."""
     if "" not in rows.replica.names:
         return rows.replica.take(rows.replica.codes[row])
     names = or_null(rows.replica.take(rows.replica.codes[row]))

@@ -1,9 +1,9 @@
-"""Offsets to rates: stretches that nothing cuts, what was produced and consumed, events. Pure.
+"""From offsets to rates: uncut segments, produced and consumed messages, events. Pure.
 
-Max offsets and commits are positions, not counters: they go back. A *segment* ends at a change of
-epoch, at an event and at every decrease, and no rate reaches across its end. A decrease that no
-event explains makes one. Messages that are skipped are never counted as consumed: for each series
-what was produced is what was consumed, plus what was skipped, plus the change of its lag.
+Max offsets and commits are positions, not counters: they can go back. A *segment* ends at a change
+of epoch, at an event and at every decrease, and no rate spans its end. A decrease without a known
+event creates an event. Skipped messages never count as consumed: for each series, produced =
+consumed + skipped + change of lag.
 
 Step before: the grid and the lag. Step after: age, progress and status, which do not use samples
 before a cut.
@@ -41,7 +41,7 @@ class Motion(NamedTuple):
     """Matrices [tick, series], from tick number `begin` on."""
 
     dt: Floats
-    """Seconds since the row before; NaN at the first."""
+    """Seconds since the previous row; NaN at the first."""
     produced: Floats
     consumed: Floats
     produce_rate: Floats
@@ -49,23 +49,23 @@ class Motion(NamedTuple):
     segment: Floats
     """The tick at which the segment began [microseconds]."""
     still: Floats
-    """For how long the commit has certainly stood still with work to do [s]."""
+    """For how long the commit has certainly stood still with unread messages [s]."""
     still_most: Floats
-    """For how long it may have stood still; a hole in the ticks leaves that open."""
+    """For how long it may have stood still, holes included [s]."""
     cut_at: Floats
-    """The tick of the last cut [microseconds]; NaN: none since the series was first seen."""
+    """The tick of the last cut [microseconds]; NaN: none."""
     waiting: Floats
-    """When the head was first seen to wait [microseconds]; NaN with nothing to read."""
+    """When the head was first seen unread [microseconds]; NaN without unread messages."""
     unread: Floats
     """For how long the message at the commit has been seen unread, by ticks [s]."""
     lost_ago: Floats
-    """Time since retention last took unread messages of the group [s]; NaN: it never did."""
+    """Time since retention last deleted unread messages of the group [s]; NaN: never."""
     lost_sum: Floats
-    """Messages that it took, since the group is LOST."""
+    """Number of messages deleted unread since the group is LOST."""
     forgotten: Bools
-    """No source reports the series any more: as if it had never been seen."""
+    """No source reports the series any more: its state is dropped."""
     alarming: Bools
-    """An unrequested event that this row is the first to show."""
+    """This row is the first after an event without a request."""
     stall: Learned
 
 
@@ -82,7 +82,7 @@ def motion_of(
     stall: StallTimes,
     rules: Rules,
 ) -> tuple[Motion, Found]:
-    """Go through the rows tick by tick from number `begin` on; updates `carried`."""
+    """Process the rows tick by tick from number `begin` on; updates `carried`."""
     shape = (ticks.at.size - begin, known.series_id.size)
     out = {name: np.full(shape, np.nan) for name in (*STEPS, *STANDINGS)}
     alarming = np.zeros(shape, np.bool_)
@@ -129,7 +129,7 @@ class _Step(NamedTuple):
 
 
 class _SeriesTracker:
-    """Compares each row of a series with the row before it, tick by tick."""
+    """Compares each row of a series with its previous row, tick by tick."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _SeriesTracker:
         self._size = known.series_id.size
 
     def note_events(self, has_event: SeriesEvents, at: int) -> None:
-        """Keep the events that a row of tick number `at` is the first to show."""
+        """Store the events whose first row is at tick number `at`."""
         here = has_event.at == at
         if not here.any():
             return
@@ -158,7 +158,7 @@ class _SeriesTracker:
         np.add.at(self._last["pending_delta"], series, has_event.delta[here])
 
     def forget(self, here: Bools, now: int, heard: Bools) -> Bools:
-        """Drop series without samples for long; sooner if their broker reports others."""
+        """Drop series that had no samples for long; sooner if their broker reports others."""
         last, rules = self._last, self._rules
         silent = np.where(here, 0.0, (now - last["tick"]) / SECOND)
         limit = np.where(heard[self._broker], rules.history_s, rules.forget_after_s)
@@ -180,7 +180,7 @@ class _SeriesTracker:
         left: Floats,
         stall: StallTimes,
     ) -> _Step:
-        """Compare the rows of one tick with those before, and update the state."""
+        """Compare the rows of one tick with the previous ones, and update the state."""
         last, rules, found, pair = self._last, self._rules, self._found, self._pair
         ts, low, high, commit = grid.ts[at], grid.low[at], grid.high[at], grid.commit[at]
         epoch = grid.epoch[at]
@@ -201,14 +201,14 @@ class _SeriesTracker:
         moved_by = np.where(has_event, commit - last["commit"] - event_delta, head - head_before)
         consumed = np.where(new_epoch | back & ~has_event | ahead, np.nan, moved_by)
 
-        # Expiry: retention took messages before the group had read them.
+        # Expiry: retention deleted messages before the group had read them.
         comparable = here & ~has_event & ~new_epoch & ~back & ~ahead
         from_, skipped = self._expired(low, commit, head_before, expired, comparable)
         gone = skipped > 0
         self._lose(now, np.where(comparable, low - commit, np.nan), expired, skipped)
         consumed = np.where(gone, consumed - skipped, consumed)
 
-        # A forward reset that only the pair's counter shows: exact where one queue moved.
+        # A forward reset that only the pair's counter shows; exact if one queue moved.
         reset = none
         if np.any(forward > 0):
             reset = comparable & ~gone & (forward > 0) & (commit > last["commit"])
@@ -226,7 +226,7 @@ class _SeriesTracker:
         found.add("truncate", torn, ts, now, last["high"], high, none)
         found.add("reset_backward", asked, ts, now, last["commit"], commit, asked)
         found.add("rewind", rewound & ~asked, ts, now, last["commit"], commit, none)
-        # A rebalance commits again what was committed a moment ago; that is no alarm.
+        # After a rebalance a recent offset is committed again; that is no alarm.
         recommit = rewound & (commit >= last["older_commit"])
         unasked = (flags & int(Seen.UNREQUESTED)) != 0
         alarming = unasked | torn | (rewound & ~asked & ~recommit & ~new_epoch)
@@ -247,11 +247,11 @@ class _SeriesTracker:
     def _expired(
         self, low: Floats, commit: Floats, head_before: Floats, counted: Floats, where: Bools
     ) -> tuple[Floats, Floats]:
-        """First offset and number of the messages that retention took unread since the last row.
+        """First offset and number of the messages that retention deleted unread since the last row.
 
-        They are visible at once where the commit is below the min offset. If the group read a part
-        of what retention took and continued after it, only the broker's counter of expired messages
-        shows how much; without it nothing of that part counts as read.
+        They are visible at once if the commit is below the min offset. If the group continued after
+        the deleted messages, only the broker's counter of expired messages shows how many it lost.
+        Without the counter, none of the deleted range counts as read.
         """
         last = self._last
         lost_now, lost_before = commit < low, last["commit"] < last["low"]
@@ -272,7 +272,7 @@ class _SeriesTracker:
         """Distribute lost messages that the pair counts and no queue shows over its queues.
 
         counted: the pair's count, repeated for each of its queues. The counter has no queue, so
-        each gets the same share of its room, in whole messages.
+        each queue gets the same share of its possible loss, in whole messages.
         """
         pair, size = self._pair, int(self._pair[-1]) + 1
         left = np.nan_to_num(counted) - np.bincount(pair, weights=known, minlength=size)[pair]
@@ -290,8 +290,8 @@ class _SeriesTracker:
         """Note which queues have lost messages now.
 
         passed: min offset minus commit of each queue. A broker counts messages in flight later,
-        when the commit may be beyond the min offset: a loss that is counted and that no queue shows
-        is attributed to the queue whose commit is nearest to its min offset.
+        when the commit may be above the min offset. Such a loss is attributed to the queue whose
+        commit is nearest to its min offset.
         """
         last, pair = self._last, self._pair
         size = int(pair[-1]) + 1
@@ -319,14 +319,14 @@ class _SeriesTracker:
         left: Floats,
         stall: StallTimes,
     ) -> None:
-        """Update since when the commit stands still with work to do; learn the usual gaps."""
+        """Update since when the commit stands still with unread messages; learn the usual gaps."""
         last = self._last
         hole = here & (now - last["tick"] > self._rules.period_us)
         moved = here & ~np.isnan(commit) & (commit != last["commit"])
-        # If nothing was unread at the sample before, the gap is at most a period.
+        # If nothing was unread at the previous sample, the gap is at most a period.
         usual = moved & ~cut & ~np.isnan(last["still"])
-        # A gap that was open at the first sample began before it: its length is not known. A gap
-        # during which there was no member does not show how often members commit.
+        # A gap that was open at the first sample has an unknown length. A gap without a member does
+        # not show how often members commit.
         clear = usual & ~hole & (last["still"] == last["still_first"]) & ~(left >= last["still"])
         clear &= last["still"] > last["segment"]
         stall.learn(now, self._pair, (now - last["still"]) / SECOND, clear)
@@ -354,7 +354,7 @@ class _SeriesTracker:
         cut: Bools,
         rules: Rules,
     ) -> None:
-        """Store this row as the last one; offsets that it does not have stay as they were."""
+        """Store this row as the last one; missing offsets keep their previous values."""
         last = self._last
         first = here & np.isnan(last["tick"])
         np.copyto(last["segment"], now, where=first | cut)
@@ -371,7 +371,7 @@ class _SeriesTracker:
         np.copyto(last["ts"], ts, where=here)
         np.copyto(last["pending"], 0.0, where=here)
         np.copyto(last["pending_delta"], 0.0, where=here)
-        # Two marks of the commit, so that one is always at least recommit_s old.
+        # There are two marks of the commit, so that one is always at least recommit_s old.
         old = knows_commit & ~(now - last["recent_tick"] < rules.recommit_s * SECOND)
         np.copyto(last["older_commit"], last["recent_commit"], where=old)
         np.copyto(last["recent_commit"], commit, where=old)

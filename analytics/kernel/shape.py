@@ -1,12 +1,12 @@
-"""Samples to the collected tables: series, positions, logs, pairs, replicas, counters. Pure.
+"""From samples to the collected tables: series, positions, logs, pairs, replicas, counters. Pure.
 
 A broker reads all groups and queues of one scrape in one pass, the *snapshot* (its family is
-``tidemark_broker_look_timestamp_seconds``). The instant of the snapshot is the ``ts`` of the rows;
-the tick is that of the scrape, and scrapes are evenly spaced. The clocks of node and scraper may
-differ: all times of a row except its tick are by the node's clock. A snapshot that an earlier
-scrape has shown is not new: its rows are left out, and a gap stays a gap. Only the node that owns
-a queue exports it, so a slave yields no position. A value that no sample has is null, with a
-reason, and never 0.
+``tidemark_broker_look_timestamp_seconds``). Its instant is the ``ts`` of the rows. The tick is that
+of the scrape; scrapes are evenly spaced. All times of a row except its tick are by the node's
+clock, which may differ from the scraper's. A snapshot that an earlier scrape had is left out, and a
+gap stays a gap. Only the owner of a queue exports it, so a slave has no positions. A missing value
+is null, with a reason, and never 0.
+
 Step before: ``sources`` read samples. Step after: ``evaluate`` judges positions.
 """
 
@@ -43,7 +43,7 @@ UP_SINCE: Final = "tidemark_up_since_timestamp_seconds"
 ROLE: Final = "tidemark_ha_role"
 EPOCH: Final = "tidemark_ha_epoch"
 COUNTED: Final = ("_total", "_bucket", "_sum", "_count")
-"""Ends of the names of counters and of what histograms are made of."""
+"""Suffixes of counters and of the parts of histograms."""
 PUT_SECONDS: Final = "tidemark_broker_put_duration_seconds"
 FLUSH_SECONDS: Final = "tidemark_log_flush_duration_seconds"
 ACK_SECONDS: Final = "tidemark_ha_ack_duration_seconds"
@@ -52,8 +52,8 @@ TIMED: Final = frozenset(
     for family in (PUT_SECONDS, FLUSH_SECONDS, ACK_SECONDS)
     for end in ("_sum", "_count")
 )
-"""Counters that are always worth keeping, a few per node: how long sends, flushes and replicas
-take, as evidence beside a blamed stage (``analytics.report.moved``)."""
+"""Counters that are always stored, a few per node: durations of sends, flushes and replication, as
+evidence beside a blamed stage (``analytics.report.moved``)."""
 STALE_PERIODS: Final = 2
 """Values of another process of the node are used if they are at most this many periods away."""
 
@@ -96,9 +96,9 @@ METRICS: Final = shape_positions.METRICS | {
     _LONG_POLLS,
     *_PEERS.values(),
 }
-"""All families that any table but ``counters`` needs."""
+"""All families that any table except ``counters`` needs."""
 QUEUE_METRICS: Final = shape_positions.QUEUE_METRICS
-"""Those of them by queue."""
+"""The families of METRICS by queue."""
 
 
 class Scrapes:
@@ -115,9 +115,8 @@ class Scrapes:
         every = np.arange(count, dtype=np.int64)
         snapshot_us = microseconds(about.at(LOOK, every))
         self.up_since_us: Floats = microseconds(about.at(UP_SINCE, every))
-        # A process without that family (an older version, a foreign one) has the time of its
-        # scrape. The age of a snapshot cannot be computed, because two clocks may differ: it is old
-        # if an earlier scrape has shown it.
+        # Without that family (older versions, other exporters) the time of the scrape is used. Two
+        # clocks may differ, so a snapshot is old only if an earlier scrape had it.
         self.is_fresh: Bools = _shown_first(rows.target.codes[first], snapshot_us, self.at_us)
         known = self.is_fresh & np.isfinite(snapshot_us)
         self.ts_us: Ints = np.where(known, snapshot_us, self.at_us).astype(np.int64)
@@ -128,14 +127,14 @@ class Scrapes:
 def shape(
     samples: pa.Table, period_s: float, *, counters: Collection[str] | None = None
 ) -> dict[str, pa.Table]:
-    """Typed tables out of the samples of one partition, all of which must be here at once.
+    """Make typed tables from all samples of one partition.
 
-    period_s: what ticks are multiples of. counters: names of those to keep; None: all. The same
-    sample twice makes one row. Rows are sorted as the tables are kept: by series and time.
+    period_s: period of the ticks. counters: names of counters to keep; None: all. A repeated sample
+    makes one row. Rows are sorted by series and time.
     """
     period_us = round(period_s * 1_000_000)
     is_gap = pc.equal(samples.column("metric"), sampled.GAP_METRIC)
-    if pc.any(is_gap).as_py():  # seldom: a filter copies all strings
+    if pc.any(is_gap).as_py():  # rare, and a filter copies all strings
         samples = samples.filter(pc.invert(is_gap))
     rows = Rows(samples)
     scrapes = Scrapes(rows, period_us)
@@ -152,7 +151,7 @@ def shape(
 
 
 def _shown_first(target: Ints, snapshot_us: Floats, at_us: Ints) -> Bools:
-    """Return which scrapes are the first of their target to show their snapshot, or have none."""
+    """Return which scrapes are the first of their target with their snapshot, or have none."""
     order = np.lexsort((at_us, snapshot_us, target))
     same = np.diff(target[order]) == 0
     same &= np.diff(snapshot_us[order]) == 0
@@ -163,7 +162,8 @@ def _shown_first(target: Ints, snapshot_us: Floats, at_us: Ints) -> Bools:
 
 
 def _roles(rows: Rows, scrapes: Scrapes, reach_us: int) -> tuple[Floats, pa.Array]:
-    """Return epoch and role by scrape: those of the same node's ha at or before it, else after."""
+    """Return epoch and role by scrape, from the ha of the same node: the last before it, or the
+    next."""
     own = np.flatnonzero(rows.metric.is_in((ROLE,)) & (rows.value == 1))
     label_sets = rows.labels.codes[own].astype(np.float64)
     role = integers(_nearest(rows.node.at[own], rows.ts[own], label_sets, scrapes, reach_us))
@@ -176,12 +176,12 @@ def _roles(rows: Rows, scrapes: Scrapes, reach_us: int) -> tuple[Floats, pa.Arra
 
 
 def _labels(rows: Rows, name: str) -> pa.Array:
-    """One label's value in each set of labels that there is, by the set's code."""
+    """Values of one label, by the code of the label set."""
     return pa.array([label_value(text, name) for text in rows.labels.names], pa.string())
 
 
 def _nearest(node: Ints, ts: Ints, values: Floats, scrapes: Scrapes, reach_us: int) -> Floats:
-    """The value of the same node at or before each scrape, else after it, within the reach."""
+    """Value of the same node nearest to each scrape, within reach_us; earlier ones first."""
     found = np.full(len(scrapes.at_us), np.nan)
     for each in np.unique(node):
         here = np.flatnonzero(node == each)

@@ -1,9 +1,8 @@
-"""Where groups stand on queues: the tables series, positions and pairs out of coded samples. Pure.
+"""The tables series, positions and pairs, made from coded samples. Pure.
 
-The queues of a pair are those of its topic that the same scrape exports. Where a commit is absent,
-the pair's count of unknown queues separates a group that never committed there from one whose
-series exceeded the bound. Step before: ``sampled`` coded the samples. Step after: ``shape`` puts
-the tables together.
+The queues of a pair are those of its topic in the same scrape. For a missing commit, the pair's
+count of unknown queues separates a group that never committed from one whose series exceeded the
+bound. Step before: ``sampled`` coded the samples. Step after: ``shape`` puts the tables together.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from analytics.kernel.sampled import (
 from analytics.statuses import Reason
 
 OTHER: Final = "_other"
-"""Topic or group label of the sum of everything beyond the bound: it belongs to no pair."""
+"""Topic or group label of the sum of all series beyond the bound; it belongs to no pair."""
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIXES: Final = ("%LMQ%", "rmq_sys_", "RMQ_SYS_")
@@ -54,7 +53,7 @@ _REASONS: Final = (
     Reason.NOT_EXPORTED,
     Reason.HEAD_UNKNOWN,
 )
-"""Reasons that the samples of a snapshot give; the first that holds."""
+"""Reasons that the samples of a snapshot give, in order of precedence."""
 _METHODS: Final = pa.array(["none", "exact"])
 _MAX: Final = "tidemark_queue_max_offset_messages"
 _MIN: Final = "tidemark_queue_min_offset_messages"
@@ -95,7 +94,7 @@ _SHOWING_PAIRS: Final = (
     _COMMIT,
     _OLDEST,
 )
-"""Families of a snapshot that show that a pair exists. Counters do not: they outlive it."""
+"""Families of a snapshot that prove that a pair exists. Counters do not: they outlive it."""
 
 QUEUE_METRICS: Final = frozenset({_MAX, _MIN, _COMMIT, _OLDEST, _MEMBER})
 """All families by queue that are read."""
@@ -120,7 +119,7 @@ class Scrapes(Protocol):
 
 
 def kind(topic: str) -> str:
-    """Return what a topic is for, by its name: main, retry, dlq or system."""
+    """Return the purpose of a topic by its name: main, retry, dlq or system."""
     if topic.startswith(RETRY_PREFIX):
         return "retry"
     if topic.startswith(DEAD_PREFIX):
@@ -146,13 +145,13 @@ class Pairs:
         found = Grouped.of(self.key_of[own])
         self.keys = found.keys
         self.rows: Ints = own[found.first_rows()]
-        """A sample of each."""
+        """One sample of each pair."""
         owned = own[rows.is_own[own] & (rows.queue[own] == NO_QUEUE)]
         self.is_own: Bools = np.isin(self.keys, self.key_of[owned])
-        """Pairs of which this partition has the samples that are of no queue."""
+        """Pairs whose samples without a queue are in this partition."""
 
     def table(self, rows: Rows, scrapes: Scrapes) -> pa.Table:
-        """The table ``pairs``, of the snapshots whose samples are in this partition."""
+        """The table ``pairs``, for snapshots whose samples are in this partition."""
         keys, row = self.keys[self.is_own], self.rows[self.is_own]
         scrape = rows.scrape.at[row]
         metrics = (_SUBSCRIBED, *_GAUGES.values(), *_TIMES.values())
@@ -200,7 +199,7 @@ def _group_keys(rows: Rows) -> Ints:
 
 
 def _by_topic(rows: Rows, metric: str, topic_keys: Ints) -> Floats:
-    """A counter of topics, summed over its other labels; for the (scrape, topic) keys given."""
+    """A counter of topics, summed over its other labels, for the given (scrape, topic) keys."""
     of_topic = rows.scrape.at * (len(rows.topic.names) + 1) + rows.topic.codes
     each = wide(rows, of_topic * (len(rows.labels.names) + 1) + rows.labels.codes, (metric,))
     topic = Grouped.of(of_topic[each.rows])
@@ -270,7 +269,7 @@ def positions_and_series(rows: Rows, pairs: Pairs, scrapes: Scrapes) -> tuple[pa
 
 
 def _queues(rows: Rows) -> int:
-    """Return a number above all queue numbers, the factor for composing keys."""
+    """Return a factor for keys that exceeds all queue numbers."""
     return int(rows.queue.max(initial=0)) + 2
 
 
@@ -285,7 +284,7 @@ def _by_queue(rows: Rows) -> sampled.Wide:
 
 
 def _standings(rows: Rows, pairs: Pairs) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return each combination of pair, snapshot and queue: a sample, the queue, both keys."""
+    """For each pair, snapshot and queue: return a sample, the queue, and both keys."""
     queues = _queues(rows)
     topics = len(rows.topic.names) + 1
     exported = _by_queue(rows).keys
@@ -295,7 +294,7 @@ def _standings(rows: Rows, pairs: Pairs) -> tuple[Ints, Ints, Ints, Ints]:
     at, queue_at = expand(low, high)
     queue = exported[queue_at] - topic_keys[at]
     key = pairs.keys[at] * queues + queue
-    # A group's offset on a queue that is not exported itself: it stands there all the same.
+    # A group may have an offset on a queue that is not exported itself.
     own = np.flatnonzero(
         rows.metric.is_in((_COMMIT, _OLDEST)) & pairs.is_named & (rows.queue != NO_QUEUE)
     )
@@ -320,7 +319,7 @@ def _reasons(
     commit: Floats,
     head_us: Floats,
 ) -> pa.Array:
-    """Return why a value of a position is null; null where none is missing.
+    """Return why a value of a position is null; null if none is missing.
 
     row: one sample of each position.
     """
@@ -328,7 +327,7 @@ def _reasons(
     each = Grouped.of(pairs.key_of[row])
     absent = np.bincount(each.at, weights=np.isnan(commit), minlength=len(each.keys))
     unknown_count = find(unknown.keys, unknown.of(_UNKNOWN_QUEUES), each.keys)
-    # A pair without a count of unknown queues is within the bound: absent means never committed.
+    # A pair without a count of unknown queues is within the bound; a missing commit was never made.
     never = (np.isnan(unknown_count) | (absent <= unknown_count))[each.at]
     unread = most > np.maximum(commit, least)
     metric = _OF_GROUPS["broadcasting"]
@@ -352,7 +351,7 @@ def _names(rows: Rows, row: Ints) -> tuple[list[str], list[str], list[str], list
 
 
 def _series_ids(rows: Rows, row: Ints, queue: Ints) -> tuple[Ints, Ints]:
-    """Ids of series, and of the pairs that they belong to; row: one sample of each series."""
+    """Ids of series and of their pairs; row: one sample of each series."""
     names = _names(rows, row)
     series = [
         schema.series_id(cluster, broker, group, topic, number)
@@ -362,7 +361,7 @@ def _series_ids(rows: Rows, row: Ints, queue: Ints) -> tuple[Ints, Ints]:
 
 
 def _pair_ids(rows: Rows, row: Ints) -> Ints:
-    """Ids of the pairs that samples belong to: hashed once for each pair, not for each sample."""
+    """Ids of the pairs of samples, hashed once for each pair."""
     each = Grouped.of(
         (rows.set.at[row] * (len(rows.group.names) + 1) + rows.group.codes[row])
         * (len(rows.topic.names) + 1)

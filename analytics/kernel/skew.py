@@ -1,8 +1,8 @@
 """How unevenly a pair's lag is spread over its queues, and why (docs/analytics-methods.md, "Skew").
 Pure.
 
-Step before: lag and age of every queue. Step after: the cause that the report names. A queue whose
-lag is unknown is in no number here.
+Step before: lag and age of every queue. Step after: the cause in the report. Queues with unknown
+lag are left out.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ KINDS: Final = (
 )
 POISON, UNASSIGNED, STUCK, SLOW_MEMBER, HOT = range(1, 6)
 
-HOT_SHARE: Final = 2.0  # times the share that a queue would have if all were equal
-HOT_SKEW: Final = 2.0  # a hot queue that keeps up is no skew of lag
-STILL_SHARE_MAX: Final = 0.25  # more queues than that stand still: it is the group, not a queue
+HOT_SHARE: Final = 2.0  # times the share of a queue if all were equal
+HOT_SKEW: Final = 2.0  # a hot queue that keeps up is no skew
+STILL_SHARE_MAX: Final = 0.25  # if more queues stand still, the cause is the group
 
 
 def skew(series_rows: pa.Table) -> pa.Table:
@@ -47,10 +47,10 @@ def skew(series_rows: pa.Table) -> pa.Table:
 
     series_rows: tick, pair_id, series_id, queue, lag [messages or null], produce_per_second,
     is_lagging (older than the objective), stands_still (``status.stands_still``), redeliveries_rise
-    (of the pair; null: not known), member (number of the member that holds the queue; 0: none
-    does, null: not known). Rows in any order.
-    Returns rows of SKEW, by tick and pair. `skew` is the largest lag over the mean of the others,
-    infinite where those have none; null with fewer than two known queues or without lag.
+    (of the pair; null: not known), member (number of the queue's owner; 0: none, null: not known).
+    Rows may be in any order. Returns rows of SKEW, by tick and pair. `skew` is the largest lag over
+    the mean of the others, infinite if those have none; null with fewer than two known queues or
+    without lag.
     """
     if series_rows.num_rows == 0:
         return SKEW.empty_table()
@@ -92,9 +92,9 @@ def _gini(
 ) -> Floats:
     """Return the Gini coefficient of each group: 0 if all queues lag alike, 1 − 1/n if one has all.
 
-    sum over the queues by rank i = 1..n of (2i − n − 1) × lag, over n × the sum of lag.
+    It is the sum over the queues by rank i = 1..n of (2i − n − 1) × lag, over n × the sum of lag.
     """
-    # An unknown queue goes to the front of its group and weighs nothing; ranks count the known.
+    # An unknown queue is first in its group with weight 0; ranks count the known ones.
     ranked = np.lexsort((np.where(known, lag, -1.0), groups.of))
     known_before = np.cumsum(known[ranked])
     group_start: Ints = known_before[groups.starts] - known[ranked][groups.starts]
@@ -107,14 +107,14 @@ def _gini(
 
 
 def _first_largest(values: Floats, groups: Groups) -> Ints:
-    """Return the place of the largest value of each group; of equal values the first."""
+    """Return the place of the first largest value of each group."""
     largest = np.maximum.reduceat(values, groups.starts)
     at = np.where(values == largest[groups.of], np.arange(values.size), values.size)
     return np.minimum.reduceat(at, groups.starts)
 
 
 def _share_of_largest(produced: Floats, groups: Groups) -> tuple[Floats, Ints]:
-    """Return the share of the queue that gets most messages, and its row; NaN without any."""
+    """Return the share and row of the queue with the most messages; NaN without any."""
     rate = np.nan_to_num(produced[groups.order], nan=0.0)
     total = np.add.reduceat(rate, groups.starts)
     largest = _first_largest(rate, groups)
@@ -147,7 +147,7 @@ def _kinds(
         rate * np.maximum(count, 1)[groups.of]
         > HOT_SHARE * np.add.reduceat(rate, starts)[groups.of]
     )
-    # A slow member makes its other queues late as well.
+    # A slow member delays its other queues as well.
     only_hot = np.logical_and.reduceat(~late | much, starts)
     hot = spread & (share > HOT_SHARE / np.maximum(count, 1)) & (producer == top)
     hot &= ratio >= HOT_SKEW

@@ -1,6 +1,5 @@
-"""What is known of a blamed stage beyond its delay, in words (docs/analytics-methods.md,
-"Stages"). Pure: from the same rows that the split was made of.
-"""
+"""Facts about a blamed stage beyond its delay, in words (docs/analytics-methods.md, "Stages").
+Pure."""
 
 from __future__ import annotations
 
@@ -34,10 +33,10 @@ def details(
     residual: Floats,
     period_s: float,
 ) -> pa.Array:
-    """One short sentence per row, null where nothing is known beyond the delay.
+    """One short sentence per row; null if only the delay is known.
 
     blamed: indices into stages. skew_kind: of each row's pair, or null. residual [s]: above one
-    period it is a defect in the data, which comes before everything else.
+    period it is a defect in the data, which takes precedence.
     """
 
     def of(stage: Stage) -> Bools:
@@ -53,7 +52,7 @@ def details(
     delivery, processing = of(Stage.DELIVERY), of(Stage.PROCESSING)
     defect = np.abs(residual) > period_s
     words = pa.nulls(blamed.size, pa.string())
-    # First: a member that dies of a message is missing in some samples.
+    # This is first: a member that crashes on a message is missing in some samples.
     poison = (delivery | processing) & _is(skew_kind, POISON)
     for where, text in (
         (defect, _worded("age and stages differ by {} s: the data contradict", residual, 1)),
@@ -79,7 +78,7 @@ def _is(words: pa.Array, word: str) -> Bools:
 
 
 def _worded(text: str, numbers: Floats, digits: int) -> pa.Array:
-    """Format the text with the numbers, with that many digits after the point."""
+    """Put the numbers into the text, with that many decimals."""
     before, _, after = text.partition("{}")
     rounded = pa.array(np.round(numbers, digits), mask=np.isnan(numbers))
     shown = rounded.cast(pa.int64() if digits == 0 else pa.float64()).cast(pa.string())
@@ -87,7 +86,7 @@ def _worded(text: str, numbers: Floats, digits: int) -> pa.Array:
 
 
 def _redelivered(rows: PairsWithLogs) -> Floats:
-    """Deliveries beyond the first since the row before of one pair and process; NaN without."""
+    """Repeated deliveries since the previous row of the pair and process; NaN without one."""
     total = columns.floats(rows.pairs, "redelivered_total")
     since = np.full(total.size, np.nan)
     same = (rows.pair[1:] == rows.pair[:-1]) & (rows.process[1:] == rows.process[:-1])

@@ -1,9 +1,9 @@
-"""In which stage a message spends most time: four exact terms, and which of them is to blame
+"""The stage in which messages spend most time: four exact terms, and the blamed one
 (docs/analytics-methods.md, "Stages"). Pure.
 
-The store times of one snapshot split a group's distance from the newest record into terms, so their
-sum is always the distance; together with the time since anything was stored it is the age. The
-blamed stage is the one of three of the last four ticks of the given rows: there is no state.
+The store times of one snapshot split a group's distance from the newest record into terms, whose
+sum is the distance. Together with the time since the last store it is the age. A stage is blamed if
+it leads at three of the last four ticks in the given rows; there is no state.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from analytics.kernel.stage_detail import details
 from analytics.schema import STAGES, Stage
 
 TICKS, TICKS_NEEDED = 4, 3
-BLAME_MIN_S: Final = 1.0  # shorter delays need no name
+BLAME_MIN_S: Final = 1.0  # shorter delays blame no stage
 OBJECTIVE_SHARE: Final = 0.25
-OBJECTIVE_S: Final = 60.0  # of a group that has none of its own
+OBJECTIVE_S: Final = 60.0  # of a group without its own
 HALF: Final = 0.5
-LEAD: Final = 1.25  # or: a quarter more than the next one,
-LEAD_SHARE_MIN: Final = 1 / 3  # and at least half of what all others are together
+LEAD: Final = 1.25  # without half of the total: a quarter more than the next stage,
+LEAD_SHARE_MIN: Final = 1 / 3  # and at least half of the sum of the others
 APPEND_WAIT_MIN_S: Final = 1.0
 APPEND_TIMES_USUAL: Final = 5.0
 
@@ -36,7 +36,7 @@ BLAMED: Final = (*TERMS, Stage.MIXED, Stage.APPEND, None)
 
 
 class _Split(NamedTuple):
-    """Seconds, by row of pair and tick; terms has one row per stage, in the order of TERMS."""
+    """Seconds by row of pair and tick; terms has one row per stage, in the order of TERMS."""
 
     terms: Floats
     idle: Floats
@@ -51,14 +51,13 @@ def split(
     after: datetime,
     usual_put_wait_s: float | None = None,
 ) -> pa.Table:
-    """Split each pair's delay over the stages of a message's way, and blame one.
+    """Split each pair's delay over the stages of a message, and blame one.
 
-    pairs, logs: rows of PAIRS and LOGS that reach back three ticks before `after`, for the blame.
-    ages: tick, pair_id, lag_sum, age_max_seconds and, if known, skew_kind; rows of PAIR_LAG will
-    do. period_s: between ticks. usual_put_wait_s: median over a week of how long the oldest send
-    request waits; null: not known.
-    Returns rows of STAGES for ticks later than `after`, by tick and pair. The terms are never
-    negative: the difference to ages by another source, or by store times that run backwards, is in
+    pairs, logs: rows of PAIRS and LOGS from three ticks before `after` on, for the blame. ages:
+    tick, pair_id, lag_sum, age_max_seconds and, if known, skew_kind, as in rows of PAIR_LAG.
+    period_s: between ticks. usual_put_wait_s: weekly median of the wait of the oldest send request;
+    null: not known. Returns rows of STAGES for ticks later than `after`, by tick and pair. Terms
+    are never negative: a difference to ages of another source, or a decrease of store times, is in
     residual_seconds.
     """
     if pairs.num_rows == 0:
@@ -95,15 +94,15 @@ def split(
 def _split(rows: PairsWithLogs) -> _Split:
     """The four terms and the idle time, from store times of one snapshot.
 
-    Store times do not decrease along the log, so each of the five is at most the one before. If one
-    is larger, because a clock stepped back, the one before is used instead; the sum is then too
-    small by the difference.
+    Store times do not decrease along the log, so each of the five is at most the previous one. If a
+    clock stepped back and one is larger, the previous one is used; the sum is then too small by the
+    difference.
     """
     newest = columns.instants(rows.logs, "t_max")
     confirmed = np.minimum(columns.instants(rows.logs, "t_confirm"), newest)
     dispatched = np.minimum(columns.instants(rows.logs, "t_dispatched"), confirmed)
     delivered = columns.instants(rows.pairs, "awaiting_delivery_ts")
-    # An older broker does not export this time: the oldest undelivered message of all queues is
+    # An older broker does not export this time; the oldest undelivered message of all queues is
     # used instead.
     undelivered = columns.instants(rows.pairs, "oldest_undelivered_ts")
     delivered = np.minimum(np.where(np.isnan(delivered), undelivered, delivered), dispatched)
@@ -115,7 +114,7 @@ def _split(rows: PairsWithLogs) -> _Split:
 
 
 class _Ages(NamedTuple):
-    """Values of the queues of each row's pair: lag [messages], age [s], the kind of skew."""
+    """Values of each row's pair over its queues: lag [messages], age [s], kind of skew."""
 
     lag: Floats
     age: Floats
@@ -123,7 +122,7 @@ class _Ages(NamedTuple):
 
 
 def _ages_beside(rows: PairsWithLogs, ages: pa.Table) -> _Ages:
-    """Return the values of ages in the order of rows; NaN or null for a row without any."""
+    """Return the values of ages in the order of rows; NaN or null for missing ones."""
     size = rows.tick.size
     kinds = pa.nulls(size, pa.string())
     if ages.num_rows == 0:
@@ -144,10 +143,10 @@ def _ages_beside(rows: PairsWithLogs, ages: pa.Table) -> _Ages:
 
 
 def _residual(parts: _Split, ages: _Ages) -> Floats:
-    """Age by the queues minus age by the stages [s]; NaN where either is unknown.
+    """Age by the queues minus age by the stages [s]; NaN if either is unknown.
 
-    A group without lag has nothing in delivery or processing, and an age of 0: replication and
-    dispatch hold messages that are not visible yet, which is no defect.
+    A group without lag has age 0 and nothing in delivery or processing. Replication and dispatch
+    may still hold messages, which is no defect.
     """
     visible = ages.age - (parts.terms.sum(axis=0) + parts.idle)
     caught_up: Floats = -(parts.terms[2] + parts.terms[3])
@@ -155,9 +154,9 @@ def _residual(parts: _Split, ages: _Ages) -> Floats:
 
 
 def _blame(rows: PairsWithLogs, terms: Floats, bound: Floats, append: Bools, period: int) -> Ints:
-    """Index into BLAMED of each row: what three of the last four ticks agree on.
+    """Index into BLAMED of each row: the stage of three of the last four ticks.
 
-    NOTHING where the delay is short, or not known. period [microseconds] of the ticks.
+    NOTHING if the delay is short or not known. period: of the ticks [microseconds].
     """
     total = terms.sum(axis=0)
     in_order = np.sort(np.nan_to_num(terms), axis=0)
@@ -167,7 +166,7 @@ def _blame(rows: PairsWithLogs, terms: Floats, bound: Floats, append: Bools, per
     )
     clear = leads & (largest >= bound) & ~np.isnan(total)
     candidate = np.where(clear, np.argmax(np.nan_to_num(terms, nan=-1.0), axis=0), NOTHING)
-    # The window: rows of the same pair within the last four ticks; missing ticks do not agree.
+    # The window has rows of the same pair within the last four ticks; missing ticks do not count.
     numbers = np.cumsum(np.append(False, rows.pair[1:] != rows.pair[:-1]))
     window = TICKS * period
     span = int(rows.tick.max() - rows.tick.min()) + window + 1

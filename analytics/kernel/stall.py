@@ -1,16 +1,15 @@
-"""How long a pair may stand still: learned from the gaps between its own commits. Pure.
+"""Stall time of a pair, learned from the gaps between its commits. Pure.
 
-Some consumers commit every second, others every two minutes; a fault of each must be found in a
-time that fits it. Gaps between two moves of a commit, while there was work, are counted in bins by
-length; the weight of old gaps fades. The stall time is a multiple of their 95th percentile, within
-bounds.
+Some consumers commit every second, others every two minutes, so each needs its own stall time. Gaps
+between two commits with unread messages are counted in bins by length; old gaps lose weight. The
+stall time is a multiple of their 95th percentile, within bounds.
 
 - A gap with a hole in its ticks is not counted: it does not show how often a group commits, and the
   stall time would become a multiple of the hole.
-- A gap during which there was no member is not counted: it shows how long members were away.
+- A gap without a member is not counted: it shows how long members were absent.
 - Gaps of several queues that end at one sample share a weight of 1, because one commit ended them.
-  Counted one by one, a single hang of a group with many queues would outweigh all other gaps and
-  excuse the next hang; with rare messages each gap would show when a message came.
+  Counted singly, one hang of a group with many queues would outweigh all other gaps and excuse the
+  next hang.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 from analytics.kernel.rules import Rules
 
 QUANTILE: Final = 0.95
-HALF_A_GAP: Final = 0.5  # one gap, faded for a half-life
+HALF_A_GAP: Final = 0.5  # weight of one gap after a half-life
 
 
 class Learned(NamedTuple):
@@ -34,12 +33,12 @@ class Learned(NamedTuple):
     gap: Floats
     """The 95th percentile of the gaps between commits; 0 until one was seen."""
     learned: Floats
-    """1 where the stall time was learned, or is a setting of the pair."""
+    """1 if the stall time was learned, or is a setting of the pair."""
 
 
 def bin_ends(rules: Rules) -> Floats:
-    """Longest gap of each bin [s]: 1, 2, … 12 periods, then each an eighth more than the last,
-    until stall_factor × it is the maximum."""
+    """Upper ends of the bins [s]: 1, 2, … 12 periods, then each 1/8 longer, until stall_factor ×
+    the end is the maximum stall time."""
     enough = rules.stall_most_s / rules.stall_factor
     periods = [1]
     while periods[-1] * rules.period_s < enough:
@@ -69,7 +68,7 @@ class StallTimes:
         passed = np.nan_to_num((now - self._pairs["gaps_tick"]) / SECOND)
         fade = np.where(counted > 0, 0.5 ** (passed / self._rules.stall_half_life_s), 1.0)
         self._bins *= fade[:, None]
-        # Gaps are whole periods; the tolerance is for periods that a double cannot hold exactly.
+        # Gaps are whole periods; the tolerance is for periods that are not exact as a double.
         number = np.minimum(np.searchsorted(self._ends, gap - 1e-6), self._ends.size - 1)
         np.add.at(self._bins, (pair, number), 1.0 / counted[pair])
         self._pairs["gaps"][:] = self._pairs["gaps"] * fade + (counted > 0)
@@ -79,7 +78,7 @@ class StallTimes:
     def times(self, given: Floats) -> Learned:
         """Stall times of each pair now.
 
-        given: the stall time that the pair has as a setting [s]; NaN: none, then it is learned.
+        given: the stall time from the settings of the pair [s]; NaN: none, then it is learned.
         """
         if self._changed:
             self._learned = self._of_bins()
@@ -90,14 +89,14 @@ class StallTimes:
 
     def _of_bins(self) -> Learned:
         rules, gaps = self._rules, self._pairs["gaps"]
-        # Weights fade: what was learned is dropped only below half of the required weight.
+        # Weights fade, so a learned time is dropped only below half of the required weight.
         enough = gaps >= rules.stall_gaps_needed * 0.5
 
         def bounded(gap: Floats) -> Floats:
             return np.clip(rules.stall_factor * gap, rules.stall_least_s, rules.stall_most_s)
 
         gap = np.where(gaps >= HALF_A_GAP, self._percentile(QUANTILE), 0.0)
-        # A group that commits every five minutes has only one gap for the first five minutes.
+        # A group that commits every five minutes has only one gap in that time.
         few = np.maximum(rules.stall_unlearned_s, bounded(gap))
         return Learned(np.where(enough, bounded(gap), few), gap, enough.astype(np.float64))
 

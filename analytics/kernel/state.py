@@ -1,7 +1,7 @@
 """State between evaluations: a row of numbers per series and per pair. Pure.
 
-Because of it results do not depend on how time is cut into calls, and a repeated batch gives the
-same bytes. NaN is unknown or never. Times are microseconds since 1970.
+With it, results do not depend on how time is cut into calls, and a repeated batch gives the same
+bytes. NaN is unknown or never. Times are microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SERIES_FIELDS: Final = (
     "lag",
     "segment",  # the tick that it began at
     "cut_at",  # the tick of the last cut, if there was one
-    "still",  # since when the commit stands still with work to do, as seen
-    "still_first",  # and the earliest it may have begun: a hole in the ticks leaves that open
+    "still",  # since when the commit is seen to stand still with unread messages
+    "still_first",  # the earliest time when it may have begun, holes included
     "waiting",  # when the head was first seen unread
     "unread_tick",  # the tick of that sample; kept when the epoch changes
     "status",
@@ -92,11 +92,11 @@ PAIR_FIELDS: Final = (
     "clock_all",  # bound of the difference between its clock and those of earlier nodes [s]
     "clock_others",  # the same without the node that reported before [s]
 )
-"""Followed by the minutes of `drain` and the bins of `stall`."""
+"""The minutes of `drain` and the bins of `stall` follow these fields."""
 
 
 ZERO_FIELDS: Final = ("pending", "pending_delta", "held", "gaps", "lost_sum")
-"""Begin at 0 and not as unknown."""
+"""Fields whose first value is 0; the others begin as unknown."""
 STATUS_FIELDS: Final = (
     "status",
     "since",
@@ -137,7 +137,7 @@ class Carried(NamedTuple):
 
 
 def nothing(series: int, pairs: int, minutes: int, bins: int) -> Carried:
-    """The state before anything was seen."""
+    """Initial state."""
     carried = Carried(
         {name: np.full(series, np.nan) for name in SERIES_FIELDS},
         {name: np.full(pairs, np.nan) for name in PAIR_FIELDS},
@@ -174,8 +174,8 @@ def ids_of(state: pa.Table | None) -> Ids:
 
 
 def fits(state: pa.Table, rules: Rules) -> bool:
-    """Whether evaluation by these rules can go on from the state: an older version left fewer
-    numbers, other windows leave more."""
+    """Whether the rules can continue from the state. Older versions and other windows have other
+    numbers of fields."""
     pair = len(PAIR_FIELDS) + 3 * rules.drain_minutes + bin_ends(rules).size
     for column, width in (("series", len(SERIES_FIELDS)), ("pair", pair)):
         lengths = pc.list_value_length(state.column(column).drop_null())
@@ -185,7 +185,7 @@ def fits(state: pa.Table, rules: Rules) -> bool:
 
 
 def read(state: pa.Table, into: Carried, series_id: Ints, pair_id: Ints) -> None:
-    """Fill `into` from a state table; series and pairs that it does not have stay as they are.
+    """Fill `into` from a state table; missing series and pairs keep their values.
 
     Raises ValueError if the state was left by other rules than those of `into`.
     """
@@ -207,7 +207,7 @@ def read(state: pa.Table, into: Carried, series_id: Ints, pair_id: Ints) -> None
 
 
 def _values(rows: pa.Table, column: str, key: str, among: Ints, width: int) -> tuple[Ints, Floats]:
-    """Return where each row belongs, and its numbers; rows of what is not there are left out."""
+    """Return the place of each row, and its numbers; rows of unknown ids are left out."""
     flat = rows.column(column).combine_chunks().flatten()
     if len(flat) != width * rows.num_rows:
         raise ValueError(

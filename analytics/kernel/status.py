@@ -1,8 +1,8 @@
 """The numbered rules: the candidate status of each sample of a series. Pure.
 
-`RULES` is the table; the first rule that holds gives the *candidate*. It becomes the status when it
-has held for its time (`debounce`, the next step). Where missing samples leave open whether a rule
-holds, the candidate is UNKNOWN: a status is never better or worse than the truth.
+The first rule in `RULES` that holds gives the *candidate*. It becomes the status when it has held
+for its time (`debounce`, the next step). If missing samples leave open whether a rule holds, the
+candidate is UNKNOWN: a status is never better or worse than the truth.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Codes = npt.NDArray[np.int8]
 STATUSES: Final = tuple(Status)
 CODE: Final = {status: np.int8(number) for number, status in enumerate(STATUSES)}
 STAYS: Final = np.int8(len(STATUSES))
-"""A candidate: the status stays as it was."""
+"""Candidate: the status does not change."""
 AFTER_CUT: Final = np.int8(len(STATUSES) + 2)
-"""A candidate: too little is known since a cut. The status stays; OK becomes CATCHING_UP."""
+"""Candidate: too little is known since a cut. The status stays; OK becomes CATCHING_UP."""
 UNCLEAR: Final = np.int8(len(STATUSES) + 1)
-"""A candidate: UNKNOWN because of missing samples."""
+"""Candidate: UNKNOWN because of missing samples."""
 
 
 class RuleInputs(NamedTuple):
@@ -35,7 +35,7 @@ class RuleInputs(NamedTuple):
     lag: Floats
     lost: Floats
     lost_ago: Floats
-    """Time since the last loss [s]; NaN: there was none."""
+    """Time since the last loss [s]; NaN: none."""
     ahead: Floats
     age: Floats
     age_low: Floats
@@ -49,32 +49,32 @@ class RuleInputs(NamedTuple):
     paused: Bools
     alone: Floats
     excused: Bools
-    """There is no member, and that explains the age."""
+    """There is no member, and this absence explains the age."""
     keeps_pace: Bools
-    """It may have kept pace since such an absence."""
+    """The group may have kept pace since such an absence."""
     recovers: Bools
     """The age has fallen at every sample for a minute."""
     may_recover: Bools
     """The age is lower than a minute ago."""
     rises: Bools
-    """The age is higher than at the sample before, and the next commit is due soon."""
+    """The age exceeds that of the previous sample, and the next commit is due soon."""
     relapsed: Bools
-    """The age has risen above its value before its last fall: a fall is no recovery yet."""
+    """The age exceeds its value before its last fall, so a fall is no recovery yet."""
     still: Floats
     still_most: Floats
     stall_after: Floats
     not_due: Floats
-    """How much of `still` is usual between two commits of the pair; 0 once it is more."""
+    """Part of `still` that is usual between two commits of the pair; 0 if a commit is overdue."""
     not_due_most: Floats
-    """How much of the age may be usual while the commit interval of the pair is not known."""
+    """Part of the age that may be usual while the commit interval of the pair is not known."""
     progress: Floats
     progress_least: Floats
     progress_most: Floats
     young: Bools
     was_cut: Bools
-    """The segment began with a cut and not with the first sample."""
+    """The segment began with a cut, not with the first sample."""
     kept: Floats
-    """How far back the log goes [s]; NaN: not known, or retention has taken nothing yet."""
+    """Age of the oldest record in the log [s]; NaN: not known, or retention deleted nothing yet."""
 
 
 def _nowhere(inputs: RuleInputs, rules: Rules) -> Bools:
@@ -91,7 +91,7 @@ def _ahead(inputs: RuleInputs, rules: Rules) -> Bools:
 
 
 def _lost(inputs: RuleInputs, rules: Rules) -> Bools:
-    # A live group continues after the lost messages, so a sample rarely shows its commit below.
+    # A live group continues after the lost messages, so a sample rarely has a commit below them.
     held: Bools = (inputs.lost > 0) | (inputs.lost_ago < rules.lost_for_s)
     return held
 
@@ -111,8 +111,8 @@ def _paused(inputs: RuleInputs, rules: Rules) -> Bools:
 def _ok(inputs: RuleInputs, rules: Rules) -> Bools:
     known = (inputs.method == EXACT) | ((inputs.method == INTERPOLATED) & ~inputs.across_hole)
     age = np.where(known, inputs.age, inputs.age_high)
-    # A group that commits every two minutes is judged by its age after its last commit, until the
-    # next one is overdue. A healthy group would otherwise be late for one minute in two.
+    # The age of a group that commits every two minutes counts from its last commit, until the next
+    # one is overdue. A healthy group would otherwise be late for one minute in two.
     held: Bools = (inputs.lag == 0) | (age - inputs.not_due <= inputs.objective)
     return held
 
@@ -150,8 +150,7 @@ def _may_be_stalled(inputs: RuleInputs, rules: Rules) -> Bools:
 
 
 def _racing(inputs: RuleInputs, rules: Rules) -> Bools:
-    # A group that catches up with its topic moves away from retention as fast, so the duration of
-    # its backlog does not matter here.
+    # A group that catches up moves away from retention, however long its backlog lasts.
     held: Bools = inputs.age > rules.racing_share * inputs.kept
     return held
 
@@ -171,8 +170,8 @@ def _recovering(inputs: RuleInputs, rules: Rules) -> Bools:
 
 
 def _falling_behind(inputs: RuleInputs, rules: Rules) -> Bools:
-    # Where missing samples leave the slope open, the present ones decide: the age rises from each
-    # to the next for the time of the rule.
+    # If missing samples leave the slope open, the present samples decide: the age must rise at each
+    # of them for the time of the rule.
     open_ = (inputs.progress_least < inputs.progress_most) & inputs.rises
     held: Bools = (inputs.progress_most < rules.keeps_pace_above) | open_
     return held
@@ -206,7 +205,7 @@ class Rule(NamedTuple):
     """None: the status stays as it was."""
     holds: Condition
     may_hold: Condition
-    """Whether it could hold with the missing samples; if so without `holds`, it is unclear."""
+    """Whether it may hold with the missing samples; if only this holds, the rule is unclear."""
 
 
 RULES: Final = (
@@ -222,7 +221,9 @@ RULES: Final = (
     Rule("9–11", Status.RACING, _racing, _nowhere),
     Rule("cut", None, _young, _new),  # less than half a window since a cut
     Rule("9", Status.CATCHING_UP, _catching_up, _may_catch_up),
-    Rule("less", None, _recovering, _nowhere),  # younger than a minute ago, or members are back
+    Rule(
+        "less", None, _recovering, _nowhere
+    ),  # age below a minute ago, or members are back
     Rule("10", Status.FALLING_BEHIND, _falling_behind, _may_fall_behind),
     Rule("11", Status.LAGGING, _otherwise, _nowhere),
 )
@@ -247,10 +248,11 @@ def candidates(inputs: RuleInputs, rules: Rules) -> Codes:
 
 
 def held_ticks(candidate: Codes, inputs: RuleInputs, rules: Rules) -> Floats:
-    """Number of ticks at which each candidate's rule is known to have held, in holes as well.
+    """Number of ticks at which each candidate's rule is known to have held, holes included.
 
-    It is known of STOPPED: there was no member on both sides of a hole and no commit in it, so the
-    age rose all the time. It is 1 for others: a queue may stand still during an excused restart.
+    For STOPPED it is known: without a member on both sides of a hole and without a commit in it,
+    the age rose all the time. For others it is 1: a queue may stand still during an excused
+    restart.
     """
     late = np.ceil((inputs.age - inputs.objective) / rules.period_s - MICROSECOND)
     alone = np.floor((inputs.alone - rules.grace_s) / rules.period_s + MICROSECOND) + 1

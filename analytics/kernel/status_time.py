@@ -13,7 +13,7 @@ from analytics.statuses import BY_SEVERITY, Status
 
 
 def status_seconds(table: pa.Table, order: Ints, groups: Groups, period_s: float) -> Floats:
-    """Sum up seconds by group and status, one period per row. Raises ValueError if one is bad."""
+    """Sum seconds by group and status, one period per row. Raises ValueError for a bad status."""
     names = table.column("status").combine_chunks().dictionary_encode()
     known: dict[str, int] = {status: at for at, status in enumerate(BY_SEVERITY)}
     try:
@@ -27,7 +27,7 @@ def status_seconds(table: pa.Table, order: Ints, groups: Groups, period_s: float
 
 
 def stored_seconds(rollup: pa.Table) -> Floats:
-    """Seconds by row and status, of rows of ROLLUP."""
+    """Seconds by row and status, from rows of ROLLUP."""
     texts = rollup.column("seconds_in_status").combine_chunks().dictionary_encode()
     meaning = np.zeros((len(texts.dictionary) + 1, len(BY_SEVERITY)))
     for row, text in zip(meaning, texts.dictionary.to_pylist(), strict=False):
@@ -38,7 +38,7 @@ def stored_seconds(rollup: pa.Table) -> Floats:
 
 
 def status_columns(seconds: Floats) -> dict[str, pa.Array]:
-    """The columns worst_status and seconds_in_status, of seconds by row and status."""
+    """The columns worst_status and seconds_in_status, from seconds by row and status."""
     alike, which = np.unique(seconds, axis=0, return_inverse=True)
     texts, worst = [], []
     for row in alike:

@@ -1,7 +1,7 @@
 """Input and output of an evaluation.
 
-Step before: the tables as they were collected. Step after: the computed tables, and the state that
-the next evaluation begins with.
+Step before: the collected tables. Step after: the computed tables, and the state for the next
+evaluation.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from analytics.schema import REPLICAS, TIME
 
 
 class Window(NamedTuple):
-    """Collected rows of some pairs: all their rows with after − history_s < tick ≤ until.
+    """Collected rows of some pairs with after − history_s < tick ≤ until.
 
-    Rows may be in any order (sorted by series_id and ts is fastest) and may hold earlier or later
-    ticks, which are ignored. Events are those with a tick in the same range.
+    Rows may be in any order (by series_id and ts is fastest); rows of other ticks are ignored.
     """
 
     positions: pa.Table
@@ -30,10 +29,10 @@ class Window(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """Rows of the computed tables, of ticks in (after, until] alone, and the state at `until`.
+    """Rows of the computed tables for ticks in (after, until], and the state at `until`.
 
-    Each table has exactly the schema of its name; rows are sorted by series_id (pair_id in
-    pair_lag and stages) and tick.
+    Each table has exactly the schema of its name; rows are sorted by series_id (pair_id in pair_lag
+    and stages) and tick.
     """
 
     rates: pa.Table
@@ -55,5 +54,5 @@ STATUS_STATE: Final = pa.schema(
         pa.field("until", TIME, nullable=False),  # the tick that the state is of
     ]
 )
-"""State that one evaluation leaves for the next; opaque to its storage. One row per series, and
-one per pair. The numbers are in the order of analytics.kernel.state."""
+"""State that one evaluation leaves for the next; storage does not interpret it. One row per series,
+and one per pair, with numbers in the order of analytics.kernel.state."""
