@@ -1,6 +1,6 @@
 """``tidemark-analytics``: all jobs; ``spark-submit analytics/submit.py`` does the same.
 
-A job's module is loaded when the job is asked for: `export` and `report` never load Spark.
+Only the module of the requested job is loaded: `export` and `report` never load Spark.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ JOBS: Final = (
 
 
 class Jobs(click.Group):
-    """The group that finds a job's command in the module of its name."""
+    """Command group; the command of a job is in the module of its name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All jobs, by name."""

@@ -1,9 +1,8 @@
-"""What jobs did: one small file per job below ``ROOT/_runs``, replaced at each clean end of a run.
+"""Notes on runs of jobs: one small file per job in ``ROOT/_runs``, replaced after each good run.
 
-Counts only grow, so that a periodic reader (``export``) misses no run. A run that
-fails leaves the file as it was: the last success stays what it is. One writer per job.
-Step before: a job, or a micro-batch of it. Step after: ``analytics.export``, which makes metrics of
-it.
+Counts only grow, so that a periodic reader (``export``) misses no run. A failed run leaves the file
+unchanged. Each job has one writer. Step before: a job, or a micro-batch of it. Step after:
+``analytics.export``, which exports them as metrics.
 """
 
 from __future__ import annotations
@@ -28,28 +27,28 @@ SECONDS_BUCKETS: Final = RUN_BUCKETS
 
 
 class BadRuns(ValueError):
-    """A file of runs that cannot be read as one."""
+    """The file with the runs of a job is damaged."""
 
 
 @dataclass(slots=True)
 class Runs:
-    """All that is known of one job's runs."""
+    """Summary of one job's runs."""
 
     job: str
     finished_at: float = math.nan
     """End of the last good run [wall clock s]."""
     runs: int = 0
     seconds: float = 0.0
-    """Duration of all runs together [s]."""
+    """Total duration of all runs [s]."""
     buckets: list[int] = field(default_factory=lambda: [0] * (len(SECONDS_BUCKETS) + 1))
-    """How many runs took how long; the last: longer than every bound."""
+    """Number of runs by duration; the last entry exceeds every bound."""
     rows: dict[str, int] = field(default_factory=dict)
     """Rows written, by table."""
     watermarks: dict[str, float] = field(default_factory=dict)
     """Newest sample time read [wall clock s], by source."""
 
     def noted(self, finished_at: float, seconds: float, run: Run) -> Runs:
-        """With one more run."""
+        """Return the summary with one more run."""
         buckets = list(self.buckets)
         buckets[bisect_left(SECONDS_BUCKETS, seconds)] += 1
         rows = dict(self.rows)
@@ -65,7 +64,7 @@ class Runs:
 
 @dataclass(slots=True)
 class Run:
-    """One run under way."""
+    """One run in progress."""
 
     written: dict[str, int] = field(default_factory=dict)
     marks: dict[str, float] = field(default_factory=dict)
@@ -75,7 +74,7 @@ class Run:
         self.written[table] = self.written.get(table, 0) + count
 
     def watermark(self, source: str, newest: datetime) -> None:
-        """The newest sample read of a source; an older one than before changes nothing."""
+        """Note the newest sample time of a source; an older one changes nothing."""
         moment = newest.astimezone(UTC).timestamp()
         self.marks[source] = max(moment, self.marks.get(source, moment))
 
@@ -88,7 +87,7 @@ def run(
     clock: Callable[[], float] = time.time,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Iterator[Run]:
-    """Note a run of a job, if it ends without an exception."""
+    """Note a run of a job if it ends without an exception."""
     began, under_way = monotonic(), Run()
     yield under_way
     before = read(root, job) or Runs(job)
@@ -96,7 +95,7 @@ def run(
 
 
 def read(root: Path, job: str) -> Runs | None:
-    """Return what is known of a job; None if it never ended well. Raises BadRuns."""
+    """Return the summary of a job; None if no run ended well. Raises BadRuns."""
     try:
         text = _path(root, job).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -114,7 +113,7 @@ def read(root: Path, job: str) -> Runs | None:
 
 
 def read_all(root: Path) -> Mapping[str, Runs]:
-    """Return what is known of the runs of each job. Raises BadRuns."""
+    """Return the summaries of all jobs. Raises BadRuns."""
     found: dict[str, Runs] = {}
     for path in sorted((root / DIRECTORY).glob("*.json")):
         runs = read(root, path.stem)

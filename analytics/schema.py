@@ -1,8 +1,8 @@
-"""The tables: names, columns, units. One place; sources, kernel, jobs and report agree here.
+"""The tables: names, columns, units. Sources, kernel, jobs and report share this definition.
 
 Times are UTC microseconds. Columns of durations end in ``_seconds``, of rates in ``_per_second``,
-of places in the log in ``_physical_offset``; other offsets are queue offsets, in messages. Unknown
-is null. No dictionary columns: Spark takes none from Python sources.
+of positions in the log in ``_physical_offset``; other offsets are queue offsets. Unknown is null.
+There are no dictionary columns, because Spark accepts none from Python sources.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _table(*fields: tuple[str, pa.DataType], required: tuple[str, ...]) -> pa.Sc
 
 
 class HeadMethod(StrEnum):
-    """How the store time of the oldest unread message is known."""
+    """Source of the store time of the oldest unread message."""
 
     EXACT = "exact"
     INTERPOLATED = "interpolated"
@@ -43,7 +43,7 @@ class Stage(StrEnum):
 
 
 class Gap(StrEnum):
-    """Why a source has no rows of a time."""
+    """Reason why a source has no rows of a time."""
 
     UNREACHABLE = "unreachable"
     TIMEOUT = "timeout"
@@ -56,7 +56,7 @@ class Gap(StrEnum):
     EXPIRED = "expired"
     HIDDEN = "hidden"
     UNSCRAPED = "unscraped"
-    """There are no samples of that time because the scraper was down; the targets may be well."""
+    """There are no samples because the scraper was down; the targets may be healthy."""
 
 
 # -- collected ------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ SAMPLES: Final = _table(
     ("broker", pa.string()),  # the broker set, like g0
     ("replica", pa.string()),  # the node
     ("service", pa.string()),  # broker, reput, ha
-    ("group", pa.string()),  # null where the family has no such label
+    ("group", pa.string()),  # null if the family has no such label
     ("topic", pa.string()),
     ("queue", pa.int32()),
     ("labels", pa.string()),  # all others: `a="b",c="d"`, sorted, escaped as in exposition text
@@ -158,7 +158,7 @@ PAIRS: Final = _table(
     ("members", pa.int64()),
     ("objective_seconds", pa.float64()),
     ("stall_after_seconds", pa.float64()),
-    ("paused", pa.bool_()),  # an operator switched off that the group consumes
+    ("paused", pa.bool_()),  # an operator stopped the group from consuming
     ("broadcasting", pa.bool_()),
     ("inflight", pa.int64()),
     ("oldest_undelivered_ts", TIME),  # t_dispatched if nothing is ready
@@ -293,7 +293,7 @@ RATES: Final = _table(
     ("tick", TIME),
     ("series_id", pa.int64()),
     ("pair_id", pa.int64()),
-    ("segment", TIME),  # when the stretch of offsets began that nothing cuts
+    ("segment", TIME),  # begin of the segment, a stretch of offsets without a cut
     ("dt_seconds", pa.float64()),
     ("produced", pa.int64()),
     ("consumed", pa.int64()),
@@ -480,7 +480,7 @@ TABLES: Final[Mapping[str, pa.Schema]] = {
 
 
 def pair_id(cluster: str, broker: str, group: str, topic: str) -> int:
-    """Id of a pair: a group and a topic on one broker set. All its series share it, and so a
+    """Id of a pair: a group and a topic on one broker set. All its series are in the same
     bucket."""
     return _hashed(cluster, broker, group, topic)
 
@@ -496,9 +496,10 @@ def _hashed(*names: str) -> int:
 
 
 def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with exactly these columns: in this order, cast, those it lacks null.
+    """Return the table with exactly these columns, in this order, cast; missing ones are null.
 
-    Raises ValueError if a required column is missing or holds nulls, ArrowInvalid if a cast loses.
+    Raises ValueError if a required column is missing or has nulls, ArrowInvalid if a cast loses
+    data.
     """
     columns = []
     for field in schema:

@@ -1,8 +1,8 @@
-"""The Spark session of every job: one place for what each of them depends on.
+"""The Spark session of every job.
 
-Works in local mode (one process, the default), below ``spark-submit`` and with executors as pods:
-what the launcher has set wins over what is set here. Imports Spark; the tables and the kernel do
-not.
+It works in local mode (one process, the default), with ``spark-submit``, and with executors as
+pods. Settings of the launcher take precedence. This module imports Spark; the tables and the kernel
+do not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOURCE_MODULES: Final = (
 )
 """Modules of this package, each with a tuple SOURCES of data source classes."""
 PUSHDOWN: Final = ("spark.sql.python.filterPushdown.enabled", "true")
-"""Without it a source that understands filters fails the query."""
+"""Without this setting, a source that accepts filters fails the query."""
 
 
 def session(
@@ -39,15 +39,15 @@ def session(
     driver_memory: str | None = None,
     extra: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark, or take the session that runs, with all sources of Tidemark registered.
+    """Start Spark or take the running session, and register all sources of Tidemark.
 
-    name: of the job, shown by cluster managers. master: as for spark-submit; null: the launcher's,
-    or all cores of this machine. buckets: of the tables, which is how many tasks a shuffle makes.
-    driver_memory: of the JVM, like "1g"; only where Spark is not running yet. extra: further
-    settings, which win over all of these. Raises SparkStart.
+    name: of the job, for cluster managers. master: as for spark-submit; null: the launcher's, or
+    all cores of this machine. buckets: of the tables; a shuffle makes as many tasks. driver_memory:
+    of the JVM, like "1g"; no effect if Spark runs already. extra: further settings, which take
+    precedence. Raises SparkStart.
     """
-    # Read by Spark when it forks workers; a setting of the builder has no effect in local mode,
-    # and workers would be whatever `python3` is on the path.
+    # Spark reads this when it forks workers. A setting of the builder has no effect in local mode,
+    # and the workers would be the first `python3` of the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -65,10 +65,8 @@ def session(
 
 
 def register_all(spark: SparkSession) -> None:
-    """Make the sources known by their names, in a session that the caller started.
-
-    Sets what sources need of a session that runs already; its other settings stay.
-    """
+    """Register the sources in a session that the caller started. Changes only the settings that the
+    sources need."""
     spark.conf.set(*PUSHDOWN)
     for source in sources():
         spark.dataSource.register(source)
@@ -87,7 +85,7 @@ def _settings(
     yield PUSHDOWN
     yield "spark.ui.showConsoleProgress", "false"
     yield "spark.sql.shuffle.partitions", str(buckets)
-    # Named files are not listed by a job of their own, however many they are.
+    # Otherwise Spark would start a job to list many named files.
     yield "spark.sql.sources.parallelPartitionDiscovery.threshold", "100000"
     yield "spark.sql.execution.arrow.maxRecordsPerBatch", "65536"
     if submitted:

@@ -1,8 +1,8 @@
-"""Statuses of queues and pairs: what each means, how bad it is, how it is shown. Pure data.
+"""Statuses of queues and pairs: meaning, severity, presentation. Pure data.
 
-`TABLE` stands in order of severity, the mildest first. Each order, level, colour and group of
-statuses in kernel, report, exporter and dashboards is derived from it, and the table in
-docs/analytics.md is tested against it. The module imports no Arrow: dashboards are made without.
+`TABLE` is sorted by severity, the mildest first. Every order, level, colour and group of statuses
+in kernel, report, exporter and dashboards is derived from it. The table in docs/analytics.md is
+tested against it. The module imports no Arrow, because dashboards are made without it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class Status(StrEnum):
-    """Status of a queue or pair. Stored state has the place in this order: add at the end only."""
+    """Status of a queue or pair. Stored state has the index in this order: add at the end only."""
 
     UNKNOWN = "UNKNOWN"
     AHEAD = "AHEAD"
@@ -29,13 +29,13 @@ class Status(StrEnum):
 
 
 class Level(StrEnum):
-    """How soon a status needs a person: the most urgent first, as lists are sorted."""
+    """How urgently a status needs attention; the most urgent first, as lists are sorted."""
 
     PAGE = "page"
     TICKET = "ticket"
     INFO = "info"
     UNKNOWN = "unknown"
-    """It is not known whether it needs one: it neither raises nor ends an alarm."""
+    """It is not known whether attention is needed; it neither raises nor ends an alarm."""
     NONE = "none"
 
 
@@ -44,28 +44,28 @@ URGENT: Final = (Level.PAGE, Level.TICKET)
 
 
 class Row(NamedTuple):
-    """What is known of one status."""
+    """Properties of one status."""
 
     level: Level
     after_s: float
-    """How long its rule must hold before it is the status; of OK: before an alarm is over."""
+    """How long its rule must hold before it is the status; for OK, before an alarm ends."""
     words: str
     """Its name in the report."""
     light: str
-    """Colour on a light ground; empty: hatched."""
+    """Colour on a light background; empty: hatched."""
     dark: str
-    """The same on a dark ground."""
+    """Colour on a dark background."""
     means: str
     """One sentence, for the documentation."""
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known how the queue or pair stands."""
+        """Whether the state of the queue or pair is known."""
         return self.level is not Level.UNKNOWN
 
 
 class Reason(StrEnum):
-    """Why a value is not known, and a status may be UNKNOWN; as column ``reason`` has it."""
+    """Reason of an unknown value or an UNKNOWN status; values of the column ``reason``."""
 
     NEVER_COMMITTED = "never_committed"
     BROADCASTING = "broadcasting"
@@ -75,7 +75,7 @@ class Reason(StrEnum):
     MISSED_TICKS = "missed_ticks"
     SETTLING = "settling"
     NO_SNAPSHOT = "no_snapshot"
-    """A colon and the ``Gap`` that explains it may follow."""
+    """The reason may be followed by a colon and the ``Gap`` that explains it."""
     NOTHING_NEW = "nothing_new"
 
 
@@ -125,12 +125,12 @@ BY_SEVERITY: Final = tuple(TABLE)
 
 
 def row_of(status: str) -> Row:
-    """The row of a status as tables and files have it; of a strange one that of UNKNOWN."""
+    """The row of a status from tables and files; that of UNKNOWN for an undefined one."""
     return TABLE[_known(status)]
 
 
 def severity(status: str) -> int:
-    """The place in `BY_SEVERITY`; of a strange status that of UNKNOWN."""
+    """The index in `BY_SEVERITY`; that of UNKNOWN for an undefined status."""
     return BY_SEVERITY.index(_known(status))
 
 

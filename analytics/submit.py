@@ -1,6 +1,7 @@
-"""What spark-submit starts: `spark-submit analytics/submit.py JOB …`, the same jobs and options.
+"""Entry point for spark-submit: `spark-submit analytics/submit.py JOB …`, the same jobs and
+options.
 
-The package must be installed where executors run: data sources travel by name, not by value.
+The package must be installed on the executors, because data sources are sent by name.
 """
 
 from __future__ import annotations

@@ -83,9 +83,7 @@ class Notices:
         self, changes: Iterable[Change], names: Mapping[int, Names], now: datetime
     ) -> list[Notice]:
         """Return the notices for new changes, oldest first, and for those that waited.
-
-        names: of all pairs; a pair without names is not sent. now: the newest tick.
-        """
+        names: of all pairs; a pair without names is not sent. now: the newest tick."""
         news = sorted(
             (each for each in changes if self._until is None or each.tick > self._until),
             key=lambda each: (each.tick, each.pair_id),

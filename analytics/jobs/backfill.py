@@ -96,11 +96,8 @@ def runs_of(hours: list[datetime]) -> Iterator[list[datetime]]:
 
 
 def run(spark: SparkSession, options: BackfillOptions) -> Filled:
-    """Fill the hours.
-
-    Raises HourOpen if one of them is not over; HourUnread if the source lacks data of an hour that
-    the tables have.
-    """
+    """Fill the hours. Raises HourOpen if one of them is not over; HourUnread if the source lacks
+    data of an hour that the tables have."""
     root = TableRoot.create(options.tables, buckets=options.buckets)
     since, before = whole_hours(options.since, options.before)
     manifest = root.manifest("positions")
@@ -196,10 +193,8 @@ def _differences(
     replaces: Mapping[str, list[DataFile]],
     written: Written,
 ) -> list[Difference]:
-    """Compare the rows that will be replaced with the new ones, by table and hour.
-
-    Only hours that had rows are compared.
-    """
+    """Compare the rows that will be replaced with the new ones, by table and hour. Only hours that
+    had rows are compared."""
     had = {(file.table, file.hour_us) for files in replaces.values() for file in files}
     old = [file for files in replaces.values() for file in files]
     new = [

@@ -158,10 +158,8 @@ def judge(ticks: DataFrame, batch: Batch, evaluation: Evaluation) -> None:
 def over_range(
     spark: SparkSession, evaluation: Evaluation, since: datetime, before: datetime
 ) -> None:
-    """Evaluate whole hours again, a day at a time, and replace their results.
-
-    Raises HourOpen if a stream of evaluation has not passed the range: both would write it.
-    """
+    """Evaluate whole hours again, a day at a time, and replace their results. Raises HourOpen if a
+    stream of evaluation has not passed the range: both would write it."""
     root, period = evaluation.root, timedelta(microseconds=evaluation.rules.period_us)
     mark = root.watermark("lag")
     if mark is not None and mark < before - period and is_written(root.path, "evaluate"):

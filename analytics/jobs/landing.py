@@ -74,11 +74,8 @@ class Landing:
 
 
 def unknown_in_hour(root: TableRoot, series: pa.Table) -> pa.Table:
-    """Return the series that have no row yet in the hour of their last_seen.
-
-    One row per series and hour is enough to resolve names; one per tick would be as large as the
-    table of positions.
-    """
+    """Return the series that have no row yet in the hour of their last_seen. One row per series and
+    hour is enough to resolve names; one per tick would be as large as the table of positions."""
     if not series.num_rows:
         return series
     last = series.column("last_seen").cast(pa.int64())

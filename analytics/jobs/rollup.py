@@ -142,10 +142,8 @@ class Rolling:
 
 
 def run(spark: SparkSession, options: RollupOptions) -> Plan | None:
-    """Roll up what is new, or the range of the options; None if there is nothing to do.
-
-    The same range of the same tables gives the same rows and replaces the previous ones.
-    """
+    """Roll up what is new, or the range of the options; None if there is nothing to do. The same
+    range of the same tables gives the same rows and replaces the previous ones."""
     root = TableRoot(options.tables)
     period = options.period_s or period_of(root)
     wanted = _range(root, options, period)

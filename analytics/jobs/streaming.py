@@ -87,9 +87,7 @@ def run_stream(
     stop: threading.Event | None = None,
 ) -> None:
     """Run a stream to its end, or until it is stopped. Raises StreamFailed.
-
-    handle: writes and commits one batch. stop: set by the caller, besides signals and the file.
-    """
+    handle: writes and commits one batch. stop: set by the caller, besides signals and the file."""
     pace.checkpoint.mkdir(parents=True, exist_ok=True)
     marker = pace.checkpoint / STOP_FILE
     marker.unlink(missing_ok=True)

@@ -74,9 +74,7 @@ class Tree(NamedTuple):
 
 def tree_of(leaves: Sequence[tuple[str, ...]], keys: Sequence[str]) -> Tree:
     """Return the tree of the leaves and all their ancestors.
-
-    leaves: names of several parts. keys: the label of each part, such as topic.
-    """
+    leaves: names of several parts. keys: the label of each part, such as topic."""
     every = sorted({leaf[:depth] for leaf in leaves for depth in range(1, len(keys) + 1)})
     every.sort(key=len)
     at = {path: row for row, path in enumerate(every)}
@@ -97,10 +95,8 @@ def grown(tree: Tree, measured: Floats, together: Gather) -> Floats:
 
 def find_unusual(root: TableRoot, since: datetime, before: datetime, writer: Writer) -> None:
     """Write the anomalies whose third step lies in since <= time < before, at most 1,000 an hour.
-
     since: a whole hour. Each hour is compared only with the hours before it, so the result does not
-    depend on the number of runs.
-    """
+    depend on the number of runs."""
     begin = since - WARM
     measured = [*_of_pairs_and_topics(root, begin, since, before), *_of_nodes(root, begin, before)]
     usual: dict[tuple[str, datetime], Usual | None] = {}
@@ -135,9 +131,7 @@ def _judge(
     one: Measured, usual: Usual | None, steps: slice, begin: datetime
 ) -> tuple[pa.Table, Floats]:
     """Return the anomalies of one signal in one hour, and the message rate of each subject.
-
-    steps: those of the hour, after those for the moving mean; begin: the time of the first.
-    """
+    steps: those of the hour, after those for the moving mean; begin: the time of the first."""
     signal, start = one.signal, columns.micros_of(begin)
     values = one.values[:, steps]
     scored = scores(values, start=start, step_s=MINUTE, unit=signal.unit, usual=usual)

@@ -63,10 +63,8 @@ def age_of(
     rules: Rules,
 ) -> Age:
     """Date the head of every series at every tick.
-
     segment: the tick at which the segment began; NaN: not known, then no earlier sample is used.
-    waiting: when the head was first seen unread. Both in microseconds.
-    """
+    waiting: when the head was first seen unread. Both in microseconds."""
     shape = grid.ts.shape
     nothing_unread = lag.lag == 0
     measured = (lag.lag > 0) & ~np.isnan(grid.head)

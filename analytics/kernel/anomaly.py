@@ -49,10 +49,8 @@ class Scores(NamedTuple):
 
 def usual_week(history: Floats, *, start: int, step_s: int, unit: float = 1.0) -> Usual:
     """Median and MAD of each hour of the week, from at least three weeks of history.
-
     start: of the first column [microseconds since 1970]; step_s: seconds per column, a divisor of
-    an hour. Hours with fewer than three known weeks are NaN.
-    """
+    an hour. Hours with fewer than three known weeks are NaN."""
     hours = SECOND * 3600
     lead = (start // hours) % WEEK_HOURS * (3600 // step_s) + start % hours // (step_s * SECOND)
     per_week = WEEK_HOURS * (3600 // step_s)
@@ -98,10 +96,8 @@ def _floor(level: Floats) -> Floats:
 
 
 def _moving(log: Floats, step_s: int) -> tuple[Floats, Floats]:
-    """Mean and deviation (as sigma) of the values before each step; NaN at first.
-
-    A value counts with at most three scales, so that one spike does not become the expected value.
-    """
+    """Mean and deviation (as sigma) of the values before each step; NaN at first. A value counts
+    with at most three scales, so that one spike does not become the expected value."""
     decay = 0.5 ** (step_s / HALF_LIFE_S)
     rows = log.shape[0]
     weight, seen = np.zeros(rows), np.zeros(rows)
@@ -125,10 +121,8 @@ def _moving(log: Floats, step_s: int) -> tuple[Floats, Floats]:
 
 
 def _jitter(log: Floats, step_s: int) -> Floats:
-    """Deviation between neighbours before each step, as sigma; NaN at first.
-
-    Unlike the deviation from a mean, it stays small for values that follow the time of day.
-    """
+    """Deviation between neighbours before each step, as sigma; NaN at first. Unlike the deviation
+    from a mean, it stays small for values that follow the time of day."""
     apart = np.full(log.shape, np.nan)
     apart[:, 1:] = np.abs(np.diff(log, axis=1)) / math.sqrt(2)
     return _moving(apart, step_s)[0] * SIGMA_PER_DEVIATION
@@ -184,11 +178,8 @@ def anomalies(
     step_s: int,
     unit: float = 1.0,
 ) -> pa.Table:
-    """Rows of ANOMALIES.
-
-    value and expected are in the signal's unit. The scale is of log1p: 0.05 is 5 %. ts is the begin
-    of the third step that was far off.
-    """
+    """Rows of ANOMALIES. value and expected are in the signal's unit. The scale is of log1p: 0.05
+    is 5 %. ts is the begin of the third step that was far off."""
     here = (what.subject, what.step)
     names = pa.array(subjects, pa.string())
     return pa.table(
@@ -209,9 +200,7 @@ def anomalies(
 
 def ranked(rows: pa.Table, rates: Floats, limit: int = ROWS_MAX) -> pa.Table:
     """Sort rows: unexplained ones first, then by score × messages per second; keep the first ones.
-
-    rates: messages per second of each row's subject; NaN counts as 0.
-    """
+    rates: messages per second of each row's subject; NaN counts as 0."""
     weight = np.abs(columns.floats(rows, "score")) * (1 + np.nan_to_num(rates, nan=0.0))
     suppressed = columns.truths(rows, "suppressed")
     names = columns.codes(rows.column("subject"))[0]

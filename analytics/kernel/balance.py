@@ -21,10 +21,8 @@ MOVES_NO_COMMIT: Final = "truncate"  # its `from` and `to` are max offsets, not 
 
 class Books(NamedTuple):
     """Changes between rows of LAG; one entry per row with a sample, by series and time.
-
     row: index in the table. The other fields compare it with the previous row of its series
-    [messages, seconds]; NaN if there is none, or if a value is not known.
-    """
+    [messages, seconds]; NaN if there is none, or if a value is not known."""
 
     row: Ints
     produced: Floats
@@ -96,10 +94,8 @@ def _put(size: int, at: Ints, values: Floats) -> Floats:
 
 
 def _skipped(series: Ints, ts: Ints, events: pa.Table) -> Floats:
-    """Return how many messages each event skipped, at the first row after the event.
-
-    An event without a distance makes the row unknown.
-    """
+    """Return how many messages each event skipped, at the first row after the event. An event
+    without a distance makes the row unknown."""
     total = np.zeros(series.size)
     events = events.filter(pc.not_equal(events.column("kind"), MOVES_NO_COMMIT))
     if events.num_rows == 0 or series.size == 0:

@@ -82,9 +82,7 @@ def causes(
 
 def with_clocks(sentence: pa.Array, broker: pa.Array, ahead: Floats, bound_s: float) -> pa.Array:
     """Add the difference to the sentences of brokers whose clock is off by the bound or more.
-
-    ahead: difference to the scraper's clock [s]; NaN: not known.
-    """
+    ahead: difference to the scraper's clock [s]; NaN: not known."""
     off = np.abs(ahead) >= bound_s
     if not off.any():
         return sentence

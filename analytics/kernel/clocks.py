@@ -54,9 +54,7 @@ def clocks_of(
     rules: Rules,
 ) -> Clocks:
     """Process the rows of pairs from tick number `begin` on; updates `carried`.
-
-    replicas: clock differences measured between nodes, from `history_s` before the first tick.
-    """
+    replicas: clock differences measured between nodes, from `history_s` before the first tick."""
     rows, tick = rows_within(pairs, ticks, rules.period_us)
     pair = indexed(columns.ints(rows, "pair_id"), known.pair_id)
     there = (pair >= 0) & (tick >= begin)
@@ -126,9 +124,7 @@ class _Skews:
 
     def between(self, pairs: Ints, one: Floats, other: Floats, tick: int) -> Floats:
         """Return the bound of the difference of two nodes' clocks in the last `history_s` [s].
-
-        pairs: indices of pairs. one, other: numbers of nodes, for all pairs.
-        """
+        pairs: indices of pairs. one, other: numbers of nodes, for all pairs."""
         keys = np.stack([self._of_pair[pairs].astype(np.float64), one[pairs], other[pairs]], axis=1)
         each, place_ = np.unique(keys, axis=0, return_inverse=True)
         found = np.array([self._between(int(key[0]), key[1], key[2], tick) for key in each])
@@ -164,10 +160,8 @@ class _Skews:
 
 def widened(age: Age, lag: Floats, sampled: Floats, clocks: Clocks, pair: Ints, begin: int) -> Age:
     """Return the ages with bounds that allow for differences between clocks.
-
     lag, sampled [microseconds]: matrices [tick, series] of all ticks, like those of age. pair: of
-    each series.
-    """
+    each series."""
     if np.isnan(clocks.led_since).all():
         return age
     since, bound = clocks.led_since[:, pair], clocks.bound[:, pair]
@@ -190,10 +184,8 @@ def widened(age: Age, lag: Floats, sampled: Floats, clocks: Clocks, pair: Ints, 
 
 
 def _numbers(names: pa.ChunkedArray) -> Floats:
-    """A number for each name that is the same in every evaluation; a state holds only numbers.
-
-    It has 48 bits of a hash, which a double holds exactly.
-    """
+    """A number for each name that is the same in every evaluation; a state holds only numbers. It
+    has 48 bits of a hash, which a double holds exactly."""
     encoded = names.cast(pa.string()).combine_chunks().dictionary_encode()
     if not len(encoded):
         return np.empty(0)

@@ -26,10 +26,8 @@ SECOND: Final = 1_000_000  # microseconds
 
 class Groups(NamedTuple):
     """Rows sorted by key.
-
     order: the sorted rows; starts: begin of each group in that order; of: group of each row in that
-    order.
-    """
+    order."""
 
     order: Ints
     starts: Ints
@@ -50,11 +48,8 @@ def micros(table: pa.Table, name: str) -> Ints:
 
 
 def instants(table: pa.Table, name: str) -> Floats:
-    """Times of a column as microseconds since 1970; null as NaN.
-
-    The values are whole numbers below 2**53, so differences are exact if the division by SECOND
-    comes last.
-    """
+    """Times of a column as microseconds since 1970; null as NaN. The values are whole numbers below
+    2**53, so differences are exact if the division by SECOND comes last."""
     column = table.column(name).cast(TIME).cast(pa.int64()).cast(pa.float64())
     return np.asarray(column.to_numpy(), dtype=np.float64)
 

@@ -80,10 +80,8 @@ def reach_of(step_s: float) -> int:
 
 
 def moved(series: Floats, other: Floats, *, reach: int, least: int = POINTS_LEAST) -> Moved | None:
-    """Return the lag from −reach to reach steps with the strongest correlation; see `by_lag`.
-
-    Of equal lags the shortest is taken, then the earlier. None if no lag has an answer.
-    """
+    """Return the lag from −reach to reach steps with the strongest correlation; see `by_lag`. Of
+    equal lags the shortest is taken, then the earlier. None if no lag has an answer."""
     found = by_lag(series, other, reach=reach, least=least)
     known = np.flatnonzero(~np.isnan(found.rho))
     if not known.size:

@@ -73,10 +73,8 @@ def debounce(
     rules: Rules,
 ) -> Debounced:
     """Turn the candidates from tick number `begin` on into statuses; updates `carried`.
-
     known: number of ticks, holes included, at which the rule of each candidate is known to have
-    held.
-    """
+    held."""
     shape = candidate.shape
     out = Debounced(
         np.empty(shape, np.int8),

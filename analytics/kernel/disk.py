@@ -142,10 +142,8 @@ def _walk(now: Floats, free: Floats) -> _Line:
 
 
 def _crossings(line: _Line) -> tuple[float, float]:
-    """Return when both edges of the band reach zero: the roots of one quadratic equation.
-
-    (now + pace × u)² = z² × var(u); at the lower edge, now + pace × u is positive.
-    """
+    """Return when both edges of the band reach zero: the roots of one quadratic equation. (now +
+    pace × u)² = z² × var(u); at the lower edge, now + pace × u is positive."""
     z2 = Z90 * Z90
     a = line.per_second**2 - z2 * line.square
     b = 2 * line.now * line.per_second - z2 * (line.linear + 2 * line.square * line.middle)
@@ -190,11 +188,8 @@ def _weekly_shape(at: Floats, free: Floats, recent: Bools) -> Floats:
 
 
 def _shape(at: Floats, free: Floats, week: Ints, earlier: Ints) -> Floats:
-    """Return the median over these weeks of the residuals from the trend between weeks.
-
-    The trend compares equal hours of two weeks, because the shape itself rises and falls within a
-    week.
-    """
+    """Return the median over these weeks of the residuals from the trend between weeks. The trend
+    compares equal hours of two weeks, because the shape itself rises and falls within a week."""
     sheets = np.full((earlier.size, WEEK_S // HOUR_S), np.nan)
     began = np.zeros_like(sheets)
     for row, start, number in zip(sheets, began, earlier, strict=True):
@@ -229,9 +224,7 @@ def _residual(at: Floats, free: Floats) -> Floats:
 
 def _with_shape(crossing: float, pace: float, now: float, shape: Floats) -> float:
     """Return when the sum of line and weekly shape first reaches zero [s from now].
-
-    now: the instant of the last observation [s since 1970], for the hour of the week.
-    """
+    now: the instant of the last observation [s since 1970], for the hour of the week."""
     if not shape.any() or not math.isfinite(crossing):
         return crossing
     near = np.arange(max(crossing - WEEK_S, 0.0), crossing + WEEK_S, HOUR_S / 4)

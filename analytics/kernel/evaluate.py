@@ -165,10 +165,8 @@ def _judge(
     gaps: tuple[str | None, ...],
     rules: Rules,
 ) -> tuple[pa.Table, ...]:
-    """Evaluate some pairs; updates `carried` to the last tick.
-
-    Returns rates, lag, pair_lag, status_changes and offset_events.
-    """
+    """Evaluate some pairs; updates `carried` to the last tick. Returns rates, lag, pair_lag,
+    status_changes and offset_events."""
     logs = logs_of(window.logs, ticks, known, rules.period_us)
     worked = _worked(grid.commit[begin:], carried.series["commit"], known)
     facts = facts_of(window.pairs, ticks, begin, known, carried.pairs, worked, rules)

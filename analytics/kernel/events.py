@@ -43,10 +43,8 @@ class SeriesEvents(NamedTuple):
 def series_events(
     events: pa.Table, grid: Positions, ticks: Ticks, begin: int, known: Known, period: int
 ) -> SeriesEvents:
-    """Return the events of ticks from number `begin` on.
-
-    Events of other series are left out; those of earlier ticks are in the state.
-    """
+    """Return the events of ticks from number `begin` on. Events of other series are left out; those
+    of earlier ticks are in the state."""
     nothing = np.zeros(0, np.int64)
     if not events.num_rows or not ticks.at.size:
         return SeriesEvents(nothing, nothing, nothing, np.zeros(0))

@@ -36,9 +36,7 @@ _NUMBER: Final = {rule.status: rule.number for rule in RULES}
 
 def evidence(status: Codes, numbers: Mapping[str, Floats]) -> pa.Array:
     """A JSON object for each row, null where its status needs none.
-
-    numbers: one value per row under each name of USES; NaN is written as null.
-    """
+    numbers: one value per row under each name of USES; NaN is written as null."""
     chosen = [status == CODE[each] for each in USES]
     rows = [np.flatnonzero(mask) for mask in chosen]
     texts: list[pa.Array] = [

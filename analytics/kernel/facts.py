@@ -80,9 +80,7 @@ def facts_of(
     rules: Rules,
 ) -> Facts:
     """Process the rows of pairs from tick number `begin` on; updates `carried`.
-
-    worked: matrix [tick, pair]: a commit of the pair has moved forward.
-    """
+    worked: matrix [tick, pair]: a commit of the pair has moved forward."""
     rows, tick = rows_within(pairs, ticks, rules.period_us)
     pair = indexed(columns.ints(rows, "pair_id"), known.pair_id)
     there = (pair >= 0) & (tick >= begin)
@@ -159,10 +157,8 @@ def facts_of(
 
 def _counted(value: Floats, last: Floats, here: Bools, known: Bools) -> Floats:
     """Increase of a counter of the pair since its last row; a restart of the broker resets it.
-
     here: the pair has a row. known: it had one before. A broker exports a counter after its first
-    event, so a counter that was missing in the previous row was 0.
-    """
+    event, so a counter that was missing in the previous row was 0."""
     step = np.where(value < last, value, value - last)
     np.copyto(step, value, where=here & known & np.isnan(last))
     np.copyto(last, value, where=here)
@@ -178,10 +174,8 @@ def _count_alone(
     period: int,
 ) -> None:
     """Update the time since when a pair has no member.
-
     now, before: this tick and that of the pair's previous row [microseconds]. A commit between two
-    samples shows that a member came and went; a hole alone shows nothing.
-    """
+    samples shows that a member came and went; a hole alone shows nothing."""
     no_member = here & (carried["members"] == 0)
     hole = now - before > period
     begins = no_member & (np.isnan(carried["alone"]) | worked)

@@ -67,10 +67,8 @@ def forecast(history: Floats, hours: int) -> Forecast:
 
 
 def _model(history: Floats, hours: int) -> tuple[_Bands, Bools, Bools]:
-    """Return the bands of each row by the best model that its history allows.
-
-    Also returned: which rows have weeks of history, and which have a forecast at all.
-    """
+    """Return the bands of each row by the best model that its history allows. Also returned: which
+    rows have weeks of history, and which have a forecast at all."""
     weeks = _weeks(history)
     complete = (~np.isnan(weeks)).mean(axis=-1) >= WEEK_KNOWN_MIN
     weekly: Bools = complete.sum(axis=-1) >= 2
@@ -140,10 +138,8 @@ def _weekly_step(weeks: Floats) -> Floats:
 
 
 def _weekly_factor(weeks: Floats) -> tuple[Floats, Floats]:
-    """Level of each week over that of the newest, on a straight line; and its growth per week.
-
-    The ratio of the levels of two weeks is the median of the ratios of their hours.
-    """
+    """Level of each week over that of the newest, on a straight line; and its growth per week. The
+    ratio of the levels of two weeks is the median of the ratios of their hours."""
     newest = weeks[:, -1:, :]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where((weeks > 0) & (newest > 0), weeks / newest, np.nan)
@@ -172,10 +168,8 @@ def _seasonal_naive(history: Floats, hours: int) -> _Bands:
 
 
 def _repeat(history: Floats, hours: int, cycle: int) -> _Bands:
-    """Repeat the last cycle; unknown hours of it have the median of the known ones.
-
-    Bands are the past errors of repeating; unknown if the history has only one cycle.
-    """
+    """Repeat the last cycle; unknown hours of it have the median of the known ones. Bands are the
+    past errors of repeating; unknown if the history has only one cycle."""
     rows, size = history.shape
     last = np.full((rows, cycle), np.nan)
     newest = history[:, max(0, size - cycle) :]

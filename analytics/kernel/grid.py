@@ -117,10 +117,8 @@ def place(
     tick: Ints, column: Ints, shape: tuple[int, int], rank: tuple[Floats | Ints, ...]
 ) -> Ints:
     """Return the row for each place of a matrix of that shape; −1 where there is none.
-
     rank: if two rows have one place, the higher one by the last of these wins, then by the one
-    before. Around a change of master two nodes may both report a pair.
-    """
+    before. Around a change of master two nodes may both report a pair."""
     where = np.full(shape, -1, dtype=np.int64)
     where[tick, column] = np.arange(tick.size)
     if np.count_nonzero(where >= 0) < tick.size:
@@ -138,10 +136,8 @@ def taken(values: Floats, where: Ints) -> Floats:
 
 
 def indexed(ids: Ints, among: Ints) -> Ints:
-    """Return the index of each id in an ascending list; −1 if it is not there.
-
-    Tables are sorted, so equal ids are adjacent and only the first of them is searched.
-    """
+    """Return the index of each id in an ascending list; −1 if it is not there. Tables are sorted,
+    so equal ids are adjacent and only the first of them is searched."""
     if not ids.size or not among.size:
         return np.full(ids.size, -1, dtype=np.int64)
     begins = np.append(True, ids[1:] != ids[:-1])
@@ -200,10 +196,8 @@ def known_of(
     series_id: Ints, pair_of: Ints, window: Window, names: dict[int, tuple[str, ...]]
 ) -> Known:
     """Order series by pair, and name their pairs.
-
     series_id, pair_of: each series once, and its pair. names: names of pairs in the state; the
-    tables of the window take precedence.
-    """
+    tables of the window take precedence."""
     order = np.lexsort((series_id, pair_of))
     series_id, pair_of = series_id[order], pair_of[order]
     pair_id, starts, pair = np.unique(pair_of, return_index=True, return_inverse=True)

@@ -25,10 +25,8 @@ class Quantile(NamedTuple):
 
 def quantile(bounds: Floats, grown: Floats, share: float) -> Quantile:
     """Return the quantile of each row of a cumulative histogram.
-
     bounds: upper bounds of the buckets, ascending, the last infinite. grown: [row × bucket], the
-    increase of each bucket's counter, which includes those of the buckets before it.
-    """
+    increase of each bucket's counter, which includes those of the buckets before it."""
     total = grown[:, -1]
     known = ~np.isnan(grown).any(axis=1) & (total > 0)
     # Buckets are scraped one after the other, so a bucket may be a count ahead of the next.

@@ -18,10 +18,8 @@ from analytics.kernel.columns import Ints
 
 class PairsWithLogs(NamedTuple):
     """Rows of pairs and of logs side by side, one per pair and tick, by pair, then tick.
-
-    process: equal for rows that one run of one node reported. logs: nulls where the node has no
-    row about its log at that tick.
-    """
+    process: equal for rows that one run of one node reported. logs: nulls where the node has no row
+    about its log at that tick."""
 
     pairs: pa.Table
     logs: pa.Table

@@ -117,10 +117,8 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
 
 
 def _produced(judged: Judged, at: Places) -> Floats:
-    """Messages per second that were produced in a window of progress.
-
-    The rate of a single period is random if messages are rare.
-    """
+    """Messages per second that were produced in a window of progress. The rate of a single period
+    is random if messages are rare."""
     grid, rate = judged.grid, judged.motion.produce_rate[at]
     row = at.row + judged.begin
     back = np.maximum(row - judged.rules.ticks(judged.rules.progress_window_s), 0)

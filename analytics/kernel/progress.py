@@ -60,9 +60,7 @@ def batches_of(commit: Floats, lag: Floats, still: Floats, gap: Floats, rules: R
 
 def not_due(still: Floats, gap: Floats, learned: Floats, rules: Rules) -> Floats:
     """Return the part of `still` that is usual between two commits [s]; 0 if one is overdue.
-
-    learned: 1 if the number of gaps is sufficient to know their length.
-    """
+    learned: 1 if the number of gaps is sufficient to know their length."""
     factor = np.where(learned > 0, rules.overdue_factor, rules.overdue_unlearned_factor)
     usual = (gap > rules.period_s) & (still <= factor * gap)
     return np.where(usual, still, 0.0)
@@ -99,10 +97,8 @@ def progress_of(
     rules: Rules,
 ) -> Progress:
     """Return the slope of the age in the window before every tick from number `begin` on.
-
     segment: matrix of all ticks, begin of each segment [microseconds]. gap: usual time between two
-    commits [s], from `begin` on.
-    """
+    commits [s], from `begin` on."""
     size = rules.ticks(rules.progress_window_s)
     since = segment[begin:]
     now = ticks.at[begin:, None]
@@ -171,9 +167,7 @@ def recovery_of(
 
 def _for_long(fell: Bools, apart: int, rules: Rules) -> Bools:
     """Return where the age fell for recovery_s and in at least three steps.
-
-    apart: number of ticks between two compared samples.
-    """
+    apart: number of ticks between two compared samples."""
     steps = max(rules.ticks(rules.recovery_s) // apart, 3)
     each = fell.copy()
     for back in range(apart, steps * apart, apart):

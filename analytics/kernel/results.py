@@ -156,10 +156,8 @@ def reasons(judged: Judged, at: Places) -> pa.Array:
 
 
 def changes(judged: Judged) -> pa.Table:
-    """Rows of STATUS_CHANGES, by tick, pair and series; a pair's own row comes first.
-
-    A commit that moved without a request gives its own row of level ticket.
-    """
+    """Rows of STATUS_CHANGES, by tick, pair and series; a pair's own row comes first. A commit that
+    moved without a request gives its own row of level ticket."""
     debounced = judged.debounced
     at = places(_changed(debounced.status, debounced.before), judged.row)
     events = places(judged.motion.alarming, judged.row)
@@ -179,10 +177,8 @@ def changes(judged: Judged) -> pa.Table:
 
 
 def _changed(status: Codes, before: Codes) -> Bools:
-    """Return the places at which a status changes.
-
-    The first row of a series is no change if it is OK or not evaluated yet.
-    """
+    """Return the places at which a status changes. The first row of a series is no change if it is
+    OK or not evaluated yet."""
     quiet = (before == NEVER) & ((status == CODE[Status.OK]) | (status == CODE[Status.UNKNOWN]))
     news: Bools = (status != before) & (status != NEVER) & ~quiet
     return news

@@ -39,9 +39,7 @@ def spread(values: Floats, centre: Floats) -> Floats:
 
 def slope(at: Floats, values: Floats) -> Floats:
     """Theil–Sen slope: the median of the slopes between any two points, per unit of `at`.
-
-    at: the position of each column. NaN for a row with fewer than two known points.
-    """
+    at: the position of each column. NaN for a row with fewer than two known points."""
     left, right = np.triu_indices(at.size, 1)
     apart = at[right] - at[left]
     left, right, apart = left[apart != 0], right[apart != 0], apart[apart != 0]

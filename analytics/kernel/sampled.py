@@ -149,9 +149,7 @@ class Wide(NamedTuple):
 
 def wide(rows: Rows, keys: Ints, metrics: Sequence[str], where: Bools | None = None) -> Wide:
     """Turn samples of some metrics into columns.
-
-    keys: of every row of the samples. where: rows to use; None: all.
-    """
+    keys: of every row of the samples. where: rows to use; None: all."""
     chosen = rows.metric.is_in(metrics)
     if where is not None:
         chosen &= where
@@ -207,10 +205,8 @@ def instants(us: Floats | Ints) -> pa.Array:
 
 
 def labelled(labels: Coded, label: str) -> Bools:
-    """Return which rows have a label, like ``a="b"``, among others of their target.
-
-    A Kubernetes operator adds container, endpoint, namespace and pod to every target.
-    """
+    """Return which rows have a label, like ``a="b"``, among others of their target. A Kubernetes
+    operator adds container, endpoint, namespace and pod to every target."""
     name, _, value = label.partition("=")
     wanted = value.strip('"')
     return labels.is_in(

@@ -270,10 +270,8 @@ class _SeriesTracker:
 
     def _shared(self, counted: Floats, known: Floats, room: Floats) -> Floats:
         """Distribute lost messages that the pair counts and no queue shows over its queues.
-
         counted: the pair's count, repeated for each of its queues. The counter has no queue, so
-        each queue gets the same share of its possible loss, in whole messages.
-        """
+        each queue gets the same share of its possible loss, in whole messages."""
         pair, size = self._pair, int(self._pair[-1]) + 1
         left = np.nan_to_num(counted) - np.bincount(pair, weights=known, minlength=size)[pair]
         whole = np.bincount(pair, weights=room, minlength=size)[pair]

@@ -128,10 +128,8 @@ def shape(
     samples: pa.Table, period_s: float, *, counters: Collection[str] | None = None
 ) -> dict[str, pa.Table]:
     """Make typed tables from all samples of one partition.
-
     period_s: period of the ticks. counters: names of counters to keep; None: all. A repeated sample
-    makes one row. Rows are sorted by series and time.
-    """
+    makes one row. Rows are sorted by series and time."""
     period_us = round(period_s * 1_000_000)
     is_gap = pc.equal(samples.column("metric"), sampled.GAP_METRIC)
     if pc.any(is_gap).as_py():  # rare, and a filter copies all strings

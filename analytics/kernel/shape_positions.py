@@ -320,9 +320,7 @@ def _reasons(
     head_us: Floats,
 ) -> pa.Array:
     """Return why a value of a position is null; null if none is missing.
-
-    row: one sample of each position.
-    """
+    row: one sample of each position."""
     unknown = wide(rows, pairs.key_of, (_UNKNOWN_QUEUES,), pairs.is_named)
     each = Grouped.of(pairs.key_of[row])
     absent = np.bincount(each.at, weights=np.isnan(commit), minlength=len(each.keys))

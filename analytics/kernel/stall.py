@@ -77,9 +77,7 @@ class StallTimes:
 
     def times(self, given: Floats) -> Learned:
         """Stall times of each pair now.
-
-        given: the stall time from the settings of the pair [s]; NaN: none, then it is learned.
-        """
+        given: the stall time from the settings of the pair [s]; NaN: none, then it is learned."""
         if self._changed:
             self._learned = self._of_bins()
             self._changed = False

@@ -185,10 +185,8 @@ def fits(state: pa.Table, rules: Rules) -> bool:
 
 
 def read(state: pa.Table, into: Carried, series_id: Ints, pair_id: Ints) -> None:
-    """Fill `into` from a state table; missing series and pairs keep their values.
-
-    Raises ValueError if the state was left by other rules than those of `into`.
-    """
+    """Fill `into` from a state table; missing series and pairs keep their values. Raises ValueError
+    if the state was left by other rules than those of `into`."""
     series = state.filter(state.column("series_id").is_valid())
     pairs = state.filter(state.column("series_id").is_null())
     if series.num_rows:

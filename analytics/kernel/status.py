@@ -221,9 +221,7 @@ RULES: Final = (
     Rule("9–11", Status.RACING, _racing, _nowhere),
     Rule("cut", None, _young, _new),  # less than half a window since a cut
     Rule("9", Status.CATCHING_UP, _catching_up, _may_catch_up),
-    Rule(
-        "less", None, _recovering, _nowhere
-    ),  # age below a minute ago, or members are back
+    Rule("less", None, _recovering, _nowhere),  # age below a minute ago, or members are back
     Rule("10", Status.FALLING_BEHIND, _falling_behind, _may_fall_behind),
     Rule("11", Status.LAGGING, _otherwise, _nowhere),
 )

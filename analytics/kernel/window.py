@@ -14,10 +14,8 @@ from analytics.schema import REPLICAS, TIME
 
 
 class Window(NamedTuple):
-    """Collected rows of some pairs with after − history_s < tick ≤ until.
-
-    Rows may be in any order (by series_id and ts is fastest); rows of other ticks are ignored.
-    """
+    """Collected rows of some pairs with after − history_s < tick ≤ until. Rows may be in any order
+    (by series_id and ts is fastest); rows of other ticks are ignored."""
 
     positions: pa.Table
     series: pa.Table

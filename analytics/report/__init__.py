@@ -1,1 +1,1 @@
-"""One HTML file that people read, and the same facts as JSON."""
+"""One HTML file for people, and the same facts as JSON."""

@@ -1,4 +1,4 @@
-"""Marks of the axes: where they stand and their texts. Pure."""
+"""Marks of the axes: positions and texts. Pure."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Mark(NamedTuple):
     """Position along the axis, from 0 to 1."""
     text: str
     is_major: bool = True
-    """Minor marks are left out where there is little room."""
+    """Minor marks are omitted if there is little space."""
 
 
 def step(top: float, unit: Unit, marks: int = MARKS) -> float:
-    """Distance of two marks: a round number of the unit."""
+    """Distance between two marks: a round number of the unit."""
     least = top / marks
     if unit.kind == "seconds":
         if least > _SECONDS[-1]:
@@ -59,7 +59,7 @@ def step(top: float, unit: Unit, marks: int = MARKS) -> float:
 
 
 def nice(least: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, not below least."""
+    """Return 1, 2 or 5 times a power of ten, at least `least`."""
     if least <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(least))
@@ -92,7 +92,7 @@ def text_of(value: float, unit: Unit) -> str:
 
 
 def times(start: datetime, end: datetime, most: int = 8) -> list[Mark]:
-    """Marks of a time axis in UTC: times of day, or dates if it is longer than two days."""
+    """Marks of a time axis in UTC: times of day, or dates for more than two days."""
     span_s = (end - start).total_seconds()
     days = (DAY_S, 2 * DAY_S, 7 * DAY_S, 14 * DAY_S, 28 * DAY_S)
     steps = days if span_s > 2 * DAY_S else (*_SECONDS, *days)

@@ -1,7 +1,7 @@
-"""Time in bins, and rows added up by bin, in pieces: a day of ten thousand pairs fits. Pure.
+"""Time bins, and rows summed by bin, piece by piece: a day of ten thousand pairs fits into memory.
+Pure.
 
-Each piece is added up by itself, then the sums: what stays in memory is one row for each bin and
-pair that is drawn, however many ticks there were.
+Each piece is summed, then the sums. Memory holds one row for each bin and pair that is drawn.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ Ints = npt.NDArray[np.int64]
 
 def bins_of(start: datetime, end: datetime, period_s: float | None) -> Bins:
     """Cut a time into at most BINS_MAX bins, each of some whole periods.
-
-    period_s: between ticks; None: not known. Raises ValueError for a time that is empty.
-    """
+    period_s: between ticks; None: not known. Raises ValueError for an empty time."""
     span_s = (end - start).total_seconds()
     if span_s <= 0:
         raise ValueError(f"the report's time is empty: from {start} to {end}")
@@ -40,9 +38,9 @@ def bins_of(start: datetime, end: datetime, period_s: float | None) -> Bins:
     least = span_s / BINS_MAX
     width = next((float(nice) for nice in _NICE_S if nice >= max(least, period)), 0.0)
     width = width or math.ceil(least / 86400) * 86400.0
-    # Not a multiple: every second bin would hold a tick more than its neighbours.
+    # Otherwise every second bin would hold a tick more than its neighbours.
     width = math.ceil(round(width / period, 6)) * period
-    # In whole microseconds: the end may lie one behind the newest tick, which is in the last bin.
+    # In whole microseconds: the end may be one microsecond after the newest tick.
     return Bins(start, end, width, -(-round(span_s * 1e6) // round(width * 1e6)))
 
 
@@ -62,9 +60,7 @@ def summed(
     pieces: Iterable[pa.Table], keys: Sequence[str], how: Sequence[tuple[str, str]]
 ) -> pa.Table:
     """Group rows by keys, piece by piece. how: column and ``sum``, ``min``, ``max`` or ``count``.
-
-    Columns of the result: keys, then ``column_how``.
-    """
+    Columns of the result: keys, then ``column_how``."""
     parts = [piece.group_by(list(keys)).aggregate(list(how)) for piece in pieces]
     if not parts:
         return pa.table({})
@@ -91,7 +87,7 @@ def ranks(statuses: pa.ChunkedArray) -> pa.Array:
 
 
 def spread(table: pa.Table, column: str, bins: Bins, per: str = "") -> list[float | None]:
-    """A column by bin. per: divide by this column, for a mean. None where nothing is known."""
+    """A column by bin. per: divide by this column, for a mean. None if nothing is known."""
     found: list[float | None] = [None] * bins.count
     if not table.num_rows:
         return found

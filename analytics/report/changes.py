@@ -1,6 +1,6 @@
-"""Changes since the report before. Pure.
+"""Changes since the previous report. Pure.
 
-Nothing is compared with a report of another version, or without one.
+A report of another version is not compared.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Name = tuple[str, str, str, str]
 
 
 class Previous(NamedTuple):
-    """Content of the report before."""
+    """Content of the previous report."""
 
     made_at: datetime
     pairs: dict[Name, tuple[str, str]]
     """Status and level of each pair."""
     is_whole: bool
-    """Whether it has every pair: one that it does not have did not exist."""
+    """Whether it has all pairs, so that a missing pair did not exist."""
 
 
 def previous(text: str) -> Previous | None:
-    """Read a report.json; None if it cannot be compared with."""
+    """Read a report.json; None if it is not comparable."""
     try:
         found: dict[str, Any] = json.loads(text)
         if found["version"] != VERSION:
@@ -50,10 +50,8 @@ def previous(text: str) -> Previous | None:
 
 
 def changes(before: Previous | None, pairs: Sequence[Pair], *, is_whole: bool) -> list[Change]:
-    """Return the changes: new trouble first, then trouble that has ended, then others.
-
-    pairs: as they stand now; is_whole: whether these are all.
-    """
+    """Return the changes: new problems first, then ended ones, then others.
+    pairs: their present state; is_whole: whether these are all."""
     if before is None:
         return []
     found: list[tuple[int, int, Change]] = []

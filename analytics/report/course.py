@@ -1,6 +1,6 @@
-"""A few pairs in detail: their course by bins, their queues now, and the numbers behind a status.
+"""Details of a few pairs: values by bin, present state of the queues, numbers behind a status.
 
-Step before: ``overview`` knows which pairs; ``source``. Step after: ``gather``.
+Step before: ``overview`` chose the pairs; ``source``. Step after: ``gather``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from analytics.report.words import duration, moment, number, rate
 from analytics.statuses import BY_SEVERITY
 
 QUEUES_MAX: Final = 24
-"""Maximum number of queues drawn of one pair: those with most lag."""
+"""Maximum number of queues drawn per pair: those with most lag."""
 STAGES: Final = ("replication", "dispatch", "delivery", "processing")
 _LAG_COLUMNS: Final = (
     "tick", "pair_id", "series_id", "lag", "age_seconds", "age_low_seconds", "age_high_seconds",
@@ -40,7 +40,7 @@ EVIDENCE_WORDS: Final = {
     "lost": "messages lost",
     "ahead": "messages ahead of the end",
 }
-"""Names of the numbers that rules use, where the name itself is no phrase."""
+"""Names for the numbers of rules whose own name is no phrase."""
 
 
 def details(
@@ -112,7 +112,7 @@ def _stages_by_bin(tables: Tables, bins: Bins, ids: Collection[int]) -> pa.Table
 def _queues(
     tables: Tables, ids: Collection[int], newest: datetime, period_s: float
 ) -> tuple[dict[int, list[QueueLag]], dict[tuple[int, str], str], dict[int, OtherClock]]:
-    """The queues of each pair now, an evidence for each pair and status, and bounds by other
+    """Return the present queues of each pair, evidence per pair and status, and bounds by other
     clocks."""
     since = newest - timedelta(seconds=period_s * LOOK_BACK_TICKS)
     until = newest + timedelta(microseconds=1)
@@ -149,7 +149,7 @@ def _queues(
 
 
 def other_clock(row: Mapping[str, Any]) -> OtherClock | None:
-    """Bounds by the clock that stamped the head of a row of lag; None: there is one clock."""
+    """Bounds of the age if another clock stamped the head of a row of lag; None otherwise."""
     method = row["age_method"] or ""
     if not method.endswith((CLOCKS[CLOCK_OFF], CLOCKS[CLOCK_UNKNOWN])):
         return None

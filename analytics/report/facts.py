@@ -1,9 +1,8 @@
-"""Content of a report as values: ``report.json`` holds the same. Pure.
+"""Content of a report as values; ``report.json`` has the same. Pure.
 
-Every field that may be unknown is None then, never 0. Times are UTC. In JSON a time is a text of
-ISO 8601, a number has nine digits at most, and a drain time without an end is the text ``inf``:
-JSON has no infinite numbers.
-Step before: ``gather``. Step after: ``page`` draws them.
+An unknown field is None, never 0. Times are UTC. In JSON a time is an ISO 8601 text, a number has
+at most nine digits, and a drain time without an end is the text ``inf``, because JSON has no
+infinite numbers. Step before: ``gather``. Step after: ``page`` draws them.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from typing import Any, Final
 from analytics.statuses import Level
 
 VERSION: Final = 1
-"""Version of report.json; fields are only added while it stays."""
+"""Version of report.json. Within a version, fields are only added."""
 
 Values = Sequence[float | None]
-"""One for each bin of the report's time; None: not known."""
+"""One value for each bin of the report; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """How the report's time is cut for drawing: start ≤ time < end."""
+    """How the time of the report is cut for drawing: start ≤ time < end."""
 
     start: datetime
     end: datetime
@@ -36,7 +35,7 @@ class Bins:
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """One queue of a pair, as it was last seen."""
+    """Last known state of one queue of a pair."""
 
     queue: int
     lag: int | None
@@ -46,7 +45,7 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A pair of group and topic on a broker set, as it was last seen."""
+    """Last known state of a pair of group and topic on a broker set."""
 
     pair_id: int
     cluster: str
@@ -57,13 +56,13 @@ class Pair:
     level: Level
     since: datetime | None
     seen: datetime
-    """The newest tick about it."""
+    """The newest tick with a row of it."""
     cause: str
     age_s: float | None
     objective_s: float | None
     lag: int | None
     hidden_lag: int | None
-    """Messages that are stored and not readable yet."""
+    """Messages that are stored but not readable yet."""
     drain_p10_s: float | None
     drain_p50_s: float | None
     drain_p90_s: float | None
@@ -83,31 +82,31 @@ class Pair:
     blamed_share: float | None
     blamed_detail: str | None
     was_late: bool = False
-    """It is not known now, and was late when it was known last."""
+    """It is unknown now, and was late when it was last known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Values of a pair over the report's time, by bins."""
+    """Values of a pair over the time of the report, by bin."""
 
     age_s: Values
-    """The largest within each bin."""
+    """Largest value within each bin."""
     produce_per_s: Values
     consume_per_s: Values
     lag: Values
     stages_s: Mapping[str, Values]
     status: Sequence[str | None]
-    """The worst within each bin; None: nothing was seen."""
+    """Worst status within each bin; None: no row."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovedWith:
-    """A series that changed together with the blamed stage's time: further evidence."""
+    """A series that changed together with the time of the blamed stage: further evidence."""
 
     what: str
     """``put``, ``put_wait``, ``flush``, ``network``: see ``moved``."""
     earlier_s: float
-    """Time by which it moved before the stage; below 0: after."""
+    """Time by which it moved before the stage; below 0: after the stage."""
     correlation: float
     """Rank correlation of differences, −1 … 1."""
     looks: int
@@ -116,7 +115,7 @@ class MovedWith:
 
 @dataclass(frozen=True, slots=True)
 class OtherClock:
-    """The age of a pair's oldest message is by the clock of an earlier master, which is off."""
+    """The age of a pair's oldest message is by the clock of an earlier master, which differs."""
 
     low_s: float | None
     """Bounds of the age; None: not known."""
@@ -127,22 +126,22 @@ class OtherClock:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """A pair that needs a person, or that had trouble within the report's time."""
+    """A pair that needs attention, or had a problem within the time of the report."""
 
     pair: Pair
     course: Course
     over_objective: float | None
-    """The part of the known time in which its age was above the objective."""
+    """Share of the known time in which its age exceeded the objective."""
     evidence: Sequence[str]
     queues: Sequence[QueueLag]
     moved_with: Sequence[MovedWith] = ()
     other_clock: OtherClock | None = None
-    """None: the clocks are one, or within a second."""
+    """None: there is one clock, or the clocks differ by at most a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Forecast of one quantity, with the band in which it stays 8 of 10 times."""
+    """Forecast of one quantity, with the band that it stays within 8 of 10 times."""
 
     subject: str
     kind: str
@@ -161,7 +160,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a group can read at most, seen over minutes in which work was always there."""
+    """Largest rate of a group, from minutes in which unread messages were always ready."""
 
     cluster: str
     broker: str | None
@@ -179,7 +178,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A value far from what was expected."""
+    """A value that is far from the expected one."""
 
     ts: datetime
     subject: str
@@ -191,7 +190,7 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class GapFact:
-    """Times without rows of a source, of one subject and for one reason."""
+    """Times without rows of a source, for one subject and one reason."""
 
     source: str
     subject: str
@@ -214,7 +213,7 @@ class UnknownFact:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change of a pair since the report before."""
+    """Change of a pair since the previous report."""
 
     kind: str
     """``new``, ``over``, ``other``, ``gone``."""
@@ -235,18 +234,18 @@ class Facts:
     bins: Bins
     period_s: float | None
     newest: datetime | None
-    """The newest tick evaluated; None: there is none in the report's time."""
+    """The newest evaluated tick; None: none in the time of the report."""
     known_share: float | None
-    """Ticks that were evaluated, of those that the report's time has."""
+    """Share of the ticks of the report that were evaluated."""
     counts: Mapping[str, int]
-    """Pairs by their status, as they were last seen."""
+    """Pairs by their last known status."""
     by_status: Mapping[str, Values]
-    """How many pairs had a status, by bins."""
+    """Number of pairs by status and bin."""
     attention: Sequence[Attention]
     others: Sequence[Attention]
-    """Pairs in time now that had trouble before."""
+    """Pairs that are in time now, but had a problem before."""
     pairs: Sequence[Pair]
-    """All pairs, worst first, up to a bound."""
+    """All pairs, worst first, up to a maximum."""
     pairs_left_out: int
     attention_left_out: int
     forecasts: Sequence[Forecast]

@@ -1,4 +1,4 @@
-"""Tables to facts. What it keeps is bounded by pairs and bins, not by the length of the time.
+"""From tables to facts. Memory is bounded by pairs and bins, not by the length of the time.
 
 Step before: ``source`` reads. Step after: ``page`` draws, ``facts.to_json`` writes.
 """
@@ -18,13 +18,13 @@ from analytics.report.source import Tables
 from analytics.statuses import LEVELS, Level
 
 ATTENTION_MAX: Final = 24
-"""Maximum number of cards; the other pairs are in the list of all."""
+"""Maximum number of cards; all other pairs are in the list."""
 OTHERS_MAX: Final = 12
-"""Maximum number of timelines of pairs in time now that had trouble before."""
+"""Maximum number of timelines of pairs that are in time now, but had a problem before."""
 PAIRS_MAX: Final = 500
 """Maximum number of pairs in the list."""
 _PERIOD_S: Final = 15.0
-"""Assumed where there are too few ticks."""
+"""Assumed period if there are too few ticks."""
 
 
 def gather(
@@ -36,12 +36,10 @@ def gather(
     title: str = "",
     before: Previous | None = None,
 ) -> Facts:
-    """The facts of start ≤ time < end. before: the report that this one is compared with.
-
-    Raises ValueError for a time that is empty.
-    """
+    """Return the facts of start ≤ time < end. before: the previous report, for the comparison.
+    Raises ValueError for an empty time."""
     seen = overview(tables, start, end)
-    # A pair that was late when it was last seen has not recovered by becoming unknown.
+    # A late pair that became unknown has not recovered.
     pairs = [
         replace(pair, was_late=pair.level == Level.UNKNOWN and pair.pair_id in seen.late)
         for pair in seen.pairs
@@ -85,10 +83,8 @@ def gather(
 
 
 def urgency(pair: Pair) -> tuple[int, bool, float, str, str]:
-    """Order of pairs: by level; within a level, the furthest above its objective first.
-
-    A pair that was late before it became unknown comes before those that only inform.
-    """
+    """Sort key of pairs: by level; within a level, the furthest above its objective first. A pair
+    that was late before it became unknown comes before pairs that only inform."""
     burn = 0.0
     if pair.age_s is not None and pair.objective_s:
         burn = pair.age_s / pair.objective_s
@@ -97,7 +93,7 @@ def urgency(pair: Pair) -> tuple[int, bool, float, str, str]:
 
 
 def _others(seen: Overview, pairs: list[Pair], shown: set[int]) -> list[Pair]:
-    """Return the pairs with the longest trouble that are not shown already."""
+    """Return the pairs with the longest problems that are not shown already."""
     found = [
         pair for pair in pairs if pair.pair_id not in shown and seen.troubled.get(pair.pair_id)
     ]

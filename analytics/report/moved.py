@@ -1,14 +1,13 @@
-"""What moved with the blamed stage of a few pairs: times of sends, of flushes, of the network.
+"""Series that moved with the blamed stage of a few pairs: times of sends, flushes, the network.
 
-It is not part of ``evaluate``, which reads a quarter of an hour of a bucket and no counters, and
-would read the same minutes again at every tick for every pair. A report computes it once, for the
-pairs that it draws, over two hours. The blamed stage does not change: ``stages`` stays as written.
+It is not part of ``evaluate``, which reads no counters, and would read the same minutes at every
+tick for every pair. A report computes it once for the pairs that it draws, over two hours. The
+blamed stage does not change.
 
-The time of a broker set's sends, flushes and acknowledgements by step is the increase of their
-counters of seconds divided by the increase of their counts. It is unknown in a step without either.
-Without counters of sends the waiting time of the oldest send is used, which is in the logs.
-Step before: ``overview`` knows what is blamed; ``source``. Step after: ``course`` puts it into the
-facts.
+The time of a broker set's sends, flushes and acknowledgements in a step is the increase of their
+seconds divided by the increase of their counts. It is unknown without both. Without counters of
+sends, the wait of the oldest send from the table logs is used. Step before: ``overview`` has the
+blamed stages; ``source``. Step after: ``course`` adds the result to the facts.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _WAITED: Final = ("tick", "cluster", "broker", "put_wait_seconds")
 
 
 class Steps(NamedTuple):
-    """Steps of the time that is compared: whole multiples of a step since 1970."""
+    """The compared time in steps: multiples of a step since 1970."""
 
     width_us: int
     first: int
@@ -54,7 +53,7 @@ class Steps(NamedTuple):
 
 
 def steps_of(start: datetime, newest: datetime, period_s: float) -> Steps:
-    """The newest steps up to that tick, at most POINTS_MAX, none before the start."""
+    """Return the newest steps until that tick: at most POINTS_MAX, none before the start."""
     width = round(step_of(period_s) * SECOND)
     last = columns.micros_of(newest) // width
     first = max(columns.micros_of(start) // width, last - POINTS_MAX)
@@ -64,16 +63,14 @@ def steps_of(start: datetime, newest: datetime, period_s: float) -> Steps:
 def moved_with(
     tables: Tables, pairs: Sequence[Pair], start: datetime, newest: datetime, period_s: float
 ) -> dict[int, list[MovedWith]]:
-    """For each pair whose blamed stage has a time of its own: what moved with it, if anything.
-
-    start: nothing before it is read. newest: the last tick. Strongest first.
-    """
+    """For each pair whose blamed stage has its own time: the series that moved with it.
+    start: nothing earlier is read. newest: the last tick. The strongest is first."""
     blamed = {pair.pair_id: pair for pair in pairs if pair.blamed in [str(each) for each in TERMS]}
     if not blamed:
         return {}
     steps = steps_of(start, newest, period_s)
     since = max(start, _begin(steps))
-    until = newest + timedelta(seconds=period_s)  # what was asked for that tick came within it
+    until = newest + timedelta(seconds=period_s)  # samples of that tick arrive within its period
     terms = by_pair(
         whole(
             tables,
@@ -120,8 +117,8 @@ def _times_of(
     rows = _last_of_steps(pa.concat_tables([_none("counters", _COUNTED), *pieces]), steps)
     found: dict[Place, dict[str, Floats]] = {place: {} for place in places}
     for what, family in _TIMES.items():
-        # Every member of the in-sync set is waited for, so the slowest counts; other counters of a
-        # set are of one thing, whichever node was its master.
+        # The master waits for every member of the in-sync set, so the slowest one counts. The
+        # other counters are the master's, whichever node that was.
         by = ("cluster", "broker", "replica", "labels") if what == "network" else _WAITED[1:3]
         for names, took in _took(rows, family, by, steps).items():
             place = (names[0], names[1])
@@ -136,7 +133,7 @@ def _times_of(
 def _took(
     rows: pa.Table, family: str, by: Sequence[str], steps: Steps
 ) -> dict[tuple[str, ...], Floats]:
-    """Average time of one event of a family, by step, for each set of names."""
+    """Average time of one event of a family by step, for each set of names."""
     grown: dict[tuple[str, ...], Floats] = {}
     for number, end in enumerate(("_sum", "_count")):
         here = rows.filter(pc.equal(rows["metric"], f"{family}{end}"))
@@ -187,7 +184,7 @@ def _of_places(
     names: Sequence[str],
     steps: Steps,
 ) -> Iterator[pa.Table]:
-    """Rows of these broker sets, of counters only those of times: what stays is little."""
+    """Rows of these broker sets; of counters only those of times."""
     time = "ts" if "ts" in names else "tick"
     schema = pa.schema([TABLES[table].field(name) for name in names])
     keys = pa.array(["\x1f".join(place) for place in sorted(places)], pa.string())
@@ -203,7 +200,7 @@ def _of_places(
 
 
 def _last_of_steps(rows: pa.Table, steps: Steps) -> pa.Table:
-    """The last sample of each counter and step: all that its growth by steps needs."""
+    """The last sample of each counter in each step: enough for its increase by step."""
     names = ("metric", "cluster", "broker", "replica", "labels")
     counter = columns.codes(columns.joined(rows, *names))[0]
     ts = columns.micros(rows, "ts")
@@ -216,7 +213,7 @@ def _last_of_steps(rows: pa.Table, steps: Steps) -> pa.Table:
 
 
 def _means(at: Ints, values: Floats, count: int) -> Floats:
-    """The mean of the known values within each step; NaN where there is none."""
+    """Mean of the known values within each step; NaN without any."""
     known = ~np.isnan(values) & (at >= 0) & (at < count)
     total = np.bincount(at[known], values[known], minlength=count)
     number = np.bincount(at[known], minlength=count)

@@ -1,7 +1,7 @@
 """Forecasts, capacity, anomalies, gaps and unknown queues; each list is bounded.
 
-Of every forecast the newest issue at the report's end counts.
-Step before: ``source``. Step after: ``gather``.
+The newest version of each forecast at the end of the report counts. Step before: ``source``. Step
+after: ``gather``.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ GAPS_MAX: Final = 40
 ISSUED_WITHIN: Final = timedelta(days=2)
 """Older forecasts are not used."""
 GAP_LENGTH_MAX: Final = timedelta(days=1)
-"""How long before the report a gap may have begun that reaches into it."""
+"""Maximum time before the report at which an overlapping gap may have begun."""
 _ENDLESS: Final = float("inf")
 _KINDS: Final = {"disk": 0, "produce": 1, "age": 2}
-"""Order of kinds without a limit in sight."""
+"""Order of kinds for forecasts that reach no limit."""
 
 
 def forecasts(tables: Tables, end: datetime) -> list[Forecast]:
-    """The newest issue by subject and kind, the first to reach a limit first.
+    """Return the newest version by subject and kind; the first to reach a limit is first.
 
-    Two passes: which to show, of what may be hundreds of thousands, then the points of these.
+    The first pass chooses the forecasts to show, of maybe hundreds of thousands; the second reads
+    their points.
     """
     chosen = _soonest(tables, end)
     points: dict[tuple[str, str], list[dict[str, Any]]] = {key: [] for key in chosen}
@@ -54,7 +55,7 @@ def forecasts(tables: Tables, end: datetime) -> list[Forecast]:
 
 
 def _soonest(tables: Tables, end: datetime) -> dict[tuple[str, str], datetime]:
-    """Forecasts to show with the time of their newest issue, in the order of the report."""
+    """Return the forecasts to show, in order, with the time of their newest version."""
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
     columns = ["issued_at", "subject", "kind", "time_to_limit_p50_seconds"]
     for piece in tables.scan("forecasts", start=end - ISSUED_WITHIN, end=end, columns=columns):
@@ -89,7 +90,7 @@ def _forecast(rows: list[dict[str, Any]]) -> Forecast:
 
 
 def capacity(tables: Tables, end: datetime) -> list[Capacity]:
-    """Capacity of each group and topic on the newest day; the fullest first."""
+    """Capacity of each group and topic on the newest day; the highest utilisation first."""
     rows = whole(
         tables, "capacity", start=end - 4 * ISSUED_WITHIN, end=end, columns=CAPACITY.names
     ).to_pylist()
@@ -120,7 +121,8 @@ def capacity(tables: Tables, end: datetime) -> list[Capacity]:
 
 
 def anomalies(tables: Tables, start: datetime, end: datetime) -> list[Anomaly]:
-    """The largest of each subject and signal that no parent explains, largest first."""
+    """Return the largest anomaly of each subject and signal that no parent explains, largest
+    first."""
     most: dict[tuple[str, str], Anomaly] = {}
     for piece in tables.scan("anomalies", start=start, end=end, columns=ANOMALIES.names):
         for row in piece.filter(pc.invert(piece["suppressed"])).to_pylist():
@@ -139,7 +141,7 @@ def anomalies(tables: Tables, start: datetime, end: datetime) -> list[Anomaly]:
 
 
 def gaps(tables: Tables, start: datetime, end: datetime) -> list[GapFact]:
-    """Gaps added up by source, subject and reason; the newest first."""
+    """Sum gaps by source, subject and reason; the newest first."""
     columns = ["source", "subject", "reason", "detail", "from_ts", "to_ts", "rows_lost"]
     found: dict[tuple[str, str, str], GapFact] = {}
     for piece in tables.scan("gaps", start=start - GAP_LENGTH_MAX, end=end, columns=columns):
@@ -184,7 +186,7 @@ def _with_gap(known: GapFact | None, row: dict[str, Any]) -> GapFact:
 
 
 def unknowns(tables: Tables, newest: datetime | None, period_s: float) -> list[UnknownFact]:
-    """Queues of which something is not known at the newest tick, by the reason."""
+    """Number of queues with an unknown value at the newest tick, by reason."""
     if newest is None:
         return []
     since = newest - timedelta(seconds=period_s * LOOK_BACK_TICKS)

@@ -1,7 +1,7 @@
-"""All pairs: how many had which status when, and the state of each now.
+"""All pairs: number by status over time, and the present state of each.
 
-Two passes over ``pair_lag``: one over the whole time with three columns of it, one over its last
-minutes with all. Step before: ``source``. Step after: ``gather`` chooses the pairs to show.
+There are two passes over ``pair_lag``: the whole time with three columns, and the last minutes with
+all. Step before: ``source``. Step after: ``gather`` chooses the pairs to show.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from analytics.schema import PAIR_LAG, Stage
 from analytics.statuses import URGENT, Level, Status, row_of, severity
 
 LOOK_BACK_TICKS: Final = 8
-"""Ticks within which a pair must have been seen to be listed."""
+"""A pair is listed if it has a row within this number of ticks."""
 SILENT_TICKS: Final = 3
-"""Ticks without a row after which a pair is unknown."""
+"""A pair is unknown after this number of ticks without a row."""
 ABOVE: Final = (Stage.APPEND, Stage.REPLICATION, Stage.DISPATCH)
-"""Stages before consumers can see a message: a lag of 0 does not exclude them."""
+"""Stages before messages are readable: a lag of 0 does not exclude them."""
 _STAGE_COLUMNS: Final = ("tick", "pair_id", "blamed", "confidence", "detail")
 
 
 class Overview(NamedTuple):
-    """What is known of all pairs."""
+    """Summary of all pairs."""
 
     bins: Bins
     period_s: float | None
@@ -40,13 +40,13 @@ class Overview(NamedTuple):
     troubled: Mapping[int, int]
     """Number of rows with an urgent status, by pair."""
     late: frozenset[int]
-    """Pairs that needed attention when something was known of them last, whatever they are now."""
+    """Pairs that needed attention when they were last known, whatever their status is now."""
     pairs: list[Pair]
-    """All pairs as they were last seen, unordered."""
+    """Last known state of all pairs, unordered."""
 
 
 def overview(tables: Tables, start: datetime, end: datetime) -> Overview:
-    """Read all pairs. Raises ValueError for a time that is empty."""
+    """Read all pairs. Raises ValueError for an empty time."""
     by_tick: list[pa.Table] = []
 
     def noting() -> Iterator[pa.Table]:
@@ -86,7 +86,7 @@ def overview(tables: Tables, start: datetime, end: datetime) -> Overview:
 
 
 def _with_unseen(counted: pa.Table, seen: pa.Table, ticks: Any) -> pa.Table:
-    """Pairs that were there before and after a tick, and have no row of it: not known then."""
+    """Add pairs that exist before and after a tick but have no row of it; they are unknown then."""
     lives = seen.group_by("pair_id").aggregate([("tick_min", "min"), ("tick_max", "max")])
     born = np.searchsorted(np.sort(micros(lives["tick_min_min"])), ticks, side="right")
     gone = np.searchsorted(np.sort(micros(lives["tick_max_max"])), ticks, side="left")
@@ -106,7 +106,7 @@ def _with_unseen(counted: pa.Table, seen: pa.Table, ticks: Any) -> pa.Table:
 
 
 def _by_status(counted: pa.Table, ticks: Any, bins: Bins) -> dict[str, Values]:
-    """Pairs by status and bin: the mean over the bin's ticks."""
+    """Pairs by status and bin: the mean over the ticks of the bin."""
     first = round(bins.start.timestamp() * 1e6)
     at, per_bin = np.unique((ticks - first) // round(bins.width_s * 1e6), return_counts=True)
     ticks_in = dict(zip(at.tolist(), per_bin.tolist(), strict=True))
@@ -134,8 +134,8 @@ def _troubled(seen: pa.Table) -> dict[int, int]:
 
 
 def _late(seen: pa.Table) -> frozenset[int]:
-    """Pairs that needed attention by their last known row: by its status, or where that is
-    not known by an age above the objective."""
+    """Pairs that needed attention at their last known row: by the status, or for an unknown status
+    by an age above the objective."""
     last: dict[int, tuple[datetime, bool]] = {}
     for row in seen.to_pylist():
         is_known = row_of(row["status"]).is_known
@@ -149,7 +149,7 @@ def _late(seen: pa.Table) -> frozenset[int]:
 
 
 def pairs_at(tables: Tables, newest: datetime, period_s: float) -> list[Pair]:
-    """All pairs as they were last seen, newest being the newest tick of any; in no order."""
+    """Return the last known state of all pairs, unordered. newest: the newest tick of any pair."""
     since = newest - timedelta(seconds=period_s * LOOK_BACK_TICKS)
     until = newest + timedelta(microseconds=1)
     rows = latest(
@@ -174,7 +174,7 @@ def latest(rows: pa.Table, key: str) -> pa.Table:
 
 
 def is_hidden(row: Mapping[str, Any], blame: Mapping[str, Any]) -> bool:
-    """Whether a pair has read all it can, while more is stored and not readable yet."""
+    """Whether a pair has read all readable messages while more are stored and not readable yet."""
     return (
         row["status"] == Status.OK
         and bool(row["hidden_lag"])

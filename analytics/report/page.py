@@ -1,8 +1,8 @@
-"""Facts to one HTML file by the templates in ``templates/``: no script, nothing is loaded.
+"""Facts to one HTML file by the templates in ``templates/``, without scripts or external files.
 
-``templates/report.html`` has the sections in order, with their texts; ``plots`` computes what it
-draws, ``words`` and ``sentences`` what it writes. Jinja2 escapes all values.
-Step before: ``gather``. Step after: a browser.
+``templates/report.html`` has the sections in order, with their texts. ``plots`` computes the
+drawings, ``words`` and ``sentences`` the texts. Jinja2 escapes all values. Step before: ``gather``.
+Step after: a browser.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def page(facts: Facts) -> str:
         facts=facts,
         tiles=TILES,
         colours=[(status.lower(), row) for status, row in TABLE.items() if row.light],
-        # Cards are few; the list of all pairs has every one of them, in the same order.
+        # There are few cards; the list of all pairs has each of them, in the same order.
         named=[pair for pair in facts.pairs if pair.level in URGENT or pair.was_late],
         drawn=drawn,
         seen=[each for each in BY_SEVERITY if each in seen and TABLE[each].is_known],

@@ -1,9 +1,9 @@
 """Plots as data: SVG paths, marks and legends that ``templates/plots.html`` draws. Pure.
 
-The shapes stretch with the page, so that a plot is readable on a telephone and on a wall. Text must
-not stretch: the template puts it around the SVG. Unknown time is hatched, because readers take a
-gap in a line for 0 or overlook it. Colours are class names of ``style.css``, which defines each for
-light and dark. Decision 48 has the reasons against a charting library.
+Shapes stretch with the page, to be readable on a telephone and on a wall. Text must not stretch, so
+the template places it around the SVG. Unknown time is hatched, because a gap in a line is taken for
+0 or overlooked. Colours are class names of ``style.css``, which defines each for light and dark.
+Decision 48 has the reasons against a charting library.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Span(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """Everything that the template draws of one plot, apart from its title and its time axis."""
+    """Data of one plot, without its title and its time axis."""
 
     unit: str
     shapes: Sequence[Shape]
@@ -70,7 +70,7 @@ class Plot(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Time of one status in a timeline, in SVG coordinates."""
+    """Time with one status in a timeline, in SVG coordinates."""
 
     status: str
     x: float
@@ -81,7 +81,7 @@ class Timeline(NamedTuple):
     """A bar of statuses."""
 
     label: str
-    """Description for readers who cannot see it."""
+    """Description for people who cannot see it."""
     stretches: Sequence[Stretch]
     unknown: Sequence[Span]
 
@@ -101,7 +101,7 @@ def rates_plot(course: Course) -> Plot:
 
 
 def stages_plot(course: Course) -> Plot | None:
-    """Time spent in each stage; None if it is known of no stage."""
+    """Time in each stage; None if it is known of no stage."""
     if not any(is_known(values) for values in course.stages_s.values()):
         return None
     shown = [Line(each, each, course.stages_s[each]) for each in STAGES if each in course.stages_s]
@@ -110,7 +110,7 @@ def stages_plot(course: Course) -> Plot | None:
 
 def status_plot(facts: Facts) -> Plot | None:
     """Number of pairs by status over time; None if it is never known."""
-    # Pairs that are held back are counted as OK: tables have the difference for the newest tick
+    # Pairs that are held back count as OK, because tables have the difference for the newest tick
     # only.
     held_back = any(pair.status == Status.OK and pair.level != Level.NONE for pair in facts.pairs)
     names = {Status.OK: "in time with what can be read"} if held_back else {}
@@ -193,7 +193,7 @@ def timeline(statuses: Sequence[str | None]) -> Timeline:
 
 
 def spans(unknown: Sequence[bool]) -> list[Span]:
-    """Unknown stretches of the time that the flags cover."""
+    """Stretches of unknown time; one flag per place."""
     part = 100 / max(1, len(unknown))
     return [Span(first * part, (last - first) * part) for is_, first, last in runs(unknown) if is_]
 
@@ -252,7 +252,8 @@ def _area(
     pieces: list[str] = []
     for _, first, last in (run for run in runs(known) if run[0]):
         xs = [_x(place, count, edges) for place in range(first, last)]
-        # Extended to the edges of the outer bins: neighbours touch, and a single bin is visible.
+        # Extended to the edges of the outer bins, so that neighbours touch and a single bin is
+        # visible.
         xs = [xs[0] - half, *xs, xs[-1] + half]
         ups = [high[first], *high[first:last], high[last - 1]]
         downs = [low[first], *low[first:last], low[last - 1]]

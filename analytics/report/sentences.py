@@ -1,4 +1,4 @@
-"""Sentences of the report: several facts put into words. Pure.
+"""Sentences of the report, made of several facts. Pure.
 
 ``words`` has single numbers and names. The templates place both on the page.
 """
@@ -28,31 +28,30 @@ from analytics.schema import Stage
 from analytics.statuses import LEVELS, REASON_WORDS, URGENT, Level, Reason, Status, row_of
 
 SKEW_NAMED: Final = 1.25
-"""Below this skew the queues are called alike."""
+"""Below this skew the queues count as even."""
 LIMIT_WORDS: Final = {
     "disk": ("Full", "Not foreseen to fill"),
     "produce": ("More than its group can read", "Stays within what its group can read"),
     "age": ("As old as what is retained", "Stays younger than what is retained"),
 }
-"""By kind of forecast: what it means to reach the limit, and to stay within it."""
+"""Words for reaching the limit and for staying within it, by kind of forecast."""
 _CODES: Final = re.compile(r"\b(?:" + "|".join(Status) + r")\b")
 
 
 def level_counts(facts: Facts) -> dict[Level, int]:
-    """Number of pairs by how soon they need a person."""
+    """Number of pairs by level."""
     found = dict.fromkeys(LEVELS, 0)
     for status, count in facts.counts.items():
         found[row_of(status).level] += count
-    for (
-        pair
-    ) in facts.pairs:  # `pair.level` differs from its status's for an OK pair that is held back
+    for pair in facts.pairs:
+        # The two levels differ for an OK pair that is held back.
         found[row_of(pair.status).level] -= 1
         found[pair.level] += 1
     return found
 
 
 def late_count(facts: Facts) -> int:
-    """Number of pairs that are not known now and were late when they were last seen."""
+    """Number of pairs that are unknown now and were late when they were last known."""
     return sum(pair.was_late for pair in facts.pairs)
 
 
@@ -88,7 +87,7 @@ def pair_status(pair: Pair) -> str:
 
 
 def why(pair: Pair) -> str:
-    """The cause of a status, and the stage in which most of the time is spent."""
+    """The cause of a status, and the stage with most of the time."""
     parts = [sentence(pair.cause) or f"It is {status_words(pair.status)}."]
     detail = (pair.blamed_detail or "").replace("_", " ")
     if pair.skew_kind and not detail:
@@ -101,10 +100,8 @@ def why(pair: Pair) -> str:
 
 
 def moved_words(moved: Sequence[MovedWith]) -> str:
-    """Return which series changed together with the blamed stage, and how much earlier or later.
-
-    The result is empty if there is none.
-    """
+    """Return which series changed with the blamed stage, and how much earlier or later; empty if
+    none."""
     parts = []
     for place, each in enumerate(moved):
         how = "with" if each.correlation > 0 else "against"
@@ -119,7 +116,7 @@ def moved_words(moved: Sequence[MovedWith]) -> str:
 
 
 def clock_words(clock: OtherClock | None) -> str:
-    """Return how far the age may be off because another node's clock stamped the message."""
+    """Return the possible error of the age if another node's clock stamped the message."""
     if clock is None:
         return ""
     stored = "An earlier master stored its oldest message, "
@@ -134,7 +131,7 @@ def clock_words(clock: OtherClock | None) -> str:
 
 
 def sentence(text: str) -> str:
-    """Text with a capital, a full stop, and status codes replaced by their words."""
+    """Text with a capital and a full stop; status codes are replaced by words."""
     text = _CODES.sub(lambda found: status_words(found[0]), text.strip())
     if not text:
         return ""
@@ -142,7 +139,7 @@ def sentence(text: str) -> str:
 
 
 def objective_words(pair: Pair) -> str:
-    """The objective of a pair, and how many times its age is of it."""
+    """The objective of a pair, and the ratio of its age to the objective."""
     if not pair.objective_s:
         return ""
     times = (pair.age_s or 0.0) / pair.objective_s
@@ -153,7 +150,7 @@ def objective_words(pair: Pair) -> str:
 
 
 def drain_time(pair: Pair) -> str:
-    """Return how long it takes to read all that is unread."""
+    """Return the drain time in words."""
     if pair.lag == 0:
         return "nothing to read"
     return drain(pair.drain_p10_s, pair.drain_p50_s, pair.drain_p90_s)
@@ -173,7 +170,7 @@ def queues_behind(pair: Pair) -> str:
 
 
 def queues_detail(pair: Pair) -> str:
-    """Return how many of its queues are stalled or not known, and how many members read them."""
+    """Return the number of stalled and unknown queues, and of members."""
     named = ((pair.stuck, "stalled"), (pair.unknown, "not known"))
     found = [f"{count} {words}" for count, words in named if count]
     if pair.members is not None:

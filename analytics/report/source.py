@@ -1,6 +1,6 @@
-"""Where a report's facts come from: tables, read in batches that are bounded, by time and by pair.
+"""Reads tables for the report, in bounded batches, by time and by pair.
 
-Only this module knows files. Step before: the jobs wrote tables. Step after: ``gather`` adds up.
+Only this module knows files. Step before: the jobs wrote tables. Step after: ``gather`` sums up.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ class Tables(Protocol):
         columns: Sequence[str],
         pair_ids: Collection[int] | None = None,
     ) -> Iterator[pa.Table]:
-        """Rows with start ≤ time < end, a bounded number at a time; nothing if the table is empty.
-
-        pair_ids: of these pairs only; None: of all.
-        """
+        """Yield rows with start ≤ time < end, a bounded number at a time; nothing for an empty
+        table.
+        pair_ids: only these pairs; None: all."""
         ...
 
 

@@ -1,7 +1,8 @@
 """Numbers and statuses in words. Pure.
 
-Two quantities are called lag in seconds: *age*, how old is what was not read, and *drain time*, how
-long until it is read. Neither is called lag here. Unknown values are "not known".
+Lag in seconds may mean *age*, the time since the oldest unread message was stored, or *drain time*,
+the time until all is read. The report uses these two terms and never lag. Unknown values are "not
+known".
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from analytics.schema import Stage
 from analytics.statuses import TABLE, Level, Status, row_of
 
 HELD_BACK: Final = "HELD_BACK"
-"""Status in the report of a pair that has read all it can, while more is stored and not
-readable."""
+"""Report status of a pair that has read all readable messages while more are stored."""
 STAGE_WORDS: Final[Mapping[str, str]] = {
     Stage.APPEND: "producers wait to append",
     Stage.REPLICATION: "waiting for copies",
@@ -118,7 +118,7 @@ def duration(seconds: float | None) -> str:
 
 
 def drain(p10: float | None, p50: float | None, p90: float | None) -> str:
-    """How long until everything is read, with the band that it is in 8 of 10 times."""
+    """Drain time, with its band of 8 in 10 times."""
     if p50 is None or math.isnan(p50):
         return NOT_KNOWN
     if math.isinf(p50):
@@ -169,7 +169,7 @@ def share(value: float | None) -> str:
 
 
 def moment(when: datetime | None, beside: datetime | None = None) -> str:
-    """A time of day in UTC, with its day unless it is that of ``beside``."""
+    """A time of day in UTC; with its date unless ``beside`` has the same."""
     if when is None:
         return NOT_KNOWN
     utc = when.astimezone(UTC)

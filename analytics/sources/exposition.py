@@ -1,9 +1,9 @@
-"""Parser of Prometheus' text format and of OpenMetrics: a target's answer to samples. Pure.
+"""Parser of Prometheus' text format and of OpenMetrics. Pure.
 
-One regular expression per line; a series that was read once is found again by its text, so that a
-scrape like the last one costs a look-up per line. A line that cannot be read is counted, and some
-are kept to be shown. Exemplars and comments are no samples.
-Step before: ``scrape`` got an answer. Step after: ``labelled`` makes batches.
+Each line is matched by one regular expression. A known series is found by its text, so a scrape
+like the previous one costs one look-up per line. Unreadable lines are counted, and some are kept as
+examples. Exemplars and comments are ignored. Step before: ``scrape`` got an answer. Step after:
+``labelled`` makes batches.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from analytics.kernel.sampled import unescaped
 from analytics.sources.labelled import PLAIN, Floats, Ints, Series, series
 
 KNOWN_MAX: Final = 1_000_000
-"""Series that a parser remembers; with more it starts again, for names that change at each
+"""Series that a parser remembers. With more it starts again, in case names change at each
 scrape."""
 SHOWN_MAX: Final = 5
-"""Unreadable lines that are kept."""
+"""Number of unreadable lines kept as examples."""
 SHOWN_SIZE: Final = 120
 _PLAIN: Final = re.compile(
     r'([a-zA-Z_:][a-zA-Z0-9_:]*)\{(?:group="([^"\\]*)",?)?(?:topic="([^"\\]*)",?)?'
     r'(?:queue="([0-9]{1,9})")?\} ([^ ]+)'
 ).fullmatch
-"""Nearly all lines: those that Tidemark writes of groups, topics and queues."""
+"""Matches nearly all lines: those of Tidemark for groups, topics and queues."""
 _LABELS: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"').findall
 _LINE: Final = re.compile(
     r"([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*"
     r'(?:\{((?:[ \t]*[a-zA-Z_][a-zA-Z0-9_]*[ \t]*=[ \t]*"(?:[^"\\]|\\.)*"[ \t]*,?)*)[ \t]*\})?'
     r"(?<=[ \t}])[ \t]*([^ \t#{}]+)(?:[ \t]+(-?[0-9][0-9.eE+-]*))?[ \t]*(?:#.*)?"
 ).fullmatch
-"""Name, labels, value, time; and an exemplar, which is not used."""
+"""Matches name, labels, value, time, and an exemplar, which is ignored."""
 
 
 class Parsed(NamedTuple):
@@ -46,29 +46,31 @@ class Parsed(NamedTuple):
     """Index of the series of each sample."""
     values: Floats
     ts_us: Ints | None
-    """Times that lines gave themselves, 0 for those without; None if none did."""
+    """Times in the lines, 0 for those without; None if no line has one."""
     is_whole: bool
-    """It ended as its format requires: an answer that was cut off must not count."""
+    """The answer ended as its format requires. A truncated answer must not count."""
     unreadable: int
     shown: list[str]
-    """Some of the unreadable lines, cut short."""
+    """Examples of unreadable lines, shortened."""
 
 
 class Parser:
-    """Parser of one target, whose labels are added to every series and override those of a line."""
+    """Parser of one target. Labels of the target are added to every series and override those of a
+    line."""
 
     def __init__(self, target: Mapping[str, str]) -> None:
-        """target: labels, ``instance`` among them."""
+        """target: labels, including ``instance``."""
         self._target = dict(target)
         self._base = series(target)
         self._series: list[Series] = []
         self._known: dict[str, int] = {}
         self._is_plain = not self._base.labels and PLAIN.isdisjoint(self._target)
         self._label_sets: dict[str, Series] = {}
-        """Further labels by their text: buckets of histograms have the same ones."""
+        """Other labels by their text, because buckets of histograms share them."""
 
     def parse(self, text: str, *, openmetrics: bool) -> Parsed:
-        """Read one answer. openmetrics: by its content type; it ends with ``# EOF``."""
+        """Parse one answer. openmetrics: from its content type; such an answer ends with ``#
+        EOF``."""
         if len(self._known) > KNOWN_MAX:
             self._series, self._known, self._label_sets = [], {}, {}
         lines = text.split("\n")
@@ -131,7 +133,7 @@ class Parser:
         )
 
     def _place(self, text: str, name: str, labels: str) -> int:
-        """Number of a series; one that is new gets the next."""
+        """Index of a series; a new one gets the next index."""
         place = self._known.get(text)
         if place is None:
             place = self._known[text] = len(self._series)
@@ -139,7 +141,7 @@ class Parser:
         return place
 
     def _plain_place(self, text: str, plain: re.Match[str]) -> int:
-        """Add a series without further labels: nothing to sort or to join."""
+        """Add a series without other labels, which needs no sorting or joining."""
         metric, group, topic, queue, _ = plain.groups()
         base = self._base
         place = self._known[text] = len(self._series)
@@ -160,7 +162,7 @@ class Parser:
 
 
 def _number(text: str) -> float | None:
-    """Reject numbers that Python reads and the format does not have: 1_000, other scripts."""
+    """Parse a number; reject forms that only Python accepts, such as 1_000 or other scripts."""
     try:
         return float(text) if text.isascii() and "_" not in text else None
     except ValueError:
@@ -168,7 +170,7 @@ def _number(text: str) -> float | None:
 
 
 def _time_us(text: str, *, openmetrics: bool) -> int | None:
-    """A line's own time: seconds in OpenMetrics, milliseconds in the text format."""
+    """Parse the time of a line: seconds in OpenMetrics, milliseconds in the text format."""
     try:
         return round(float(text) * (1_000_000 if openmetrics else 1_000))
     except (ValueError, OverflowError):

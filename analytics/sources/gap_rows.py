@@ -1,4 +1,4 @@
-"""Gaps as rows: a part of a source that could not be read gets its own row with the reason."""
+"""Gaps as rows: each unreadable part of a source has its own row with the reason."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from analytics.schema import Gap
 
 
 class SourceGap(AnalyticsError):
-    """Something could not be read, and the requested columns cannot express it."""
+    """Something could not be read, and the requested columns have no place for it."""
 
     code, title = "source-gap", "A source could not be read whole"
 
 
 class Hole(NamedTuple):
-    """What is missing, and why."""
+    """A gap and its reason."""
 
     reason: Gap
     detail: str
-    """Text for people: where, with numbers."""
+    """Description with numbers, for people."""
     at: dict[str, Any]
-    """The required columns of its row, and what else is known of it."""
+    """The required columns of its row, and other known ones."""
 
 
 def hole_batch(hole: Hole, schema: pa.Schema) -> pa.RecordBatch:
-    """The gap's row. Raises SourceGap if the schema has no column ``gap`` for it."""
+    """Return the gap's row. Raises SourceGap if the schema has no column ``gap``."""
     if "gap" not in schema.names:
         raise SourceGap(
             f"{hole.reason}: {hole.detail}.",

@@ -1,11 +1,10 @@
-"""What a source could not read, as rows that travel among samples. Pure.
+"""Gaps of a source, as rows among samples. Pure.
 
-A source yields one table. Its gaps are rows of it with the metric ``_gap``: ``ts`` is the end of
-the time that is missing, ``target`` what is, ``value`` how many rows were lost (NaN: unknown),
-and the labels have the rest. ``split`` takes them out again as the table ``gaps``, and adds the
-targets that Prometheus could not scrape (``up``).
-Step before: a source could not read something. Step after: the table ``gaps``, by which a time
-without messages differs from a time that was not observed.
+A source yields one table. Its gaps are rows with the metric ``_gap``: ``ts`` is the end of the
+missing time, ``target`` its subject, ``value`` the number of lost rows (NaN: unknown), and the
+labels have the rest. ``split`` moves them to the table ``gaps`` and adds targets that Prometheus
+could not scrape (``up``). Step before: a source could not read something. Step after: the table
+``gaps``, which separates a time without messages from a time without observation.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ DETAIL_MAX: Final = 300
 UP: Final = "up"
 """Prometheus' own metric: 0 where a scrape failed."""
 SERVICES: Final = pa.array(["broker", "ha", "reput"])
-"""Services whose samples are in the tables. A failed scrape of another one is no gap here."""
+"""Services whose samples are in the tables; failed scrapes of other services are no gaps."""
 
 
 class Missing(NamedTuple):
-    """A time of which a source has no rows. Microseconds since 1970."""
+    """A time without rows of a source. Microseconds since 1970."""
 
     subject: str
     """Target, selector or file."""
@@ -69,7 +68,7 @@ def batch(missing: Sequence[Missing], source: str) -> pa.RecordBatch:
 
 
 def split(samples: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The samples without the gaps among them, and these as the table ``gaps``."""
+    """Separate the samples from the gaps among them; the latter become the table ``gaps``."""
     is_gap = pc.equal(samples.column("metric"), GAP_METRIC)
     gaps = _down(samples)
     if pc.any(is_gap).as_py():
@@ -92,7 +91,7 @@ def _gap_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _down(samples: pa.Table) -> list[dict[str, Any]]:
-    """Failed scrapes of Prometheus, from the scrape before, where that is known."""
+    """Failed scrapes of Prometheus; each begins at the previous scrape if that is known."""
     is_up = pc.and_(
         pc.equal(samples.column("metric"), UP), pc.not_equal(samples.column("source"), CONTEXT)
     )

@@ -1,7 +1,7 @@
-"""One answer of an HTTP server: whole, within a time and a size, or the reason why there is none.
+"""One HTTP request with limits of time and size: the whole answer, or the reason for its absence.
 
-The time is for all of it, connection and last byte included: a server that drips does not hold a
-reader longer. Step before: a source asks. Step after: it parses, or reports a gap.
+The time limit includes the connection and the last byte, so a slow server cannot hold a reader
+longer. Step before: a source asks. Step after: it parses, or reports a gap.
 """
 
 from __future__ import annotations
@@ -36,10 +36,8 @@ def fetch(
     body: bytes | None = None,
 ) -> Answer:
     """Make one request: GET, or POST with a body.
-
-    size_max: bytes of the answer. Raises Unanswered: unreachable; timeout; torn, if it ended
-    before its end; overload, if it is larger.
-    """
+    size_max: bytes of the answer. Raises Unanswered: unreachable; timeout; torn, if the answer is
+    truncated; overload, if it is larger."""
     began = time.monotonic()
     deadline = began + timeout_s
     parts = urlsplit(url)
@@ -71,7 +69,7 @@ def fetch(
             if size > size_max:
                 raise Unanswered(Gap.OVERLOAD, f"the answer is larger than {size_max} bytes")
             pieces.append(piece)
-        # read1 does not report that an answer of a known length ended early.
+        # read1 does not report that an answer of known length was truncated
         if response.length:
             raise Unanswered(Gap.TORN, f"{response.length} bytes of the answer are missing")
         return Answer(
@@ -86,7 +84,7 @@ def fetch(
         raise Unanswered(Gap.TORN, "the answer ended early") from error
     except (ConnectionResetError, BrokenPipeError, http.client.HTTPException) as error:
         raise Unanswered(Gap.TORN, f"{type(error).__name__}: {error}") from error
-    except (OSError, UnicodeError) as error:  # the latter: no name for a host, like a..b
+    except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name, like a..b
         raise Unanswered(Gap.UNREACHABLE, f"{type(error).__name__}: {error}") from error
     finally:
         connection.close()

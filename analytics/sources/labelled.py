@@ -1,8 +1,8 @@
-"""Label sets to the columns of the table ``samples``, and samples to record batches. Pure.
+"""From label sets to columns of the table ``samples``, and from samples to batches. Pure.
 
-A batch is made from a list of series and the index of each sample's series: the columns of a
-series are written once in Python and spread by Arrow. Step before: answers were parsed. Step after:
-batches of ``schema.SAMPLES``, to Spark or to ``kernel.shape``.
+A batch is made from a list of series and the index of each sample's series. The columns of a series
+are made once in Python and repeated by Arrow. Step before: answers were parsed. Step after: batches
+of ``schema.SAMPLES``, to Spark or to ``kernel.shape``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 BATCH_ROWS: Final = 65_536
-"""Rows of a batch: enough for arrays to be fast, few enough for a worker's memory."""
+"""Rows of a batch: enough for fast array operations, few enough for a worker's memory."""
 JOB_PREFIX: Final = "tidemark-"
 _OWN: Final = frozenset(
     {
@@ -38,11 +38,11 @@ _OWN: Final = frozenset(
 )
 _QUEUE_DIGITS_MAX: Final = 9
 PLAIN: Final = frozenset({"group", "topic", "queue"})
-"""Labels of families that have columns of their own."""
+"""Labels that have their own columns."""
 
 
 class Series(NamedTuple):
-    """Columns that the samples of one series share; None where it has no such label."""
+    """Columns that all samples of one series share; None if the label is missing."""
 
     target: str
     metric: str
@@ -57,11 +57,8 @@ class Series(NamedTuple):
 
 
 def series(labels: Mapping[str, str]) -> Series:
-    """Return the series of these labels, which include ``__name__`` and those of the target.
-
-    An empty label counts as absent. A label ``queue`` that is no number stays among the other
-    labels.
-    """
+    """Return the series of these labels, which include ``__name__`` and those of the target. An
+    empty label counts as missing. A label ``queue`` that is no number is among the other labels."""
     of = {name: value for name, value in labels.items() if value}
     job = of.get("job", "")
     service = of.get("service") or (
@@ -88,12 +85,12 @@ def series(labels: Mapping[str, str]) -> Series:
 
 
 def is_queue(text: str) -> bool:
-    """Whether a label's value is the number of a queue."""
+    """Whether a label's value is a queue number."""
     return text.isascii() and text.isdigit() and len(text) <= _QUEUE_DIGITS_MAX
 
 
 def escaped(value: str) -> str:
-    """A label's value as it stands between quotes."""
+    """A label's value, escaped for use between quotes."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
@@ -101,9 +98,7 @@ def batches(
     of: Sequence[Series], at: Ints, ts_us: Ints, values: Floats, source: str
 ) -> Iterator[pa.RecordBatch]:
     """Samples as record batches of ``schema.SAMPLES``.
-
-    at: for each sample, which series it is of. ts_us: microseconds since 1970.
-    """
+    at: index of the series of each sample. ts_us: microseconds since 1970."""
     columns = {
         name: pa.array([each[place] for each in of], SAMPLES.field(name).type)
         for place, name in enumerate(Series._fields)

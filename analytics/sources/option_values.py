@@ -1,7 +1,7 @@
 """Values of a source's options: durations, times, counts. Pure.
 
-Options come as text from a command line or from Spark. An error names the option and the allowed
-values. Step before: options were set. Step after: a source's own ``options`` puts them together.
+Options are text from a command line or from Spark. An error names the option and the allowed
+values. Step after: a source's own ``options`` combines them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BadOption(AnalyticsError):
 
 
 def required(options: Mapping[str, str], name: str, wanted: str) -> str:
-    """A required text."""
+    """Return a required text."""
     text = options.get(name) or ""
     if not text.strip():
         raise BadOption(name, text, wanted)
@@ -91,7 +91,7 @@ def microseconds(at: datetime) -> int:
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Yes or no."""
+    """Parse yes or no."""
     text = options.get(name)
     if text is None:
         return default

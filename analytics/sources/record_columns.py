@@ -1,8 +1,8 @@
-"""Columns of commit log records, gathered with array operations (docs/formats.md, section 2).
+"""Columns of commit log records, made with array operations (docs/formats.md, section 2).
 
-Takes bytes with records in them and their outlines (``tidemark.formats.outline``); makes Arrow
-arrays. A column costs a few nanoseconds per record and no Python object; one not asked for costs
-nothing. Store and topic sources share it.
+From the bytes of records and their outlines (``tidemark.formats.outline``) it makes Arrow arrays. A
+column costs a few nanoseconds per record, without a Python object. Only requested columns are made.
+Store and topic sources share it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ROWS: Final = np.dtype(
         ("sys_flag", "=i4"),
     ]
 )
-"""``outline.ROW`` as numpy has it."""
+"""``outline.ROW`` as a numpy type."""
 assert ROWS.itemsize == ROW.size
 
 _MS_MIN: Final = -62_135_596_800_000
 _MS_MAX: Final = 253_402_300_799_999
-"""Years 1 to 9999: a time outside is damage, and unknown."""
+"""End of year 9999. A time outside of years 1 to 9999 is damage, and unknown."""
 _V6_SHIFT: Final = 12
 """Difference in bytes of an IPv6 and an IPv4 host."""
 
@@ -44,7 +44,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 class RecordColumns:
-    """The columns of the records of one view. Made and used while the view is held."""
+    """The columns of the records of one view; used while the view is held."""
 
     def __init__(self, view: bytes, found: Outlines) -> None:
         self._view = view
@@ -56,16 +56,16 @@ class RecordColumns:
         return len(self.rows)
 
     def never_written(self) -> npt.NDArray[np.bool_]:
-        """Records that end in a zero where none can be: a crash or a cut copy left their sizes and
-        not their ends, and no CRC covers it, because that is at the end as well."""
-        # Properties end in 0x02, or in text; without any, two zeros stand behind the topic.
+        """Records that end in an impossible zero: a crash or a truncated copy kept their sizes and
+        lost their ends. No CRC detects it, because the CRC is also at the end."""
+        # Properties end in 0x02 or in text. Without properties, the topic is followed by two zeros.
         behind = np.where(self.rows["properties_size"] > 0, 1, 3)
         at = self.starts + self.rows["size"] - behind
         zeros: npt.NDArray[np.bool_] = np.frombuffer(self._view, np.uint8)[at] == 0
         return zeros
 
     def only(self, wanted: npt.NDArray[np.bool_]) -> RecordColumns:
-        """Indices of the records."""
+        """Return the columns of the wanted records only."""
         return RecordColumns(self._view, self._found._replace(rows=self.rows[wanted].tobytes()))
 
     def column(self, name: str) -> pa.Array:
@@ -75,10 +75,10 @@ class RecordColumns:
     # -- fixed fields -----------------------------------------------------------------------------
 
     def _gathered(self, at: Numbers, kind: str) -> npt.NDArray[Any]:
-        """The big-endian numbers of that kind at these places of the view."""
+        """The big-endian numbers of that kind at these positions of the view."""
         kind_size = np.dtype(kind).itemsize
         room = max(0, len(self._view) - kind_size + 1)
-        # One number at every byte, none of them aligned: numpy reads only those that are asked for.
+        # A number at every byte, unaligned; numpy reads only the requested ones.
         everywhere: npt.NDArray[Any] = np.ndarray((room,), kind, self._view, 0, (1,))
         return everywhere[at].astype(kind.replace(">", "="))
 
@@ -107,19 +107,19 @@ class RecordColumns:
         return times(self._gathered(after_born_host, ">i8"))
 
     def reconsume_times(self) -> pa.Array:
-        """Return how often the message came back."""
+        """Return how often the message was redelivered."""
         return pa.array(self._gathered(self.starts + self.rows["body_at"] - 16, ">i4"))
 
     # -- texts ------------------------------------------------------------------------------------
 
     def topic(self) -> pa.Array:
-        """Names; each is decoded once per view."""
+        """Topic names; each is decoded once per view."""
         numbers = pa.array(np.ascontiguousarray(self.rows["topic"]))
         names = pa.array(self._found.topics, pa.string())
         return names.take(numbers)
 
     def property(self, name: bytes) -> pa.Array:
-        """The property's texts; null where a record has none."""
+        """Values of a property; null in records without it."""
         values = native.property_values(self._view, self._found.rows, wanted=name)
         present = np.frombuffer(values.present, np.uint8)
         validity = np.packbits(present, bitorder="little")
@@ -138,7 +138,7 @@ class RecordColumns:
         return hashes.take(tags.indices).fill_null(0)
 
     def crc_ok(self) -> pa.Array:
-        """Whether body and record CRC fit; null: not verified."""
+        """Whether the CRCs of body and record are correct; null: not verified."""
         sound = self.rows["sound"]
         return pa.array(sound == 1, pa.bool_(), mask=sound < 0)
 
@@ -153,7 +153,7 @@ class RecordColumns:
         )
 
     def raw_properties(self) -> list[bytes]:
-        """Properties as stored, in one text."""
+        """Properties as stored, as one text."""
         firsts = self.starts + self.rows["properties_at"]
         lasts = firsts + self.rows["properties_size"]
         return [

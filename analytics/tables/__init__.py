@@ -1,4 +1,4 @@
-"""Tables on disk: Parquet files by hour and bucket, and a manifest of the files that count."""
+"""Tables on disk: Parquet files by hour and bucket, and a manifest of the valid files."""
 
 from analytics.tables.files import DataFile
 from analytics.tables.layout import TIME_COLUMN

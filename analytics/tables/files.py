@@ -1,8 +1,8 @@
-"""One Parquet file of a table: written whole under another name, synced, then renamed.
+"""One Parquet file of a table, written whole under another name, synced, then renamed.
 
-The name consists of table, hour, bucket, batch and part, nothing random: a batch that runs again
-writes the same names, and what it wrote the first time is overwritten rather than doubled. A file
-counts once the table's manifest names it (manifest.py).
+The name consists of table, hour, bucket, batch and part. A batch that runs again writes the same
+names and overwrites its first attempt. A file is valid once the table's manifest names it
+(manifest.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from analytics.tables.layout import (
     placed,
 )
 
-_ROW_GROUP = 1 << 20  # rows: one group holds an hour of 4,000 series
+_ROW_GROUP = 1 << 20  # rows: a group has an hour of 4,000 series
 
 
 class DataFile(NamedTuple):
@@ -38,10 +38,10 @@ class DataFile(NamedTuple):
     batch: str
     part: int
     hour_us: int
-    bucket: int | None  # all rows are of this bucket; null: of any
+    bucket: int | None  # of all its rows; null: any
     rows: int
     size: int  # bytes
-    first_us: int  # of the table's time column; both ends belong
+    first_us: int  # of the table's time column; both ends included
     last_us: int
 
     @property
@@ -58,11 +58,9 @@ class DataFile(NamedTuple):
 
 
 def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> int:
-    """Write a file that exists whole or not at all, also after a power cut; return its size
+    """Write a file that exists whole or not at all, also after a power failure; return its size
     [bytes].
-
-    fill: writes the content. Directories above are made.
-    """
+    fill: writes the content. Missing parent directories are created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.{os.getpid()}.half")
     try:
@@ -79,7 +77,7 @@ def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> int:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a power cut."""
+    """Make the names in a directory survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -97,11 +95,11 @@ def write_files(
     buckets: int,
     bucket: int | None = None,
 ) -> list[DataFile]:
-    """Write rows as files of a batch, one for each hour and bucket that they touch.
+    """Write rows as files of a batch, one for each hour and bucket.
 
-    part: of the batch; two tasks never share one. bucket: of all rows, where the caller knows it,
-    for tables that have no directory by bucket. Nothing becomes visible yet.
-    Raises ValueError if rows do not fit the table's schema.
+    part: number within the batch; each task has its own. bucket: of all rows, if the caller knows
+    it, for tables without a directory by bucket. Nothing becomes visible yet. Raises ValueError if
+    rows do not fit the table's schema.
     """
     rows = fit(rows, TABLES[table])
     written = []
@@ -126,10 +124,10 @@ def read_file(
     before_us: int | None,
     pair_ids: pa.Array | None = None,
 ) -> pa.Table:
-    """The rows of one file with since <= time < before and, where given, of these pairs.
+    """Return the rows of one file with since <= time < before and, if given, of these pairs.
 
-    A column that the table got after the file was written is null.
-    Raises FileNotFoundError if the file has gone.
+    A column that the table got after the file was written is null. Raises FileNotFoundError if the
+    file is gone.
     """
     time = TIME_COLUMN[table]
     needed = dict.fromkeys(columns)
@@ -160,6 +158,6 @@ def read_file(
 
 
 def _bounds(times: pa.ChunkedArray) -> tuple[int, int]:
-    """The smallest and largest [microseconds since 1970]; nulls count as 1970."""
+    """Smallest and largest time [microseconds since 1970]; nulls count as 1970."""
     known = np.asarray(pc.fill_null(times.cast(pa.int64()), 0))
     return int(known.min()), int(known.max())

@@ -1,4 +1,4 @@
-"""A table's files as a Spark DataFrame. Needs Spark; the rest of the package does not."""
+"""A table's files as a Spark DataFrame. Needs Spark; other modules of the package do not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether a stream writes the tables now: a shared lock, which goes with its process.
+"""Whether a stream writes the tables now: a shared lock, released when its process ends.
 
-A stream that catches up writes hours that are long over by the clock; replacing such an hour
-meanwhile would lose rows or double them.
+A stream that catches up writes hours that ended long ago. Replacing such an hour at the same time
+would lose or duplicate rows.
 """
 
 from __future__ import annotations

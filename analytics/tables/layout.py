@@ -1,8 +1,8 @@
-"""How a table lies on disk: its time column, its order, its buckets, its encodings. Pure.
+"""Layout of a table on disk: time column, order, buckets, encodings. Pure.
 
-``ROOT/<table>/dt=YYYY-MM-DD/hr=HH/[bucket=NNN/]<batch>-<part>.parquet``. A file never crosses an
-hour: replacing an hour replaces whole files. All series of a pair share a bucket, so that a job
-that works bucket by bucket never moves a row (docs/analytics.md).
+``ROOT/<table>/dt=YYYY-MM-DD/hr=HH/[bucket=NNN/]<batch>-<part>.parquet``. A file never spans two
+hours, so replacing an hour replaces whole files. All series of a pair share a bucket, so a job that
+works bucket by bucket never moves a row (docs/analytics.md).
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ TIME_COLUMN: Final[Mapping[str, str]] = {
     "anomalies": "ts",
     "rollup": "bucket_start",
 }
-"""The column that places a row in an hour and that reads go by; where it is null: 1970.
-
-The tick where there is one: it is the snapshot of a row, `ts` the time of its values."""
+"""The column that determines the hour of a row and the range of reads; null counts as 1970. It is
+`tick` where there is one: it identifies the snapshot of a row, `ts` the time of its values."""
 
 BUCKETED: Final = frozenset({"series", "positions", "pairs", "rates", "lag"})
 """Tables with a directory for each bucket: those with a row for each series or pair and tick."""
@@ -80,7 +79,7 @@ class Place(NamedTuple):
 
 
 def sort_keys(table: str) -> list[tuple[str, str]]:
-    """Columns that order a file's rows: what is alike lies together, then time."""
+    """Sort order of a file's rows: similar rows are adjacent, then by time."""
     leading = _LEADING_SORT[table]
     time = "ts" if "ts" in TABLES[table].names else TIME_COLUMN[table]
     return [(name, "ascending") for name in (*leading, *(() if time in leading else (time,)))]

@@ -1,12 +1,12 @@
-"""The files of a table that count, in one JSON file that is switched by a rename.
+"""The valid files of a table, in one JSON file that is replaced by a rename.
 
-Readers see the table before a commit or after it, never between. A commit names its batch: done
-twice it changes nothing. Batches that a stream counts leave their number, so that a batch which
-runs again after its rows were compacted into other files is known and not added a second time.
+Readers see the table before a commit or after it. A commit names its batch; a second commit of it
+changes nothing. Numbered batches of a stream leave their number in the manifest. A repeated batch
+is therefore detected even after its rows were compacted into other files.
 
-Example: 1. collect commits batch 7 and dies before Spark notes it. 2. compact replaces the
-hour's files, batch 7's among them, by one. 3. collect starts again and repeats batch 7. Without
-the number its rows would be in the table twice.
+Example: 1. collect commits batch 7 and dies before Spark notes it. 2. compact replaces the hour's
+files, those of batch 7 included, by one. 3. collect starts again and repeats batch 7. Without the
+number its rows would be in the table twice.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ _FORMAT: Final = 1
 
 
 class Batch(NamedTuple):
-    """The name that a batch's files carry, and its place among the batches of its writer."""
+    """The name of a batch, used in its files, and its number within its writer."""
 
-    writer: str  # a stream keeps it for life: job and id of the query
-    number: int | None = None  # counted up by the writer; null: names itself
+    writer: str  # permanent for a stream: job and query id
+    number: int | None = None  # increased by the writer; null: the writer is the name
 
     def __str__(self) -> str:
         return self.writer if self.number is None else f"{self.writer}-{self.number:08d}"
 
 
 class Manifest(NamedTuple):
-    """What one table consists of."""
+    """State of one table."""
 
     table: str
     version: int  # +1 for each commit
     files: tuple[DataFile, ...]
-    removed: Mapping[str, int]  # path → when it stopped to count [microseconds]; still on disk
+    removed: Mapping[str, int]  # path → when it became invisible [microseconds]; still on disk
     done: Mapping[str, int]  # writer → number of its last batch
-    watermark_us: int | None  # the writer's own: last tick evaluated, newest time collected
+    watermark_us: int | None  # set by the writer: last tick evaluated, newest time collected
     seen: Mapping[str, int]  # node → its newest tick [microseconds]
 
     def has(self, batch: Batch) -> bool:
-        """Whether the batch, or a later one of its writer, is in."""
+        """Whether the batch, or a later one of its writer, is committed."""
         return batch.number is not None and self.done.get(batch.writer, -1) >= batch.number
 
 
 class Change(NamedTuple):
-    """What a commit does to a table."""
+    """Changes of a commit to a table."""
 
     files: Collection[DataFile] = ()
     replaces: Collection[DataFile] = ()
-    watermark_us: int | None = None  # only ever moves forward
+    watermark_us: int | None = None  # never decreases
     seen: Mapping[str, int] = {}
 
 
@@ -66,7 +66,7 @@ def empty(table: str) -> Manifest:
 
 
 def changed(manifest: Manifest, batch: Batch, change: Change, now_us: int) -> Manifest:
-    """The manifest with the batch in; the same manifest if it is in already. Pure."""
+    """Return the manifest after the batch; the same manifest if it has the batch already. Pure."""
     if manifest.has(batch):
         return manifest
     name = str(batch)
@@ -95,20 +95,18 @@ def changed(manifest: Manifest, batch: Batch, change: Change, now_us: int) -> Ma
 
 
 class ManifestStore:
-    """The manifests of one root of tables. Many readers; writers take turns by a lock file."""
+    """The manifests of one root of tables. Many readers; writers are serialised by a lock file."""
 
     def __init__(self, root: Path) -> None:
         self._directory = root / "_manifests"
 
     def tables(self) -> list[str]:
-        """Names of the tables that were ever committed to."""
+        """Names of the tables with a commit."""
         return sorted(path.stem for path in self._directory.glob("*.json"))
 
     def read(self, table: str) -> Manifest:
-        """The table as of now; an empty one if it was never written.
-
-        Raises ManifestDamaged if the file is no manifest of this version.
-        """
+        """Return the present state of a table; empty if it was never written. Raises
+        ManifestDamaged if the file is no manifest of this version."""
         path = self._directory / f"{table}.json"
         try:
             text = path.read_bytes()
@@ -120,7 +118,7 @@ class ManifestStore:
             raise ManifestDamaged(path, str(error)) from error
 
     def written_us(self, table: str) -> int | None:
-        """Return when the table's manifest was last switched [microseconds]; None if never."""
+        """Return when the table's manifest was last replaced [microseconds]; None if never."""
         try:
             return (self._directory / f"{table}.json").stat().st_mtime_ns // 1000
         except FileNotFoundError:
@@ -128,17 +126,18 @@ class ManifestStore:
 
     @contextmanager
     def writing(self, table: str) -> Iterator[Manifest]:
-        """The table as of now; no other process writes until the end of the block. Then `put`."""
+        """Lock the table against other writers until the end of the block; yield it. Then call
+        `put`."""
         self._directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._directory / f".{table}.lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # goes with the process, also after kill -9
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the process ends, also after kill -9
             yield self.read(table)
         finally:
             os.close(lock)
 
     def put(self, manifest: Manifest) -> None:
-        """Switch to this manifest; the one before stays beside it. Only inside `writing`."""
+        """Replace the manifest; the previous one stays beside it. Only inside `writing`."""
         path = self._directory / f"{manifest.table}.json"
         half = path.with_name(f".{path.name}.half")
         with half.open("w") as out:

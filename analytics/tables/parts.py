@@ -1,9 +1,9 @@
-"""A batch that executors write and the driver commits, with nothing collected on the way.
+"""A batch that executors write and the driver commits, without collecting rows.
 
-Each task writes its Parquet files and, last, one small JSON file that describes them, below
+Each task writes its Parquet files and then one small JSON file that describes them, in
 ``ROOT/_parts/<batch>/``. The driver compares their number with the tasks that Spark reports as
-done, reads them, and switches the manifests. A driver killed before leaves files that no manifest
-names; the batch runs again and overwrites them.
+done, reads them, and replaces the manifests. If the driver is killed before that, no manifest names
+the files; the batch runs again and overwrites them.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ from analytics.tables.manifest import Batch
 from analytics.tables.root import TableRoot
 
 _DONE: Final = "part int"
-_NAMES: Final = 10_000  # files that one task may write
+_NAMES: Final = 10_000  # maximum number of files of one task
 
 
 class Writer:
     """Writes one task's part of one batch. Used on an executor."""
 
     def __init__(self, root: TableRoot, batch: str, part: int, skip: Collection[str]) -> None:
-        """part: number of this task, also when it runs again. skip: tables that have the batch."""
+        """part: number of this task; the same when it runs again. skip: tables that have the
+        batch."""
         self._root, self._batch, self._part = root, batch, part
         self._skip = frozenset(skip)
         self._files: list[DataFile] = []
         self._written = 0
         self._seen: dict[str, dict[str, int]] = {}
         self.facts: dict[str, Any] = {}
-        """Small numbers that the driver gets, like counts: never rows."""
+        """Small numbers for the driver, like counts; never rows."""
 
     def write(self, table: str, rows: pa.Table, *, bucket: int | None = None) -> None:
-        """Add rows to a table; any number of times. bucket: of all these rows, if known."""
+        """Add rows to a table; any number of calls. bucket: of all these rows, if known."""
         if table in self._skip or not rows.num_rows:
-            return  # written and committed before a restart; compaction may have moved it since
-        # A task has 10,000 names: the parts of two tasks never meet.
+            return  # committed before a restart; compaction may have moved the rows since
+        # A task has 10,000 names, so parts of two tasks never have the same.
         part = self._part * _NAMES + self._written
         self._written += 1
         if self._written > _NAMES:
@@ -56,16 +57,16 @@ class Writer:
         self._files += self._root.write(table, rows, batch=self._batch, part=part, bucket=bucket)
 
     def skips(self, table: str) -> bool:
-        """Whether the table has the batch: nothing needs to be computed for it."""
+        """Whether the table has the batch already, so that nothing needs to be computed for it."""
         return table in self._skip
 
     def saw(self, table: str, node: str, tick_us: int) -> None:
-        """Note the newest tick of a node, by which ticks are complete."""
+        """Note the newest tick of a node, which determines the complete ticks."""
         seen = self._seen.setdefault(table, {})
         seen[node] = max(tick_us, seen.get(node, tick_us))
 
     def describe(self, directory: Path) -> None:
-        """Write the description of the files; the last step of a task."""
+        """Write the description of the files, as the last step of a task."""
         facts = {
             "files": [list(file) for file in self._files],
             "seen": self._seen,
@@ -80,7 +81,7 @@ class Written(NamedTuple):
 
     files: Mapping[str, list[DataFile]]
     seen: Mapping[str, Mapping[str, int]]
-    facts: list[dict[str, Any]]  # of each part, in order
+    facts: list[dict[str, Any]]  # by part
 
     def rows(self, table: str) -> int:
         """Return the number of rows."""
@@ -96,10 +97,8 @@ def write_frame(
     skip: Collection[str] = (),
 ) -> Written:
     """Run work on every partition of the frame, on executors; nothing becomes visible.
-
-    work: gets the partition's batches and a writer; it and what it holds must be picklable.
-    Raises PartsMissing if executors wrote where the driver cannot see it.
-    """
+    work: gets the partition's batches and a writer; it must be picklable. Raises PartsMissing if
+    the driver does not see what executors wrote."""
     attempt = root.path / "_parts" / f"{batch}.{uuid4().hex}"
     attempt.mkdir(parents=True)
     buckets_root, skipped, name = root, frozenset(skip), str(batch)
@@ -115,7 +114,7 @@ def write_frame(
 
     done = Observation()
     try:
-        # mapInArrow's stubs name pyarrow's types; the noop sink drains without keeping a row.
+        # the stubs of mapInArrow name pyarrow's types; the noop sink keeps no row
         parts = frame.mapInArrow(cast(Any, task), _DONE)
         parts.observe(done, f.count(f.lit(1)).alias("parts")).write.format("noop").mode(
             "overwrite"
@@ -137,10 +136,10 @@ def commit_all(
     replaces: Mapping[str, Collection[DataFile]] | None = None,
     watermarks: Mapping[str, datetime] | None = None,
 ) -> None:
-    """Switch the manifest of every table that the batch touched; of positions last.
+    """Replace the manifest of every table that the batch changed; positions last.
 
-    They determine which ticks are closed, and an evaluation of these needs all their other rows,
-    also where the driver was killed between two tables and comes back minutes later.
+    Positions determine which ticks are closed. An evaluation of these ticks needs all other rows,
+    even if the driver was killed between two tables.
     """
     replaces, watermarks = replaces or {}, watermarks or {}
     touched = {*written.files, *written.seen, *replaces, *watermarks}
@@ -166,11 +165,9 @@ def run_parts(
     watermarks: Mapping[str, datetime] | None = None,
     commit: bool = True,
 ) -> Written:
-    """Run work on executors, one Spark task for each of `tasks`, and commit what it wrote.
-
-    tasks: picklable values, a few thousand at most. work: gets the root, one of them and a writer.
-    replace_hours: by table, whole hours whose files as of now go when the new ones come.
-    """
+    """Run work on executors, one Spark task for each of `tasks`, and commit the result.
+    tasks: picklable values, a few thousand at most. work: gets the root, one task and a writer.
+    replace_hours: by table, whole hours whose present files are replaced."""
     name = Batch(batch) if isinstance(batch, str) else batch
     hours = {
         table: {to_us(hour_of(moment)) for moment in moments}

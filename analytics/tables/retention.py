@@ -1,7 +1,7 @@
-"""What leaves the tables: rows past their time, files that compaction replaced, remains of kills.
+"""Removes expired rows, files that compaction replaced, and files that killed drivers left.
 
-A file stops to count first and is removed later, when no reader can still use it by an older
-manifest. Files that no manifest ever named, left by a killed driver, go after a day.
+A file first becomes invisible. It is removed later, when no reader can still use it through an
+older manifest. Files that no manifest ever named are removed after a day.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ KEEP_DAYS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("pair_lag", "stages", "status_changes", "offset_events", "gaps"), 90),
     **dict.fromkeys(("rollup", "capacity", "forecasts", "anomalies"), 400),
 }
-"""How long rows are kept: full detail for two weeks, what is bounded by pairs for a season."""
+"""Retention of rows: full detail for two weeks, tables bounded by pairs for a season."""
 READERS_GRACE: Final = timedelta(hours=1)
-"""A reader may hold a manifest for so long: longer than any query, shorter than disks fill."""
+"""Maximum time for which a reader may use a manifest; longer than any query."""
 ORPHAN_AGE: Final = timedelta(days=1)
 
 
 class Removed(NamedTuple):
-    """What a clean-up removed."""
+    """Result of a clean-up."""
 
-    expired: int  # files whose rows are past their time; removed from disk later
+    expired: int  # expired files; removed from disk later
     files: int  # from disk
-    orphans: int  # of these, files that no manifest named
+    orphans: int  # files among them that no manifest named
 
 
 def expire(root: TableRoot, table: str, before: datetime) -> int:
@@ -47,7 +47,7 @@ def expire(root: TableRoot, table: str, before: datetime) -> int:
 
 
 def clean_up(root: TableRoot, now: datetime, keep_days: Mapping[str, int]) -> Removed:
-    """Expire rows and remove files that no reader uses; also what killed drivers left."""
+    """Expire rows and remove files that no reader uses, including those of killed drivers."""
     expired = files = orphans = 0
     store = ManifestStore(root.path)
     for table in store.tables():
@@ -75,7 +75,7 @@ def clean_up(root: TableRoot, now: datetime, keep_days: Mapping[str, int]) -> Re
 
 
 def _orphans(root: Path, table: str, named: set[str]) -> list[Path]:
-    """Files of a table that no manifest names, older than any batch in hand."""
+    """Files of a table that no manifest names and that are older than any batch in progress."""
     due = time.time() - ORPHAN_AGE.total_seconds()
     return [
         path
@@ -87,7 +87,7 @@ def _orphans(root: Path, table: str, named: set[str]) -> list[Path]:
 
 
 def _remove_empty(directory: Path) -> None:
-    """Directories of hours that have nothing left; a file may come in meanwhile, then it stays."""
+    """Remove empty directories of hours; one that gets a file in the meantime stays."""
     hours = sorted(directory.glob("dt=*/**/"), key=lambda path: len(path.parts), reverse=True)
     for path in hours:
         if not any(path.iterdir()) and time.time() - path.stat().st_mtime > HOUR.total_seconds():

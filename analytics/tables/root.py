@@ -1,7 +1,7 @@
 """The tables of lag analytics in one directory: read by time and bucket, written in batches.
 
-Step before: a job has rows. Step after: a job, the report or any other reader of Parquet takes
-them. What is read never depends on a listing of directories: manifests name the files.
+Readers find files through manifests, never by listing directories. Step before: a job has rows.
+Step after: a job, the report or another reader of Parquet.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _FORMAT: Final = 1
 
 
 class TableRoot:
-    """A directory of tables. Holds a path and a number only, so it travels to executors."""
+    """A directory of tables. Has only a path and a number, so it can be sent to executors."""
 
     def __init__(self, path: str | Path) -> None:
-        """Open what is there. Raises TablesMissing if nothing is, NotLocal for a URI."""
+        """Open existing tables. Raises TablesMissing without any, NotLocal for a URI."""
         self.path = local(path).absolute()
         facts = self.path / "_root.json"
         try:
@@ -49,10 +49,11 @@ class TableRoot:
 
     @classmethod
     def create(cls, path: str | Path, *, buckets: int | None = None) -> TableRoot:
-        """Make the directory, or open it if it is there.
+        """Create the directory, or open it if it exists.
 
-        buckets: about twice the cores of the largest job; null: as it is, else 8. Too few leave
-        cores idle, too many make files of a few rows. Raises TablesDiffer if it has others.
+        buckets: about twice the cores of the largest job; null: as existing tables, else 8. Too few
+        leave cores idle, too many make files of a few rows. Raises TablesDiffer if existing tables
+        have another number.
         """
         path = local(path).absolute()
         if not (path / "_root.json").exists():
@@ -66,7 +67,7 @@ class TableRoot:
     # -- reading ----------------------------------------------------------------------------------
 
     def manifest(self, table: str) -> Manifest:
-        """The table's files as of now."""
+        """The present files of the table."""
         return ManifestStore(self.path).read(table)
 
     def tables(self) -> list[str]:
@@ -74,7 +75,7 @@ class TableRoot:
         return ManifestStore(self.path).tables()
 
     def has(self, table: str) -> bool:
-        """Whether the table has a row."""
+        """Whether the table has rows."""
         return bool(self.manifest(table).files)
 
     def span(self, table: str) -> tuple[datetime, datetime] | None:
@@ -86,7 +87,7 @@ class TableRoot:
         return from_us(first), from_us(last)
 
     def watermark(self, table: str) -> datetime | None:
-        """Return the tick up to which the writer is done, whether or not it had rows to write."""
+        """Return the tick up to which the writer has finished, even if it had no rows."""
         mark = self.manifest(table).watermark_us
         return None if mark is None else from_us(mark)
 
@@ -115,11 +116,9 @@ class TableRoot:
         columns: Sequence[str] | None = None,
         pair_ids: Collection[int] | None = None,
     ) -> pa.Table:
-        """Rows with since <= time < before; by file, inside a file by the table's order.
-
-        pair_ids, buckets: only these. columns: only these, in this order.
-        Raises TableFileMissing if a file that the manifest names is gone.
-        """
+        """Rows with since <= time < before; by file, within a file in the table's order.
+        pair_ids, buckets: only these. columns: only these, in this order. Raises TableFileMissing
+        if a file that the manifest names is gone."""
         names = list(columns) if columns is not None else TABLES[table].names
         schema = pa.schema([TABLES[table].field(name) for name in names])
         pieces = list(
@@ -174,8 +173,8 @@ class TableRoot:
         buckets: Collection[int] | None = None,
         columns: Sequence[str] | None = None,
     ) -> DataFrame:
-        """The same rows as a Spark DataFrame: named files, named schema, nothing inferred."""
-        from analytics.tables.frames import frame  # Spark only where Spark is asked for
+        """The same rows as a Spark DataFrame with explicit files and schema."""
+        from analytics.tables.frames import frame  # only for Spark jobs
 
         files = self.files(table, since=since, before=before, buckets=buckets)
         paths = [str(self.path / file.path) for file in files]
@@ -192,10 +191,8 @@ class TableRoot:
         part: int = 0,
         bucket: int | None = None,
     ) -> list[DataFile]:
-        """Write rows as files that are not visible before `commit`; on the driver or an executor.
-
-        part: of the batch; no two writers share one. bucket: of all rows, if that is known.
-        """
+        """Write rows as files that are invisible until `commit`; on the driver or an executor.
+        part: number within the batch; each writer has its own. bucket: of all rows, if known."""
         return write_files(
             self.path,
             table,
@@ -216,9 +213,9 @@ class TableRoot:
         watermark: datetime | None = None,
         seen: Mapping[str, int] | None = None,
     ) -> bool:
-        """Make the files of a batch visible and those it replaces invisible, at one instant.
+        """Make the files of a batch visible and the replaced ones invisible, at one instant.
 
-        Files of an earlier attempt of the same batch are replaced, too. Returns False, and changes
+        Files of an earlier attempt of the same batch are also replaced. Returns False, and changes
         nothing, if the batch was committed already.
         """
         name = Batch(batch) if isinstance(batch, str) else batch
@@ -235,10 +232,8 @@ class TableRoot:
         return True
 
     def _describe(self, table: str) -> None:
-        """Write a description of the table's columns, for other readers.
-
-        It is written again when a version with other columns writes; older files lack the new.
-        """
+        """Write a description of the table's columns, for other readers. A version with other
+        columns replaces it; older files lack the new columns."""
         columns = [
             {"name": field.name, "type": str(field.type), "nullable": field.nullable}
             for field in TABLES[table]

@@ -1,1 +1,1 @@
-"""The ticks that are complete, as a stream: what drives evaluation."""
+"""The complete ticks as a stream, which drives evaluation."""

@@ -1,8 +1,8 @@
 """`tidemark_ticks`: the closed ticks of the positions as a stream, a row for each bucket.
 
-A row is work to do, not data: evaluate the ticks in (after, until] of this bucket. The offset is
-the last tick handed out, so that Spark's checkpoint has the progress of evaluation, and a batch
-that is repeated has the same ticks.
+A row is a task, not data: evaluate the ticks in (after, until] of this bucket. The offset is the
+last tick that was handed out. Spark's checkpoint therefore has the progress of evaluation, and a
+repeated batch has the same ticks.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Work(InputPartition):
 
 
 class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Hands out ticks as they close. Lives on the driver; `read` runs on executors.
+    """Hands out ticks as they close. Runs on the driver; `read` runs on executors.
 
     Options: tables (directory), period_us, closing (clock or data), grace_us (of the clock),
-    max_ticks (in one batch), since_us (first tick wanted; else where the tables begin, or behind
-    what was evaluated already).
+    max_ticks (in one batch), since_us (first tick; else the begin of the tables, or the end of the
+    last evaluation).
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -100,13 +100,13 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield pa.RecordBatch.from_pylist([vars(work)], schema=_ARROW)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing to do: a repeated batch reads the positions again."""
+        """Do nothing: a repeated batch reads the positions again."""
 
     def stop(self) -> None:
-        """Nothing to do: nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _after(self, start_us: int) -> int | None:
-        """The tick before the first of a batch; None if there are no positions at all."""
+        """The tick before the first of a batch; None without positions."""
         if start_us:
             return start_us
         files = TableRoot(Path(self._tables)).manifest("positions").files

@@ -1,8 +1,8 @@
 """Input and output of the evaluation of one bucket: its window of rows, and its state files.
 
-The state is one small file for each bucket and batch, named by the tick that it is of. A batch
-reads the state of the tick it goes on from and writes that of its last: repeated, it reads the
-same and writes the same bytes. Runs on executors; needs no Spark.
+The state is one small file for each bucket and batch, named by its tick. A batch reads the state of
+the tick before it and writes that of its last tick. A repeated batch reads the same and writes the
+same bytes. Runs on executors; needs no Spark.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from analytics.tables.files import read_file, write_whole
 from analytics.tables.layout import HOUR, hour_of, to_us
 from analytics.tables.root import chosen
 
-_KEPT: Final = 8  # newest states, so that a batch can be repeated
-_OWN: Final = "evaluate"  # how batches of evaluation are named
+_KEPT: Final = 8  # newest states, kept for repeated batches
+_OWN: Final = "evaluate"  # prefix of the names of evaluation's batches
 
 
 def read_window(
@@ -51,9 +51,9 @@ def read_window(
 def known_series(
     root: TableRoot, since: datetime, before: datetime, buckets: list[int] | None = None
 ) -> pa.Table:
-    """One row for each series with rows in the hours of since … before.
+    """One row for each series with rows in the hours from since to before.
 
-    A series is written once in an hour, at its first row of it: hence whole hours, and hence
+    A series is written once per hour, at its first row. Whole hours are therefore read, and
     last_seen is exact to the hour.
     """
     rows = root.read("series", since=hour_of(since), before=hour_of(before) + HOUR, buckets=buckets)
@@ -61,7 +61,7 @@ def known_series(
 
 
 def merged_series(rows: pa.Table) -> pa.Table:
-    """One row for each series: seen first at the earliest, last at the latest of its rows."""
+    """One row for each series, with the earliest first and the latest last row."""
     fixed = [name for name in SERIES.names if name not in ("first_seen", "last_seen")]
     grouped = rows.group_by(fixed, use_threads=False).aggregate(
         [("first_seen", "min"), ("last_seen", "max")]
@@ -72,10 +72,8 @@ def merged_series(rows: pa.Table) -> pa.Table:
 
 
 def _collected_events(root: TableRoot, bucket: int, since: datetime, before: datetime) -> pa.Table:
-    """Collected events, not those that evaluation found itself: it finds them again.
-
-    Handing these back would make a repeated batch differ from its first run.
-    """
+    """Collected events, without those that evaluation found, which it finds again. With them, a
+    repeated batch would differ from its first run."""
     pieces = [OFFSET_EVENTS.empty_table()]
     for file in chosen(root.manifest("offset_events").files, since=since, before=before):
         if not file.batch.startswith(_OWN) and file.bucket in (None, bucket):
@@ -94,7 +92,7 @@ def _collected_events(root: TableRoot, bucket: int, since: datetime, before: dat
 
 
 def _gaps(root: TableRoot, since: datetime, before: datetime) -> pa.Table:
-    """Gaps that begin within an hour before or in the window, and end in it."""
+    """Gaps that end in the window and begin in it or within an hour before it."""
     rows = root.read("gaps", since=since - HOUR, before=before, columns=GAPS.names)
     ends = rows.column("to_ts")
     reaches = pc.or_kleene(pc.is_null(ends), pc.greater_equal(ends, pa.scalar(since, ends.type)))
@@ -102,7 +100,7 @@ def _gaps(root: TableRoot, since: datetime, before: datetime) -> pa.Table:
 
 
 def read_state(root: TableRoot, tick: datetime, bucket: int) -> pa.Table | None:
-    """State of the bucket at the tick; None if there is no file of it."""
+    """State of the bucket at the tick; None without a file."""
     try:
         return pq.read_table(_state_path(root, tick, bucket), partitioning=None)
     except FileNotFoundError:
@@ -110,7 +108,7 @@ def read_state(root: TableRoot, tick: datetime, bucket: int) -> pa.Table | None:
 
 
 def write_state(root: TableRoot, tick: datetime, bucket: int, state: pa.Table) -> None:
-    """Write the state to a file, in place of one of the same tick."""
+    """Write the state to a file; replaces one of the same tick."""
     write_whole(
         _state_path(root, tick, bucket),
         lambda out: pq.write_table(state, out, compression="zstd", use_dictionary=False),
@@ -118,10 +116,8 @@ def write_state(root: TableRoot, tick: datetime, bucket: int, state: pa.Table) -
 
 
 def forget_states(root: TableRoot, keep_since: datetime) -> None:
-    """Remove old states: all but the newest, and the last of each hour since then.
-
-    The last of an hour is where `evaluate` over a range of hours begins.
-    """
+    """Remove old states: all but the newest, and the last of each hour since keep_since. `evaluate`
+    over a range of hours begins with the last state of an hour."""
     ticks = sorted(int(path.name) for path in _states(root).glob("[0-9]*"))
     hour = HOUR // timedelta(microseconds=1)
     last_of_hour = {tick // hour: tick for tick in ticks}

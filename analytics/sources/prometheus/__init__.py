@@ -1,1 +1,1 @@
-"""Raw samples of a Prometheus server, by time slices."""
+"""Raw samples of a Prometheus server, by time slice."""

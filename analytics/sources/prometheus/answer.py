@@ -1,9 +1,9 @@
 """A server's answer to a range selector: series and their raw samples. Pure.
 
-The numbers of an answer are cut out as they stand and read by Arrow at once, not one by one: a
-value is never a Python object. An answer that is laid out otherwise (a proxy's, with blanks) is
-read as JSON of any kind. A timestamp is kept to the millisecond, as the server has it.
-Step before: ``http`` brought the bytes. Step after: ``reader`` keeps what lies in its slice.
+Arrow parses all numbers of an answer at once, without a Python object per value. An answer in
+another layout (such as a proxy's, with blanks) is parsed as general JSON. Timestamps are in
+milliseconds, as in the server. Step before: ``http`` got the bytes. Step after: ``reader`` keeps
+the samples of its slice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENDED: Final = b'"]]}'
 _NEXT: Final = b'"],['
 KNOWN_MAX: Final = 200_000
 _known: dict[bytes, Series] = {}
-"""Series by their text: a slice has nearly those of the slice before."""
+"""Series by their text, because adjacent slices have nearly the same series."""
 
 
 class Samples(NamedTuple):
@@ -40,7 +40,7 @@ class Samples(NamedTuple):
 
 
 def parse(body: bytes) -> Samples:
-    """Parse a matrix. Raises Unanswered (torn) if it is incomplete or holds a warning."""
+    """Parse a matrix. Raises Unanswered (torn) if it is incomplete or has a warning."""
     try:
         found = _quickly(body)
     except (ValueError, pa.ArrowInvalid):
@@ -49,7 +49,7 @@ def parse(body: bytes) -> Samples:
 
 
 def error_of(body: bytes) -> str:
-    """Message of a server that does not answer a query; the body if it is no JSON."""
+    """Error message in an answer; the body if it is no JSON."""
     try:
         message = json.loads(body)
         return str(message["error"])
@@ -58,10 +58,10 @@ def error_of(body: bytes) -> str:
 
 
 def instant_us(body: bytes) -> int | None:
-    """Return the time of an instant query's answer; None if the answer does not name it."""
+    """Return the time in the answer to an instant query; None without one."""
     try:
         result = json.loads(body)["data"]["result"]
-        # A number of its own in Prometheus, the one series without labels in servers like it.
+        # Prometheus returns a number; similar servers return one series without labels.
         at = result[0]["value"][0] if isinstance(result[0], dict) else result[0]
         return round(float(at) * 1000) * 1000
     except (ValueError, KeyError, TypeError, IndexError):
@@ -74,7 +74,8 @@ def _check(answer: Any) -> None:
         raise Unanswered(Gap.TORN, f"the answer is no success: {message or str(answer)[:100]}")
     warnings = answer.get("warnings")
     if warnings:
-        # It is not known what a partial answer lacks: a commit would seem never to have been made.
+        # A partial answer does not say what it lacks; a commit could appear never to have been
+        # made.
         raise Unanswered(Gap.TORN, f"the answer is partial: {'; '.join(map(str, warnings))}")
 
 
@@ -121,7 +122,7 @@ def _quickly(body: bytes) -> Samples | None:
 
 
 def _series(head: bytes) -> Series:
-    """Series of ``{"metric":{…},``; kept, because the next slice has the same."""
+    """Series of ``{"metric":{…},``; cached for the next slice."""
     found = _known.get(head)
     if found is None:
         if not (head.startswith(b'{"metric":') and head.endswith(b",")):
@@ -155,6 +156,6 @@ def _slowly(body: bytes) -> Samples:
 
 
 def _ts_us(seconds: Floats | Sequence[float]) -> Ints:
-    """Microseconds; the server counts in milliseconds, and writes seconds with a point."""
+    """Microseconds; the server counts milliseconds and writes seconds with decimals."""
     found: Ints = np.rint(np.asarray(seconds) * 1000).astype(np.int64) * 1000
     return found

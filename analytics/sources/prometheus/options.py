@@ -1,4 +1,4 @@
-"""Options of the source ``tidemark_prometheus``: where, what, how much at once. Pure.
+"""Options of the source ``tidemark_prometheus``: URL, selectors, size of the work. Pure.
 
 Step before: a command line or Spark. Step after: ``plan`` cuts the work up, ``reader`` does it.
 """
@@ -29,22 +29,22 @@ BYTES_PER_SAMPLE: Final = 64
 TIMEOUT_S: Final = 60.0
 RETRIES: Final = 3
 SETTLE_S: Final = 15.0
-"""A scrape is in the server once it is over, under the time at which it began."""
+"""A scrape appears in the server after it ends, under the time of its begin."""
 PATIENCE_S: Final = 600.0
 SLICES_MAX: Final = 16
 ALIGN_S: Final = 0.001
 HEADER: Final = "header."
 
 COLLECTED: Final = any_of("__name__", sorted(METRICS | TIMED | {"up"}))
-"""Families that shaping reads, and the counters that are kept by default."""
+"""Families that shaping reads, and the counters that are stored by default."""
 SCRAPES: Final = ",".join((any_of("__name__", ["up"]), any_of("service", SERVICES.to_pylist())))
 """Family with a sample for each scrape of one of our services."""
 CONTEXT: Final = any_of("__name__", sorted(METRICS - QUEUE_METRICS))
-"""Families that shaping reads besides those by queue."""
+"""Families without a queue that shaping reads."""
 
 
 class Options(NamedTuple):
-    """See the constants for defaults. Times in microseconds since 1970."""
+    """Times are in microseconds since 1970; see the constants for defaults."""
 
     url: str
     selectors: tuple[str, ...]
@@ -63,10 +63,10 @@ class Options(NamedTuple):
     patience_s: float
     slices_max: int
     align_s: float
-    """A stream's offsets are multiples of this: with the period of the scrapes, the samples of all
-    processes of a node of one tick are in one batch."""
+    """Offsets of a stream are multiples of this. With the scrape period, samples of one tick from
+    all processes of a node are in one batch."""
     interval_s: float | None
-    """Interval of the server's scrapes; if given, times at which it scraped nothing are gaps."""
+    """Scrape interval of the server; if set, times without scrapes are gaps."""
     headers: tuple[tuple[str, str], ...]
 
     @property
@@ -76,7 +76,7 @@ class Options(NamedTuple):
 
 
 def parse(options: Mapping[str, str]) -> Options:
-    """Options as text; see docs/analytics.md. Raises BadOption."""
+    """Parse options; see docs/analytics.md. Raises BadOption."""
     url = required(options, "url", "the server's, like http://127.0.0.1:9090").strip().rstrip("/")
     url, login = _address(url)
     lines = [line for line in (options.get("selectors") or "").splitlines() if line.strip()]
@@ -109,7 +109,7 @@ def parse(options: Mapping[str, str]) -> Options:
 
 
 def _address(url: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return an address without its login, and the login as a header. Raises BadOption."""
+    """Split a URL into the address and a header with its login. Raises BadOption."""
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

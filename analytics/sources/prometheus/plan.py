@@ -1,9 +1,9 @@
-"""The work cut up: time slices × selectors × shards of queues. Pure.
+"""Cuts the work into time slices × selectors × shards of queues. Pure.
 
-A part is one request of ``selector[slice]`` at the slice's end, and one task of Spark. Slices are
-open at their start and closed at their end, whatever the server thinks of range selectors: 2.x
-takes both ends, 3.x leaves the start out, and ``reader`` keeps what lies in between itself.
-Step before: ``options`` and filters. Step after: ``reader``.
+A part is one request of ``selector[slice]`` at the slice's end, and one task of Spark. Slices
+exclude their start and include their end. Prometheus 2.x returns both ends and 3.x omits the start,
+so ``reader`` filters the samples itself. Step before: ``options`` and filters. Step after:
+``reader``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Part(NamedTuple):
     context: str | None
     """Matchers of samples that are read for context and not written; None: none."""
     scrapes: str | None = None
-    """Matchers of the samples that show when the server scraped, in one part of each slice; None:
-    in another, or in none."""
+    """Matchers of the samples that show when the server scraped. Only one part of each slice has
+    them."""
 
     @property
     def subject(self) -> str:
@@ -39,7 +39,8 @@ class Part(NamedTuple):
 
 
 def plan(options: Options, start_us: int, end_us: int, only: Narrowed) -> Iterator[Part]:
-    """The parts of all samples with start < time <= end. Raises BadOption if they are too many."""
+    """Yield parts for all samples with start < time <= end. Raises BadOption if they are too
+    many."""
     start = max(start_us, start_us if only.after_us is None else only.after_us) // MS_US * MS_US
     end = min(end_us, end_us if only.until_us is None else only.until_us) // MS_US * MS_US
     step = max(MS_US, round(options.slice_s * 1000) * MS_US)
@@ -60,6 +61,7 @@ def _part(options: Options, selector: str, only: Narrowed, shard: int, low: int,
     matchers = [selector, *only.matchers, *([] if share is None else [share])]
     context = None
     if options.context and shard > 0:
-        # Series without a label `queue` are in shard 0; the other shards read some as context.
+        # Series without a label `queue` are in shard 0; the other shards read some of them as
+        # context.
         context = ",".join((selector, *only.matchers, CONTEXT, 'queue=""'))
     return Part(",".join(matchers), low, high, context)

@@ -1,10 +1,9 @@
-"""Reads parts of the plan from a server: batches of raw samples, and gaps where there are none.
+"""Reads parts of the plan from a server: batches of raw samples, and rows for gaps.
 
-Whatever a server does, a part ends: with all its samples, or with rows that name the time that is
-missing and why. A slice that is too much for the server is halved, ``SPLITS_MAX`` times at most; a
-server that is away is asked again a few times. Nothing is made up and nothing is kept of an answer
-that is not whole. Works with Spark and without. Step before: ``plan``. Step after:
-``kernel.shape``.
+A part always ends, with all its samples or with rows that name the missing time and the reason. A
+slice that is too much for the server is halved, at most ``SPLITS_MAX`` times. A server that does
+not answer is asked again a few times. Incomplete answers are dropped. Works with Spark and without.
+Step before: ``plan``. Step after: ``kernel.shape``.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from analytics.sources.prometheus.selectors import MS_US, Narrowed
 SOURCE: Final = "prometheus"
 CONTEXT: Final = "context"
 SUBJECT: Final = "prometheus"
-"""Subject of a gap of the server itself."""
+"""Subject of a gap of the whole server."""
 SPLITS_MAX: Final = 6
-"""How often a slice is halved; and how often altogether in a part whose server is slow, because
-each request that times out takes the whole time."""
+"""How often a slice is halved. Also the total for a part with a slow server, because each request
+that times out takes the whole timeout."""
 BACKOFF_S: Final = 0.5
 _TOO_MUCH: Final = ("too many samples", "exceeds the maximum", "too large", "limit exceeded")
 _AGAIN: Final = (Gap.UNREACHABLE, Gap.TORN)
 
 
 class Reader:
-    """Reader of one server. It holds no connection, so that it can be sent to another process."""
+    """Reader of one server. It holds no connection, so it can be sent to another process."""
 
     def __init__(self, options: Options, *, sleep: Callable[[float], None] = time.sleep) -> None:
         """sleep: waits this many seconds between two tries."""
@@ -49,11 +48,11 @@ class Reader:
         self._sleep = sleep
 
     def plan(self, start_us: int, end_us: int, only: Narrowed = Narrowed()) -> list[Part]:  # noqa: B008 - immutable
-        """Parts of all samples with start < time <= end; microseconds since 1970."""
+        """Return parts for all samples with start < time <= end; microseconds since 1970."""
         return list(plan(self._options, start_us, end_us, only))
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """The samples of a part, gaps among them as rows. Raises BadOption for a bad selector."""
+        """Yield the samples of a part, with gaps as rows. Raises BadOption for a bad selector."""
         todo = [(part.start_us, part.end_us, 0)]
         slow_splits = count = 0
         missing: list[Missing] = []
@@ -81,7 +80,7 @@ class Reader:
             yield gaps.batch(missing, SOURCE)
 
     def _holes(self, part: Part, unread: Sequence[Missing], *, has_samples: bool) -> list[Missing]:
-        """Times of the part at which the server scraped nothing; unread: what is a gap already."""
+        """Times of the part at which the server scraped nothing. unread: known gaps."""
         interval_s = self._options.interval_s
         left_us = part.end_us - part.start_us - sum(each.to_us - each.from_us for each in unread)
         if part.scrapes is None or interval_s is None or left_us <= 0:
@@ -93,23 +92,21 @@ class Reader:
         except Unanswered as trouble:
             return [Missing(part.scrapes, part.start_us, part.end_us, *_reason_and_text(trouble))]
         if has_samples and not seen_us.size:
-            return []  # it keeps no `up`, or with other labels: nothing is known of its scrapes
+            return []  # the server has no `up`, or other labels: nothing is known of its scrapes
         return [
             Missing(SUBJECT, *hole, Gap.UNSCRAPED, "the server has no scrape of this time")
             for hole in holes(seen_us, part.start_us, part.end_us, interval_us)
         ]
 
     def now_us(self) -> int | None:
-        """The server's clock [microseconds since 1970]; None if its answer does not have it.
-
-        Raises Unanswered if it does not answer queries now.
-        """
+        """The server's clock [microseconds since 1970]; None if its answer has no time. Raises
+        Unanswered if it does not answer queries now."""
         timeout_s = min(5.0, self._options.timeout_s)
         return instant_us(self._query("1", None, timeout_s=timeout_s, size_max=1 << 16))
 
     def _ask(self, matchers: str, low: int, high: int) -> Samples:
-        """All samples of one span, both ends included where the server does; tried again if the
-        server was away. Raises Unanswered."""
+        """Return all samples of one span, both ends included if the server does so. Repeats the
+        query if the server does not answer. Raises Unanswered."""
         options = self._options
         query = f"{{{matchers}}}[{(high - low) // MS_US}ms]"
         attempt = 0
@@ -130,7 +127,7 @@ class Reader:
             return found
 
     def _query(self, query: str, at_us: int | None, *, timeout_s: float, size_max: int) -> bytes:
-        """Body of a good answer. Raises Unanswered; BadOption if the query itself is wrong."""
+        """Return the body of a good answer. Raises Unanswered; BadOption for a wrong query."""
         options = self._options
         fields = {"query": query, "timeout": f"{round(timeout_s * 1000)}ms"}
         if at_us is not None:
@@ -155,7 +152,7 @@ class Reader:
 
 
 def _reason(status: int, message: str) -> Gap:
-    """Return why there is no answer, by the message of the server."""
+    """Return why there is no answer, from the message of the server."""
     lower = message.lower()
     if any(text in lower for text in _TOO_MUCH):
         return Gap.OVERLOAD
@@ -169,7 +166,8 @@ def _reason_and_text(trouble: Unanswered) -> tuple[Gap, str]:
 
 
 def _kept(found: Samples, low: int, high: int, source: str) -> Iterator[pa.RecordBatch]:
-    """Samples in the slice; its start belongs to the slice before, on servers that send it."""
+    """Samples in the slice. Some servers also send its start, which belongs to the previous
+    slice."""
     inside = (found.ts_us > low) & (found.ts_us <= high)
     if inside.all():
         return batches(found.series, found.at, found.ts_us, found.values, source)

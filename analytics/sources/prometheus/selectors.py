@@ -1,8 +1,7 @@
-"""PromQL vector selectors: taken apart, narrowed by filters, split into shards. Pure.
+"""PromQL vector selectors: parsed, narrowed by filters, split into shards. Pure.
 
-Filters that Spark offers become matchers and bounds of time; all are applied by Spark again, so
-that a row of a gap never passes for a sample. Step before: options and filters. Step after:
-``plan``.
+Filters from Spark become matchers and time bounds. Spark applies all of them again, to filter the
+rows of gaps as well. Step before: options and filters. Step after: ``plan``.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _MATCHED: Final = {
     "group": "group",
     "target": "instance",
 }
-"""Columns that are a label as it stands, by the label."""
+"""Columns that are equal to a label, by the label."""
 MS_US: Final = 1000
 
 
 class Narrowed(NamedTuple):
-    """Result of filters: matchers to add, and bounds of time [microseconds since 1970]."""
+    """Result of filters: additional matchers, and time bounds [microseconds since 1970]."""
 
     matchers: tuple[str, ...] = ()
     after_us: int | None = None
@@ -40,7 +39,7 @@ class Narrowed(NamedTuple):
 
 
 def normal(selector: str) -> str:
-    """A selector's matchers, its name among them, without braces. Raises BadOption."""
+    """A selector's matchers without braces; its name is one of them. Raises BadOption."""
     found = _SELECTOR.fullmatch(selector)
     if found is None or not (found[1] or found[2]):
         raise BadOption("selectors", selector, 'vector selectors like up{job="a"}, one per line')
@@ -68,10 +67,11 @@ def any_of(label: str, texts: Sequence[str]) -> str:
 
 
 def shard_matcher(shard: int, shards: int) -> str | None:
-    """A matcher for a share of the queues by their last digit; shard 0 has all without a queue.
+    """A matcher for a share of the queues by their last digit; shard 0 has all series without a
+    queue.
 
-    None: there is one shard, of everything. The shares are disjoint and leave nothing out, values
-    that are no number included.
+    None: there is only one shard. The shares are disjoint and complete, also for values that are no
+    number.
     """
     if shards == 1:
         return None
@@ -84,10 +84,8 @@ def shard_matcher(shard: int, shards: int) -> str | None:
 
 
 def narrowed(filters: Sequence[Any]) -> Narrowed:
-    """Filters of Spark that the server can apply; each is recognised by its class' name.
-
-    Sound, not complete: what is asked for holds every row that the filters keep.
-    """
+    """Return the filters of Spark that the server can apply; each is recognised by its class name.
+    The result may have more rows than the filters keep, never fewer."""
     found = Narrowed()
     for each in filters:
         kind = type(each).__name__
@@ -101,7 +99,7 @@ def narrowed(filters: Sequence[Any]) -> Narrowed:
                 texts = (value,)
             elif kind == "In" and value is not None:
                 texts = tuple(value)
-            # The empty text also matches series without the label, whose column is null.
+            # An empty text would also match series without the label, whose column is null.
             if texts and all(isinstance(text, str) and text for text in texts):
                 matcher = any_of(_MATCHED[column], texts)
                 found = found._replace(matchers=(*found.matchers, matcher))
@@ -109,7 +107,7 @@ def narrowed(filters: Sequence[Any]) -> Narrowed:
 
 
 def _bounded(found: Narrowed, kind: str, at_us: int) -> Narrowed:
-    """Bounds rounded outwards to the server's milliseconds."""
+    """Round bounds outwards to the server's milliseconds."""
     after, until = found.after_us, found.until_us
     if kind in ("GreaterThan", "GreaterThanOrEqual", "EqualTo", "EqualNullSafe"):
         low = (at_us - 1) // MS_US * MS_US if kind != "GreaterThan" else at_us // MS_US * MS_US

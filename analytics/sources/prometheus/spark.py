@@ -1,8 +1,8 @@
 """Spark's format ``tidemark_prometheus``: batch and stream. A thin shell around ``reader``.
 
-A stream's offset is the time up to which has been read. It runs behind the clock by ``settle``, for
-a scrape that still goes on comes under the time at which it began; and it stands still for
-``patience`` while the server does not answer, for what the server has will be there later.
+A stream's offset is the time up to which it has read. It is ``settle`` behind the clock, because a
+scrape appears after its end under the time of its begin. It stands still for up to ``patience``
+while the server does not answer, because the server may have the samples later.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class PrometheusBatch(DataSourceReader):
         self._only = Narrowed()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow the query. All filters are returned: the rows of gaps have to pass them too."""
+        """Narrow the query. All filters are returned, because the rows of gaps have to pass them
+        too."""
         self._only = narrowed(filters)
         return filters
 
@@ -89,12 +90,12 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reader = Reader(options)
         self._last_there_s = time.monotonic()
         self._trouble: str | None = None
-        """Why it does not answer; the last reason that was logged."""
+        """The last logged reason why the server does not answer."""
         self._fixed_us: int | None = None
-        """End of a run that reads what is there now; None: it goes on."""
+        """End of a run over the data that are there now; None: the run goes on."""
 
     def initialOffset(self) -> Offset:
-        """Offset of a stream that never ran: its option ``start``, or now."""
+        """Offset of a new stream: its option ``start``, or now."""
         start_us = self._options.start_us
         at_us = _now_us(self._options) if start_us is None else start_us
         return Offset(until_us=at_us // MS_US * MS_US)
@@ -108,8 +109,8 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxFiles(self._options.slices_max)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """End of the next batch: what has settled, within the limit; the start while the server is
-        away."""
+        """End of the next batch: what has settled, within the limit; the start while the server
+        does not answer."""
         options = self._options
         target = self._fixed_us if self._fixed_us is not None else _now_us(options)
         if options.end_us is not None:
@@ -129,7 +130,7 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if target <= start["until_us"] else Offset(until_us=target)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The parts between two offsets: the same ones each time they are asked for."""
+        """Return the parts between two offsets; repeated calls return the same parts."""
         parts = self._reader.plan(start["until_us"], end["until_us"])
         return [PartOf(part) for part in parts]
 
@@ -141,10 +142,9 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _settled_us(self) -> int | None:
         """Return the time up to which the server has all samples; None if it does not answer.
 
-        It is a time of the server's clock. If the clock of this machine is ahead, it would give a
-        time whose samples are not there yet, and they would never be read. If the server has been
-        silent for so long that the silence becomes a gap, this machine's clock is used. A run that
-        ends by itself leaves that time to the next run.
+        It is by the server's clock. If this machine's clock is ahead, its time would skip samples
+        that are not there yet. After a silence that is long enough to become a gap, this machine's
+        clock is used. A run that ends by itself leaves that time to the next run.
         """
         now_s, own_us = time.monotonic(), _now_us(self._options)
         server_us, trouble = None, None
@@ -158,7 +158,7 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if trouble is None:
                 log.warning("%s answers again", where)
             else:
-                # Otherwise a wrong path or a missing login would seem to be a quiet cluster.
+                # Otherwise a wrong path or a missing login would look like a quiet cluster.
                 log.warning("%s gives no answer, nothing is collected: %s", where, trouble)
         if trouble is None:
             self._last_there_s = now_s
@@ -189,7 +189,7 @@ class PrometheusSource(DataSource):
 
 
 def _now_us(options: Options) -> int:
-    """Time up to which scrapes are over."""
+    """Time up to which scrapes have ended."""
     return round((time.time() - options.settle_s) * 1e6) // MS_US * MS_US
 
 

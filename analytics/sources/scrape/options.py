@@ -1,4 +1,4 @@
-"""Options of the source ``tidemark_scrape``. Pure but for the list of targets, read from a file.
+"""Options of the source ``tidemark_scrape``. Pure, except that the list of targets may be a file.
 
 Step before: a command line or Spark. Step after: ``scraper`` and ``spool``.
 """
@@ -20,7 +20,7 @@ SIZE_MAX: Final = 256 << 20
 CONCURRENCY: Final = 16
 FILES_MAX: Final = 1000
 LATE_SHARE: Final = 0.5
-"""Largest part of the interval that a scrape may take; a longer one is no instant."""
+"""Maximum duration of a scrape as a share of the interval; a longer one is no instant."""
 
 
 class Options(NamedTuple):
@@ -34,7 +34,7 @@ class Options(NamedTuple):
     timeout_s: float
     """Time limit of one scrape; at most half the interval."""
     keep_s: float
-    """How long a scrape that has been read is kept."""
+    """How long a scrape is kept after it was read."""
     size_max: int
     """Maximum size of one answer, in bytes."""
     concurrency: int
@@ -50,7 +50,7 @@ class Options(NamedTuple):
 
 
 def parse(options: Mapping[str, str]) -> Options:
-    """Options as text; see docs/analytics.md. Raises BadOption."""
+    """Parse options; see docs/analytics.md. Raises BadOption."""
     interval_s = seconds(options, "interval", INTERVAL_S)
     late_s = interval_s * LATE_SHARE
     found = Options(

@@ -1,4 +1,4 @@
-"""A spooled file to batches of samples, and gaps. On executors, or without Spark.
+"""From a spooled file to batches of samples, with gaps. Runs on executors, or without Spark.
 
 Step before: ``scraper`` filled the spool. Step after: ``kernel.shape``.
 """
@@ -29,7 +29,7 @@ PARSERS_MAX: Final = 64
 
 
 def samples(path: Path) -> Iterator[pa.RecordBatch]:
-    """Rows of a file, with its gaps as rows. A file that is gone or damaged is a gap of its own."""
+    """Rows of a file, with its gaps as rows. A missing or damaged file is a gap itself."""
     missing: list[Missing] = []
     try:
         for scraped in read(path):
@@ -44,7 +44,7 @@ def samples(path: Path) -> Iterator[pa.RecordBatch]:
 
 @lru_cache(maxsize=PARSERS_MAX)
 def _parser(target: Target) -> Parser:
-    """Parser of a target; one per process, because it knows the series of the scrape before."""
+    """Parser of a target; cached, because it knows the series of the previous scrape."""
     return Parser(dict(target.labels))
 
 

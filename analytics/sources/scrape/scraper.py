@@ -1,10 +1,9 @@
-"""Scrapes all targets at even distances, into the spool. In a thread of its own.
+"""Scrapes all targets at equal intervals into the spool, in its own thread.
 
-A round begins at each multiple of the interval, whatever the stream's batches do meanwhile. A
-target that does not answer in half the interval, or not to the end, has a gap of one round and
-delays no other target. Rounds that were left out (the process was down, or stood still) are gaps
-too.
-Step before: ``targets``. Step after: ``spool``.
+A round begins at each multiple of the interval, independently of the stream's batches. A target
+without a complete answer in half the interval has a gap of one round and delays no other target.
+Rounds that were missed (the process was down or suspended) are gaps too. Step before: ``targets``.
+Step after: ``spool``.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ log = logging.getLogger(__name__)
 
 TARGETS_AGAIN_S: Final = 60.0
 MISSED_ROUNDS: Final = 2
-"""Intervals between two rounds from which on the time between them is a gap."""
+"""Number of intervals between two rounds that make a gap."""
 ACCEPT: Final = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 
 
 class Scraper:
-    """Scraper into one spool. ``start`` begins the thread, ``close`` ends it."""
+    """Scrapes into one spool. ``start`` begins the thread, ``close`` ends it."""
 
     def __init__(
         self, options: Options, spool: SpoolWriter, clock: Callable[[], float] = time.time
@@ -48,10 +47,10 @@ class Scraper:
         self._thread: threading.Thread | None = None
         self._pool = ThreadPoolExecutor(options.concurrency, thread_name_prefix="scrape")
         self.failure: BaseException | None = None
-        """Error that ended the thread, if it was not ``close``."""
+        """Error that ended the thread, other than ``close``."""
         there = spool.files()
         self._last_us: int | None = there[-1].at_ms * 1000 if there else None
-        """Begin of the round before this one."""
+        """Begin of the previous round."""
 
     def start(self) -> None:
         """Scrape at every multiple of the interval from now on."""
@@ -97,7 +96,7 @@ class Scraper:
             raise
 
     def _since(self, at_us: int) -> int:
-        """Return when the gap of the round at at_us begins."""
+        """A wait may end a little early; the round would then belong to the previous tick."""
         interval_us = round(self._options.interval_s * 1e6)
         return (
             at_us - interval_us
@@ -123,7 +122,7 @@ class Scraper:
         try:
             self._targets = self._options.read_targets()
         except (OSError, BadOption) as error:
-            # A file that is being written may be read by half: the targets before it stay.
+            # A file that is being written may be incomplete; the previous targets stay.
             log.warning(
                 "the list of targets is unreadable and stays as it was",
                 extra={"event": "targets-unreadable", "error": str(error)},

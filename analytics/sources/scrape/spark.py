@@ -1,8 +1,8 @@
 """Spark's format ``tidemark_scrape``: a stream. A thin shell around ``scraper`` and ``reader``.
 
-A scrape cannot be repeated, and a batch must be: answers of the targets are in the spool before the
-offset that covers it is handed out. The offset is the number of the last file. A batch that is run
-again after a crash reads the same files; ``commit`` deletes those that have been read for long.
+A batch must be repeatable, but a scrape is not. Answers are therefore in the spool before an offset
+covers them. The offset is the number of the last file. A batch that is repeated after a crash reads
+the same files; ``commit`` deletes old files that have been read.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class FileOf(InputPartition):
 
 
 class ScrapeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stream reader. The scraper, which is not pickled to executors, starts at the first offset."""
+    """Stream reader. The scraper starts at the first offset; executors do not get it."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._writer: SpoolWriter | None = None
         self._scraper: Scraper | None = None
         self._ends = False
-        """Whether the run scrapes once, reads up to that, and ends."""
+        """Whether the run scrapes once, reads the result and ends."""
         self._fixed: int | None = None
         """Last file of such a run."""
 
@@ -56,12 +56,12 @@ class ScrapeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_writer": None, "_scraper": None}
 
     def initialOffset(self) -> Offset:
-        """Offset of a stream that never ran: before the whole spool."""
+        """Offset of a new stream: before the whole spool."""
         there = Spool(self._options.spool).files()
         return {"seq": there[0].number - 1 if there else 0}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Scrape once; read up to that, then end."""
+        """Scrape once, read the result, then end."""
         self._ends = True
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -69,8 +69,8 @@ class ScrapeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxFiles(self._options.files_max)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """End of the next batch: the end of the spool, within the limit. The first call starts
-        scraping."""
+        """End of the next batch: the end of the spool, within the limit. The first call starts the
+        scraper."""
         writer = self._opened()
         writer.skip_to(start["seq"])
         if self._ends:
@@ -93,14 +93,15 @@ class ScrapeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"seq": max(last, start["seq"])}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """One per file between two offsets; for one that is gone too: its task reports it."""
+        """One partition per file between two offsets, missing ones included: their tasks report
+        them."""
         spool = Spool(self._options.spool)
         there = {each.number: each for each in spool.files()}
         at_ms = round(time.time() * 1000)
         found = []
         for number in range(end["seq"], start["seq"], -1):
             each = there.get(number) or spool.named(number, at_ms)
-            at_ms = each.at_ms  # one that is gone is not younger than the next one
+            at_ms = each.at_ms  # a missing file is not younger than the next one
             found.append(FileOf(str(each.path)))
         return found[::-1]
 
@@ -109,7 +110,8 @@ class ScrapeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return samples(Path(partition.value))
 
     def commit(self, end: Offset) -> None:
-        """Note that all up to here is in tables; files older than ``keep`` may go."""
+        """Note that everything up to here is in tables; files older than ``keep`` may be
+        deleted."""
         if self._writer is not None:
             before_ms = round((time.time() - self._options.keep_s) * 1000)
             self._writer.forget(end["seq"], before_ms)

@@ -1,9 +1,9 @@
-"""The spool: scrapes on disk, numbered, so that a batch can read again what cannot be asked twice.
+"""The spool: numbered files with the answers of scrapes, so that a batch can be read again.
 
-A file holds the answers of one broker set's targets in one round, whole or not at all:
-written under another name, flushed, renamed. Its number is in its name; an offset of the stream is
-the number of the last file it covers. One process writes at a time (a lock on the directory); any
-may read. Step before: ``scraper`` got answers. Step after: ``reader`` parses them, on executors.
+A file has the answers of one broker set's targets in one round. It is written under another name,
+flushed and renamed, so it exists whole or not at all. Its number is in its name; an offset of the
+stream is the number of the last file. A lock on the directory allows one writer and any number of
+readers. Step before: ``scraper`` got answers. Step after: ``reader`` parses them, on executors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from analytics.sources.scrape.targets import Target
 _NAME: Final = re.compile(r"([0-9]{12})-([0-9]{13,})\.scrape")
 _CODEC: Final = "zstd"
 LOCK_WAIT_S: Final = 20.0
-"""A process that was killed is gone after a moment, and its lock with it."""
+"""The lock of a killed process is released after a moment."""
 LOCK_TRY_S: Final = 0.1
 
 
@@ -48,9 +48,9 @@ class Scraped(NamedTuple):
 
     target: Target
     at_us: int
-    """When it began; microseconds since 1970, whole milliseconds."""
+    """Begin of the scrape; microseconds since 1970, whole milliseconds."""
     since_us: int
-    """Where its gap begins, if it is one."""
+    """Begin of its gap, if it is one."""
     body: bytes
     is_openmetrics: bool
     reason: Gap | None = None
@@ -82,16 +82,16 @@ class Spool:
         return sorted(found)
 
     def named(self, number: int, at_ms: int) -> Spooled:
-        """The file with this number and time, whether it is there or not."""
+        """Return the file with this number and time, whether it exists or not."""
         name = f"{number:012d}-{at_ms:013d}.scrape"
         return Spooled(number, at_ms, self.directory / name)
 
 
 class SpoolWriter(Spool):
-    """The one that writes; holds the directory's lock until it is closed."""
+    """Writer of a spool; holds the directory's lock until it is closed."""
 
     def __init__(self, directory: Path, *, wait_s: float = LOCK_WAIT_S) -> None:
-        """Raises SpoolInUse if another holds the lock for longer than wait_s."""
+        """Raises SpoolInUse if another process holds the lock for longer than wait_s."""
         super().__init__(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
@@ -112,7 +112,7 @@ class SpoolWriter(Spool):
         """Number of the newest file."""
 
     def skip_to(self, number: int) -> None:
-        """Give later files higher numbers: an offset up to here was handed out."""
+        """Number later files higher than this; the offset was already handed out."""
         self.last = max(self.last, number)
 
     def write(self, scraped: Sequence[Scraped], at_ms: int) -> Spooled:
@@ -130,7 +130,7 @@ class SpoolWriter(Spool):
         return made
 
     def forget(self, up_to: int, before_ms: int) -> None:
-        """Delete files up to a number that are older; the newest stays and keeps the count."""
+        """Delete older files up to a number; the newest stays, because it has the last number."""
         for each in self.files():
             if each.number <= up_to and each.at_ms < before_ms and each.number < self.last:
                 each.path.unlink(missing_ok=True)
@@ -141,7 +141,7 @@ class SpoolWriter(Spool):
 
 
 def read(path: Path) -> Iterator[Scraped]:
-    """Content of a file. Raises OSError if it is gone, ValueError if it is damaged."""
+    """Yield the content of a file. Raises OSError if it is gone, ValueError if it is damaged."""
     data = path.read_bytes()
     at = 0
     while at < len(data):

@@ -20,26 +20,26 @@ _WANTED: Final = 'a list like [{"targets": ["host:port"], "labels": {"cluster": 
 
 
 class Target(NamedTuple):
-    """One process that shows metrics."""
+    """One process that exports metrics."""
 
     url: str
     labels: tuple[tuple[str, str], ...]
-    """``instance`` among them; sorted."""
+    """Sorted labels, including ``instance``."""
 
     @property
     def instance(self) -> str:
-        """Its name."""
+        """Name of the target."""
         return dict(self.labels)["instance"]
 
     @property
     def set_name(self) -> str:
-        """Cluster and broker set: targets that share it are read by one task."""
+        """Cluster and broker set; one task reads all targets that share it."""
         labels = dict(self.labels)
         return f"{labels.get('cluster', '')}/{labels.get('broker', '')}"
 
 
 def parse(text: str) -> tuple[Target, ...]:
-    """The targets of a list, sorted, each once. Raises BadOption."""
+    """Return the targets of a list, sorted, without duplicates. Raises BadOption."""
     try:
         entries = json.loads(text)
         found = {target for entry in entries for target in _of_entry(entry)}
@@ -67,7 +67,7 @@ def _of_entry(entry: dict[str, Any]) -> Sequence[Target]:
 
 
 def _check(url: str) -> None:
-    """Check an address: one that cannot be requested would end the scraper. Raises ValueError."""
+    """Check an address, because an invalid one would end the scraper. Raises ValueError."""
     parts = urlsplit(url)
     known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     if not known or not url.isascii() or not url.isprintable() or " " in url:

@@ -1,5 +1,5 @@
 """The store's own files as tables: records, queue units, consumer offsets.
 
-Reads a live store, a stopped one, a copy or one that RocketMQ wrote: nothing is locked, written or
-repaired. ``reader`` is the way in without Spark, ``spark`` with it.
+Live stores, stopped ones, copies and stores of RocketMQ can be read: nothing is locked, written or
+repaired. ``reader`` is the interface without Spark, ``spark`` the one with Spark.
 """

@@ -1,9 +1,9 @@
-"""Offsets of consumer groups, from the store's files: no process needs to run.
+"""Offsets of consumer groups, from the store's files; no process needs to run.
 
-A broker of ours keeps its state in the log (docs/formats.md, the state topic): any rest of the log
-that begins with a whole snapshot has everything, and each file begins with one. RocketMQ keeps
-``config/consumerOffset.json``. Min and max offset of each queue are read from its files, so that
-lag is one subtraction.
+Our broker keeps its state in the log (docs/formats.md, the state topic). Each file begins with a
+whole snapshot, so any end of the log from the begin of a file suffices. RocketMQ keeps
+``config/consumerOffset.json``. Min and max offset of each queue come from its files, so that lag is
+one subtraction.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Offsets = dict[str, dict[Queue, int]]
 
 
 class OffsetsPart(NamedTuple):
-    """The whole table: one task reads it."""
+    """The whole table; one task reads it."""
 
     broker: str
 
@@ -104,7 +104,7 @@ def _from_log(files: StoreFiles) -> BrokerState | None:
 
 
 def _state_bodies(files: StoreFiles, start: int) -> Iterator[tuple[int, bytes]]:
-    """Physical offset and body of each state record from that file on."""
+    """Yield physical offset and body of each state record from that file on."""
     options = StoreOptions(
         files.root, topics=frozenset({STATE_TOPIC}), from_offset=start, split_bytes=OFFSET_MAX,
         split_min=1, verify=True,
@@ -113,7 +113,7 @@ def _state_bodies(files: StoreFiles, start: int) -> Iterator[tuple[int, bytes]]:
         for found in log_parts.walk(part, options):
             if not isinstance(found, RecordColumns):
                 if files.is_foreign or found.reason is Gap.TORN:
-                    return  # nothing behind a torn tail was acknowledged
+                    return  # no record after a torn tail was acknowledged
                 raise DamagedFile(
                     f"{found.detail}. Offsets behind it cannot be read; nothing was changed.",
                     "Run `tidemark store verify`, or read another replica.",
@@ -133,7 +133,7 @@ class _Ranges:
         self._known: dict[tuple[str, int], tuple[int | None, int | None]] = {}
 
     def of(self, topic: str, queue: int) -> tuple[int | None, int | None]:
-        """(min, max) queue offset; None where the queue has no file."""
+        """(min, max) queue offset; None if the queue has no file."""
         key = topic, queue
         if key not in self._known:
             self._known[key] = self._read(topic, queue)

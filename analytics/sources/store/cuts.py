@@ -1,8 +1,8 @@
-"""Where a log file may be cut so that several tasks read it: at starts of records.
+"""Splits a log file between tasks, at starts of records.
 
-A unit of a consume queue has the start of a record; from the nearest one before the wanted place
-the sizes are walked. Without queues the walk begins at the file's first byte: slower, as sure. What
-a unit has is used only if a record lies there that has its own physical offset.
+A unit of a consume queue points to the start of a record. From the nearest unit before the wanted
+position, records are followed by their sizes. Without queues this begins at the first byte of the
+file: slower, but as safe. A unit is used only if the record there has its own physical offset.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tidemark.formats.record import peek_size
 from tidemark.offsets import UNIT_SIZE
 
 QUEUES_ASKED: Final = 16
-"""A few queues are enough: what lies between their units is walked, a gigabyte in a third of a
+"""A few queues suffice: records between their units are followed at a gigabyte in a third of a
 second."""
 WINDOW_SIZE: Final = 2 << 20
 RECORD_SIZE_MAX: Final = 128 << 20
-"""No broker takes a message of that size: a larger size field is damage."""
+"""No broker accepts a larger message, so a larger size field is damage."""
 
 
 class Cuts:
@@ -34,11 +34,11 @@ class Cuts:
         self._queues: list[list[tuple[int, Path]]] | None = None
 
     def at_or_after(self, wanted: int, limit: int, known: int = -1) -> int | None:
-        """The first start of a record at or after wanted, in wanted's file.
+        """Return the first start of a record at or after wanted, in wanted's file.
 
-        limit: no byte from there on is read. known: a start of a record before wanted. The end of
-        the file's records, if they end before wanted. None: what lies before wanted is damaged, or
-        its file is gone.
+        limit: no byte from there on is read. known: a start of a record before wanted. If the
+        file's records end before wanted, returns their end. None: bytes before wanted are damaged,
+        or the file is gone.
         """
         file_start = wanted - wanted % self._files.file_size
         if wanted == file_start:
@@ -56,13 +56,13 @@ class Cuts:
         return None
 
     def _starts_before(self, wanted: int, sure: int) -> Iterator[int]:
-        """Places where records may begin, the nearest first; the last is the start of a record."""
+        """Possible starts of records, the nearest first; the last one is certain."""
         found = {self._unit_before(files, wanted) for files in self._asked()}
         yield from sorted((start for start in found if start > sure), reverse=True)
         yield sure
 
     def _asked(self) -> list[list[tuple[int, Path]]]:
-        """The files of some queues, long ones first: those have most units."""
+        """Files of some queues, longest first, because those have most units."""
         if self._queues is None:
             queues = [
                 self._files.queue_files(topic, queue)
@@ -76,7 +76,7 @@ class Cuts:
         """Physical offset of the last unit at or before wanted; −1 if there is none."""
         best = -1
         low, high = 0, len(files)
-        while low < high:  # the last file whose first unit is not behind wanted
+        while low < high:  # the last file whose first unit is not after wanted
             middle = (low + high) // 2
             first = self._search(files[middle][1], wanted, only_first=True)
             if first < 0:
@@ -96,7 +96,7 @@ class Cuts:
                 middle = (low + high) // 2
                 raw = file.pread(UNIT_SIZE, middle * UNIT_SIZE)
                 offset, size, _ = UNIT.unpack(raw) if len(raw) == UNIT_SIZE else (0, 0, 0)
-                if size <= 0 or offset > wanted:  # not written yet, or behind
+                if size <= 0 or offset > wanted:  # not written yet, or after wanted
                     high = middle
                 else:
                     best, low = offset, middle + 1

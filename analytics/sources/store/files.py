@@ -1,7 +1,7 @@
-"""Content of a store directory and how far it may be read, found once when a read is planned.
+"""Content of a store directory and its readable end, determined when a read is planned.
 
-Nothing is locked or written. How far: the confirm offset of the position page, wherever a broker of
-ours has published one; a copy without a page, and what RocketMQ wrote, are read to the end of their
+Nothing is locked or written. The readable end is the confirm offset of the checkpoint page if our
+broker published one. Copies without the page and stores of RocketMQ are read to the end of their
 records. Step before: a path. Step after: ``log_parts``, ``unit_parts`` and ``consumer_offsets`` cut
 it up.
 """
@@ -26,21 +26,21 @@ from tidemark.formats.record_layout import BLANK_SIZE
 from tidemark.offsets import PhysicalOffset
 
 PAGE_TRIES: Final = 8
-"""Reads of a page that is being replaced; each read follows one replacement."""
+"""Attempts to read a page that is being replaced."""
 
 
 class Published(NamedTuple):
-    """Offsets of the position page."""
+    """Offsets of the checkpoint page."""
 
     confirm: int
-    """Records that end at or below it may be seen."""
+    """Records that end at or below it may be read."""
     foreign: tuple[int, int]
-    """Records that begin in [first, second) were written by RocketMQ: their record CRC property may
-    be another record's."""
+    """RocketMQ wrote the records that begin in [first, second). Their record CRC property may be
+    that of another record."""
 
 
 class _NoTimes(NamedTuple):
-    """What a queue reader needs of the log when no times are requested."""
+    """Stands for the log in a queue reader that needs no times."""
 
     min_offset: PhysicalOffset
 
@@ -49,7 +49,7 @@ class _NoTimes(NamedTuple):
 
 
 class StoreFiles:
-    """A store directory as found. Raises StoreMissing, and what ``config_of`` raises."""
+    """A store directory at one instant. Raises StoreMissing, and what ``config_of`` raises."""
 
     def __init__(self, root: Path) -> None:
         self.disk: Disk = OsDisk()
@@ -63,7 +63,7 @@ class StoreFiles:
         self.config = config_of(self.disk, root, StoreConfig())
         self.directory = StoreDir(self.disk, root, self.config)
         self.is_foreign = self.disk.stat(self.directory.description_path) is None
-        # The page first: its offsets were published after the bytes, whatever the files do next.
+        # The page is read first, because its offsets were published after the bytes.
         self.published = self._published()
         self.log_sizes = self._log_sizes()
         """Start of each file of the log and its length in bytes, ascending."""
@@ -75,7 +75,7 @@ class StoreFiles:
 
     @property
     def broker(self) -> str:
-        """The broker set that the volume belongs to; "" for one alone."""
+        """The broker set that the volume belongs to; "" for a node alone."""
         raw = read_whole(self.disk, self.root / GROUP_MARKER)
         try:
             facts = json.loads(raw) if raw else {}
@@ -90,7 +90,7 @@ class StoreFiles:
 
     @functools.cached_property
     def end(self) -> int:
-        """End of what may be read, or should be there to be read."""
+        """Expected end of the readable bytes."""
         if self.published is not None:
             return self.published.confirm
         last = max(self.log_sizes, default=0)
@@ -98,15 +98,15 @@ class StoreFiles:
 
     @functools.cached_property
     def proven(self) -> int:
-        """Records are known to lie up to here: the confirm offset; without a page of ours, what
-        queue units point to and where the last file that holds anything begins."""
+        """End of the bytes that must have records: the confirm offset. Without our page: what queue
+        units point to, and the begin of the last file with data."""
         if self.published is not None:
             return self.published.confirm
         ends = (self._last_end(topic, queue) for topic, queue in self.directory.queues())
         return max(self._last_begun(), max(ends, default=0))
 
     def queue_files(self, topic: str, queue: int) -> list[tuple[int, Path]]:
-        """(start in bytes, path) of a queue's files, ascending; strangers are left out."""
+        """(start in bytes, path) of a queue's files, ascending; other files are ignored."""
         directory = self.directory.consume_queue_dir(topic, queue)
         found = [
             (start, directory / entry.name)
@@ -116,7 +116,7 @@ class StoreFiles:
         return sorted(found)
 
     def _published(self) -> Published | None:
-        """Read the position page; None if there is none of ours."""
+        """Read the checkpoint page; None if there is none of ours."""
         path = self.directory.checkpoint_path
         for _ in range(PAGE_TRIES):
             facts = self.disk.stat(path)
@@ -125,7 +125,7 @@ class StoreFiles:
             try:
                 page = Positions.open(self.disk, path, writable=False)
             except FileNotFoundError:
-                continue  # not sound, or replaced between two reads
+                continue  # damaged, or replaced between two reads
             try:
                 if page.get(Slot.MAGIC_AND_FORMAT) != REGION_MAGIC:
                     return None
@@ -145,7 +145,7 @@ class StoreFiles:
             reader.close()
 
     def _last_begun(self) -> int:
-        """Return the start of the last file with data: the next file is created ahead."""
+        """Return the start of the last file with data; the next file is created ahead."""
         for start in reversed(self.log_sizes):
             file = self.disk.open(self.log_path(start), writable=False)
             try:

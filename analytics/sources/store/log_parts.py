@@ -1,9 +1,9 @@
-"""Records of the commit log: which task reads which bytes, and how (docs/formats.md, 2).
+"""Records of the commit log: which task reads which bytes, and how (docs/formats.md, section 2).
 
-A part is a run of bytes of one file; a record belongs to the part that holds its first byte.
-Records are walked by their sizes; where the walk cannot go on, the part ends with a gap that names
-the physical offset, and what was read before it stands. The end filler is no gap. No byte at or
-behind the confirm offset is read. Memory: one window, and twice the columns of a batch.
+A part is a range of one file; a record belongs to the part with its first byte. Records are
+followed by their sizes. Where that fails, the part ends with a gap that names the physical offset;
+the records before it remain. The end filler is no gap. No byte at or after the confirm offset is
+read. Memory: one window, and twice the columns of a batch.
 
 Step before: ``files``. Step after: the columns of ``record_columns``.
 """
@@ -34,8 +34,8 @@ from tidemark.formats.scan import Stop
 I32_MAX: Final = (1 << 31) - 1
 BATCH_ROWS: Final = 16_384
 BATCH_SIZE: Final = 8 << 20
-"""Rows, or bytes of columns, in a batch: each batch costs Spark as much as hundreds of rows, and a
-window has few records if they are large."""
+"""Rows, or bytes of columns, in a batch. A batch costs Spark as much as hundreds of rows, and a
+window of large records has only few."""
 
 
 class LogPart(NamedTuple):
@@ -45,16 +45,16 @@ class LogPart(NamedTuple):
     broker: str
     file_start: int
     start: int
-    """A record's first byte."""
+    """First byte of a record."""
     end: int
     limit: int
     """No byte from here on is read."""
     proven: int
-    """Records are known to lie up to here; zeros before it are damage, behind it the log's end."""
+    """Up to here there must be records: zeros before it are damage, after it the end of the log."""
     closed: bool
-    """Another part begins at ``end``: a record that runs past it contradicts that one."""
+    """Another part begins at ``end``, so a record beyond it is an error."""
     foreign: tuple[int, int]
-    """Records that begin in it have no record CRC to be held against."""
+    """Records that begin here have no record CRC to compare."""
     lost: str = ""
     """Why there is nothing to read, if planning found that."""
 
@@ -110,7 +110,7 @@ def plan(files: StoreFiles, options: StoreOptions) -> list[LogPart]:
 
 
 def _gapless(starts: list[int], file_size: int, last: int) -> Iterator[int]:
-    """Starts of the expected files: a missing one between two is a gap."""
+    """Starts of the expected files; a missing one between two is a gap."""
     yield from range(starts[0], max(starts[-1] + 1, last), file_size)
 
 
@@ -127,8 +127,8 @@ def _between(cuts: Cuts, low: int, high: int, split_bytes: int, pieces: int) -> 
 
 
 def read(part: LogPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
-    """The part's records. Raises SourceGap where something is missing and no column can express
-    it."""
+    """Yield the part's records. Raises SourceGap for a gap if the column ``gap`` is not
+    requested."""
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     try:
@@ -232,7 +232,8 @@ def _walk_file(file: File, part: LogPart, options: StoreOptions) -> Iterator[Rec
 
 
 def _judged(part: LogPart, at: int, options: StoreOptions) -> tuple[int, Checks | None]:
-    """End of the records that have the same kinds of CRC as the one at ``at``, and these kinds."""
+    """Return the end of the records with the same kinds of CRC as the one at ``at``, and the
+    kinds."""
     if not options.verify:
         return part.end, None
     low, high = part.foreign
@@ -242,7 +243,7 @@ def _judged(part: LogPart, at: int, options: StoreOptions) -> tuple[int, Checks 
 
 
 def _unsound(part: LogPart, base: int, columns: RecordColumns) -> Iterator[Hole]:
-    """Yield a gap for each record with a wrong CRC; its row is kept but cannot be trusted."""
+    """Yield a gap for each record with a wrong CRC; its row is kept, but is not reliable."""
     bad = columns.only(columns.rows["sound"] == 0)
     return _holes(part, base, bad, Gap.DAMAGED, "body or record CRC does not fit")
 
@@ -250,7 +251,7 @@ def _unsound(part: LogPart, base: int, columns: RecordColumns) -> Iterator[Hole]
 def _holes(
     part: LogPart, base: int, columns: RecordColumns, reason: Gap, why: str
 ) -> Iterator[Hole]:
-    """Yield a gap for each record. base: physical offset of the view that holds them."""
+    """Yield a gap for each record. base: physical offset of the view with the records."""
     rows = columns.rows
     for start, size in zip(rows["start"].tolist(), rows["size"].tolist(), strict=True):
         yield _hole(part, base + start, reason, why, size=size)
@@ -258,12 +259,10 @@ def _holes(
 
 def _end(file: File, part: LogPart, at: int, reason: str, *, cut: bool) -> Hole | None:
     """Return the gap at ``at``, where no whole record begins; None: the records end there.
-
-    cut: whether the first bytes of a record are there.
-    """
+    cut: whether the first bytes of a record are there."""
     left = part.file_start + _whole_size(part, file) - at
     if at >= part.limit or left < BLANK_SIZE:
-        return None  # what may be read is read, or no filler fits behind the last record
+        return None  # all readable bytes are read, or no filler fits after the last record
     if at < part.proven:
         return _hole(part, at, Gap.TORN if cut else Gap.DAMAGED, reason)
     last = last_nonzero_in(file, at - part.file_start)
@@ -274,7 +273,7 @@ def _end(file: File, part: LogPart, at: int, reason: str, *, cut: bool) -> Hole 
 
 
 def _whole_size(part: LogPart, file: File) -> int:
-    """Length that the file should have."""
+    """Expected length of the file."""
     return max(file.size, part.limit - part.file_start)
 
 

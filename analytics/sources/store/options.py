@@ -28,25 +28,25 @@ class StoreOptions:
     """Options of one read. The constructor raises BadOption for bad values."""
 
     root: Path
-    """The store directory: the one that holds commitlog/."""
+    """The store directory, which has commitlog/."""
     table: str = "records"
     """records, queue_units or offsets."""
     from_offset: int = 0
-    """Physical offset: only records whose first byte lies at or behind it."""
+    """Physical offset: only records whose first byte is at or after it."""
     to_offset: int = OFFSET_MAX
-    """Physical offset: only records whose first byte lies before it."""
+    """Physical offset: only records whose first byte is before it."""
     topics: frozenset[str] | None = None
     """Topics to read; None: all."""
     columns: tuple[str, ...] | None = None
     """Columns to decode; None: all. Without ``gap`` damage ends the read with an error."""
     verify: bool = False
-    """Compare body and record CRC of every record: about a third of the speed."""
+    """Check the CRCs of body and record of every record; a third as fast."""
     broker: str | None = None
-    """Value of the column ``broker``; None: the name in ha/identity, "" where there is none."""
+    """Value of the column ``broker``; None: the name in ha/identity, or "" without it."""
     split_bytes: int = SPLIT_BYTES
-    """Bytes of log in one partition. Small: each task costs some 60 ms before its first row."""
+    """Bytes of log in one partition. If small, tasks dominate: each costs some 60 ms."""
     split_min: int = 2
-    """Partitions that a log is cut into at least, so that so many cores have work."""
+    """Minimum number of partitions of a log, so that as many cores have work."""
 
     def __post_init__(self) -> None:
         """Check the values; the error names all bad ones."""
@@ -72,7 +72,7 @@ class StoreOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> StoreOptions:
-        """Options as texts, names in any case. Raises BadOption, also for unknown names."""
+        """Parse options; names in any case. Raises BadOption, also for unknown names."""
         texts = {name.lower(): text for name, text in given.items()}
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(texts) - known):

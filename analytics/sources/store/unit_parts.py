@@ -1,8 +1,8 @@
-"""Units of the consume queues: fixed size, decoded with one array operation per file.
+"""Units of the consume queues, decoded with one array operation per file.
 
-A queue's units lie in files of a fixed size; a unit's place is its queue offset (docs/formats.md,
-section 4). Units count while they are written, in order, and point below the confirm offset; what
-fills the space before a queue's first message is no unit. Small files share a part.
+The units of a queue have a fixed size, so the position of a unit gives its queue offset
+(docs/formats.md, section 4). Units are valid while they are written, in order, and point below the
+confirm offset. Pre-blank units are left out. Small files share a part.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tidemark.formats.queue_unit import PRE_BLANK_SIZE, UNIT
 from tidemark.offsets import UNIT_SIZE
 
 UNITS: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-"""``queue_unit.UNIT`` as numpy has it."""
+"""``queue_unit.UNIT`` as a numpy type."""
 assert UNITS.itemsize == UNIT_SIZE
 
 PART_FILES_MAX: Final = 64
-"""Queue files that one task reads: each is 6 MB or, of small stores, less."""
+"""Maximum number of queue files for one task; each is at most 6 MB."""
 
 
 class UnitFile(NamedTuple):
@@ -48,7 +48,7 @@ class UnitPart(NamedTuple):
 
     broker: str
     end: int
-    """Units whose records end at or below it count."""
+    """Units whose records end at or below it are read."""
     files: tuple[UnitFile, ...]
 
 

@@ -1,5 +1,5 @@
 """Messages of a topic as tables, read from the broker over HTTP by queue offsets.
 
-For any Spark job that wants messages, in batch or as a stream; no group is joined and nothing is
-committed at the broker. ``reader`` is the way in without Spark, ``spark`` with it.
+Any Spark job can use it, in batch or as a stream. It joins no group and commits nothing at the
+broker. ``reader`` is the interface without Spark, ``spark`` the one with Spark.
 """

@@ -1,7 +1,7 @@
-"""Offsets of a topic's queues: how far a batch goes, and how it is cut into partitions. Pure.
+"""Offsets of a topic's queues: the end of a batch, and its partitions. Pure.
 
-An offset is a map from queue to the next queue offset to read; as Spark keeps it, queues are texts.
-Every range is half open, so batches that share an offset neither overlap nor leave a hole.
+An offset is a map from queue to the next queue offset to read; Spark stores queues as texts. All
+ranges are half open, so adjacent batches neither overlap nor leave a gap.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def end_of(options: TopicOptions, ranges: Ranges) -> dict[int, int]:
 
 
 def advance(start: Offsets, ends: Offsets, max_messages: int | None) -> dict[int, int]:
-    """Return the offsets to read up to: from start towards ends, max_messages in all.
+    """Return the offsets to read up to: from start towards ends, max_messages in total.
 
-    max_messages: None: no limit. Queues get equal shares. What one does not need goes to the
-    others, so that a long queue delays no short one. An offset never decreases: a queue that ends
-    before its start stays there.
+    max_messages: None: no limit. Queues get equal shares; unused shares go to the others, so that a
+    long queue delays no short one. An offset never decreases: a queue that ends before its start
+    stays there.
     """
     waiting = {queue: max(0, ends.get(queue, 0) - start.get(queue, 0)) for queue in {*start, *ends}}
     left = sum(waiting.values()) if max_messages is None else max_messages
@@ -59,7 +59,7 @@ def advance(start: Offsets, ends: Offsets, max_messages: int | None) -> dict[int
 
 
 def cut(start: Offsets, end: Offsets, split_messages: int) -> Iterator[QueuePart]:
-    """Ranges of at most so many offsets that make up [start, end)."""
+    """Cut [start, end) into ranges of at most split_messages offsets."""
     for queue, last in sorted(end.items()):
         for low in range(start.get(queue, 0), last, split_messages):
             yield QueuePart(queue, low, min(low + split_messages, last))

@@ -15,7 +15,7 @@ from analytics.schema import TOPIC_MESSAGES
 Offsets = Mapping[int, int]
 """Queue → queue offset."""
 NAMES: Final[Mapping[str, str]] = {"from": "first", "to": "end"}
-"""Options whose names are no names in Python."""
+"""Options whose field has another name."""
 OFFSET_MAX: Final = (1 << 63) - 1
 SPLIT_MESSAGES: Final = 200_000
 
@@ -28,21 +28,21 @@ class TopicOptions:
     """URLs of any nodes of the group; the client finds the master and follows it."""
     topic: str
     first: Offsets | Literal["first", "last"] = "first"
-    """Option ``from``: where to begin: the oldest message there is, behind the newest, or queue
-    offsets; queues that are not named begin at their oldest. A stream asks once in its life."""
+    """Option ``from``, the begin: the oldest message, after the newest, or queue offsets; queues
+    without an offset begin at their oldest. A new stream uses it once."""
     end: Offsets | Literal["last"] = "last"
-    """Option ``to``, of a batch: queue offsets to end before; queues that are not named, and
-    ``last``, end where they did when the read was planned."""
+    """Option ``to`` of a batch: queue offsets to end before. ``last``, and queues without an
+    offset, end where they did when the read was planned."""
     queues: frozenset[int] | None = None
-    """Queues to read; None: all, and those that the topic gets later."""
+    """Queues to read; None: all, including those that the topic gets later."""
     max_messages: int = 1_000_000
-    """Offsets in one micro-batch of a stream. Small: each costs some tenths of a second. Large:
-    much is read again after a restart."""
+    """Offsets in one micro-batch of a stream. Small: each batch costs some tenths of a second.
+    Large: more is read again after a restart."""
     split_messages: int = SPLIT_MESSAGES
     """Maximum number of offsets in one partition."""
     retry_seconds: float = 15.0
-    """How long a read is repeated that finds no master, or a queue that ends earlier than planned;
-    then the task fails. Longer than a failover takes."""
+    """How long a read is repeated if there is no master, or a queue ends earlier than planned. Then
+    the task fails. Longer than a failover takes."""
     columns: tuple[str, ...] | None = None
     """Columns to decode; None: all. Without ``gap`` a gap ends the read with an error."""
 
@@ -68,7 +68,7 @@ class TopicOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> TopicOptions:
-        """Options as texts, names in any case. Raises BadOption, also for unknown names."""
+        """Parse options; names in any case. Raises BadOption, also for unknown names."""
         texts = {name.lower(): text for name, text in given.items()}
         known = {each.name for each in fields(cls)} - {"urls", *NAMES.values()}
         known |= {"url", *NAMES}
@@ -106,7 +106,7 @@ class TopicOptions:
 
 
 def offsets_of(wire: object) -> dict[int, int]:
-    """A map from queues to offsets in JSON. Raises BadOption."""
+    """Parse a JSON map from queues to offsets. Raises BadOption."""
     if isinstance(wire, dict):
         try:
             found = {int(queue): offset for queue, offset in wire.items()}

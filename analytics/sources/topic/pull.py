@@ -1,7 +1,7 @@
-"""Calls to the broker for a read of a topic: blocking, each repeated within a bound.
+"""Calls to the broker for a read of a topic: blocking, each repeated within a limit.
 
-The client of the library does the work: it follows the master and repeats what fails while it is
-away. Step before: ``offsets`` plans what to read. Step after: ``reader`` makes columns.
+The client library does the work: it follows the master and repeats failed calls. Step before:
+``offsets`` plans what to read. Step after: ``reader`` makes columns.
 """
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ class TopicClient:
         return {queue: found[queue] for queue in sorted(queues)}
 
     def pull(self, queue: int, offset: int, count: int) -> RawPull:
-        """Some messages from offset on, or why there are none: never "not yet".
+        """Return some messages from offset on, or the reason why there are none.
 
-        Raises TopicUnreadable if the queue still ends at or before offset when the bound is over:
-        it went on when the read was planned, so messages are late or gone, and not to be skipped.
+        Raises TopicUnreadable if the queue ends at or before offset until the time limit. The
+        offset existed when the read was planned, so messages are late or lost and must not be
+        skipped.
         """
         try:
             return self._runner.run(self._pull(queue, offset, count))

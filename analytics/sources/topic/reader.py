@@ -29,7 +29,7 @@ from tidemark.formats import native, properties
 from tidemark.formats.record import Checks
 
 CHECKS: Final = Checks(record_crc=False, position=False)
-"""Check the body's CRC against the one that the broker stored."""
+"""Compares the CRC of the body with the stored one."""
 
 
 class TopicReader:
@@ -52,8 +52,8 @@ class TopicReader:
         return list(offsets.cut(start, end, self.options.split_messages))
 
     def read(self, part: QueuePart) -> Iterator[pa.RecordBatch]:
-        """One part's messages, by queue offset. Raises TopicUnreadable, naming topic, queue and
-        offset; SourceGap where offsets cannot be had and no column can express it."""
+        """Yield one part's messages, by queue offset. Raises TopicUnreadable; SourceGap for missing
+        offsets if the column ``gap`` is not requested."""
         at = part.low
         with TopicClient(self.options) as client:
             while at < part.high:
@@ -74,7 +74,8 @@ class TopicReader:
     def _parts_of(
         self, pulled: RawPull, part: QueuePart, at: int
     ) -> Iterator[RecordColumns | Hole]:
-        """The answer to a pull at ``at``: runs of adjacent messages, and holes between them."""
+        """Yield the parts of the answer to a pull at ``at``: runs of adjacent messages, and
+        holes."""
         columns = self._decoded(pulled, part, at)
         numbers = _numbers(columns)
         if not len(columns):

@@ -1,8 +1,8 @@
 """``tidemark_topic`` for Spark: batch and stream.
 
-A stream's offset is ``{queue: next queue offset}``. It is all that a batch depends on, so a batch
-that is run again reads the same messages; with a checkpoint and a sink that takes a batch once,
-each message counts exactly once. Nothing is committed at the broker.
+A stream's offset is ``{queue: next queue offset}``. A batch depends only on it, so a repeated batch
+reads the same messages. With a checkpoint and a sink that accepts a batch once, each message counts
+exactly once. Nothing is committed at the broker.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TopicPartition(InputPartition):
 
 
 class TidemarkTopicReader(DataSourceReader):
-    """Asks for the queues' ends on the driver, reads on executors, which reach the brokers."""
+    """Reads the ends of queues on the driver, and messages on executors."""
 
     def __init__(self, options: TopicOptions) -> None:
         self._options = options
@@ -86,7 +86,7 @@ class TidemarkTopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         """End of a run over the available messages."""
 
     def initialOffset(self) -> dict[str, Any]:
-        """Begin of a query without a checkpoint."""
+        """Offset of a query without a checkpoint."""
         return offsets.to_wire(offsets.begin(self._options, self._ranges()))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -94,7 +94,7 @@ class TidemarkTopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return ReadMaxRows(self._options.max_messages)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """End of the next micro-batch; start while there is nothing new."""
+        """End of the next micro-batch; start if there is nothing new."""
         ends = self._ends() if self._until is None else self._until
         if isinstance(limit, ReadMaxRows):
             most: int | None = limit.max_rows
@@ -111,7 +111,7 @@ class TidemarkTopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return offsets.to_wire(self._ends())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Partitions of queue and offset range; a repeated batch has the same."""
+        """Partitions of queue and offset range; a repeated batch has the same ones."""
         parts = offsets.cut(offsets_of(start), offsets_of(end), self._options.split_messages)
         return [TopicPartition(part) for part in parts]
 
