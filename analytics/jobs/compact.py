@@ -32,7 +32,7 @@ from analytics.ticks.window import merged_series
 from shared.runtime.clock import SystemClock
 
 LEFT_ALONE: Final = frozenset({"offset_events"})
-"""Not compacted: evaluation tells its own events from collected ones by file name."""
+"""Not compacted: evaluation separates its own events from collected ones by file name."""
 _SETTLE: Final = timedelta(minutes=5)  # after its end an hour may still get files
 
 

@@ -78,9 +78,8 @@ class Cleaning:
         """Removals since the start of the process."""
 
     def begin(self) -> None:
-        """Start a new round after dispatch resumed; the published difference may stem from an
-        earlier run.
-        """
+        """Start a new round after dispatch resumed; the published difference may be of an earlier
+        run."""
         get = self._positions.get
         self._base = Removed(get(Slot.REMOVING_FIRSTS), get(Slot.REMOVING_ENTRIES))
         self._settled = self.removed
@@ -92,11 +91,8 @@ class Cleaning:
         return self._log.min_offset != self._positions.get(Slot.CLEANED_MIN)
 
     def step(self) -> int:
-        """Remove a few files; return their number.
-
-        Raises OSError or StoreError on failure: call again.
-        Do not call it while queues or index are compared with the log or rebuilt.
-        """
+        """Remove a few files; return their number. Raises OSError or StoreError on failure: call
+        again. Do not call it while queues or index are compared with the log or rebuilt."""
         log_min = int(self._log.min_offset)
         if log_min != self._round_for:
             self._round_for = log_min
@@ -159,11 +155,8 @@ class Cleaning:
         self._positions.publish(Slot.CLEANED_MIN, log_min)
 
     def release(self) -> None:
-        """Close removed log files and publish RELEASED_MIN. Cheap.
-
-        The broker removes a file a moment after it has published MIN, and rings the doorbell both
-        times.
-        """
+        """Close removed log files and publish RELEASED_MIN. Cheap. The broker removes a file a
+        moment after it has published MIN, and rings the doorbell both times."""
         log_min = self._positions.get(Slot.MIN)
         if log_min == self._positions.get(Slot.RELEASED_MIN):
             return

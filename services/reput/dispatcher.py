@@ -97,10 +97,8 @@ class _Batch:
 
 
 class Dispatcher:
-    """Dispatches one store. Call ``resume`` first, then ``step`` and ``sync`` repeatedly.
-
-    For one thread at a time, except ``SyncJob.run``.
-    """
+    """Dispatches one store. Call ``resume`` first, then ``step`` and ``sync`` repeatedly. For one
+    thread at a time, except ``SyncJob.run``."""
 
     def __init__(
         self,
@@ -202,10 +200,8 @@ class Dispatcher:
         return self._in_pass
 
     def oldest_waiting_ms(self) -> int | None:
-        """Return the store time of the first record not yet dispatched; None if there is none.
-
-        Any thread.
-        """
+        """Return the store time of the first record not yet dispatched; None if there is none. Any
+        thread."""
         return self._source.oldest_waiting_ms(self.position)
 
     @property
@@ -221,10 +217,8 @@ class Dispatcher:
     # -- resume -------------------------------------------------------------------------------
 
     def resume(self) -> Decision:
-        """Bring queues and index into a consistent state; publish what consumers may read.
-
-        Raises DiskFull, ReadOnlyDisk or OSError if something cannot be cut: call it again.
-        """
+        """Bring queues and index into a consistent state; publish what consumers may read. Raises
+        DiskFull, ReadOnlyDisk or OSError if something cannot be cut: call it again."""
         positions = self._positions
         generation = positions.get(Slot.GENERATION)
         marks = self._marks(generation)
@@ -266,10 +260,8 @@ class Dispatcher:
         return decision
 
     def _entries_at(self, durable: int, marks: Marks) -> int:
-        """Return the number of index entries of records below durable, if it is meaningful.
-
-        After a power cut it is not, and unsynced files must not be read.
-        """
+        """Return the number of index entries of records below durable, if it is meaningful. After a
+        power cut it is not, and unsynced files must not be read."""
         if not marks.boot_is_ours:
             return 0
         try:
@@ -454,13 +446,13 @@ class Dispatcher:
         return _Batch(found.end, found.plan, found.oldest_ms)
 
     def _filler(self, at: PhysicalOffset, end: int, bytes_max: int) -> Read | None:
-        """Return the filler at at if a pass ends within it: a filler is passed as a whole or not at
-        all.
+        """Return the filler at ``at`` if a pass ends within it; a filler is passed as a whole.
 
         Otherwise:
+
         1. A slave has copied the first bytes of a filler, and confirms up to there.
         2. Reput starts a pass up to there.
-        3. The end of the filler is behind the end of the pass, so the pass would never end.
+        3. The end of the filler is after the end of the pass, so the pass would never end.
         """
         found = self._source.read(at, PhysicalOffset(end), bytes_max)
         return None if found is None or found.plan.records else found
@@ -526,9 +518,7 @@ class Dispatcher:
 
     def clean(self) -> int:
         """Remove a few leading files of queues and index with expired records; return their number.
-
-        Raises OSError or StoreError if a file cannot be removed: call it again.
-        """
+        Raises OSError or StoreError if a file cannot be removed: call it again."""
         return self._cleaning.step() if self.may_clean else 0
 
     def release(self) -> None:
@@ -556,10 +546,8 @@ class Dispatcher:
     # -- watching -----------------------------------------------------------------------------
 
     def watch_queues(self) -> None:
-        """Check that some of the queue files and all index files exist.
-
-        Raises DamagedFile if one was removed, replaced or resized.
-        """
+        """Check that some of the queue files and all index files exist. Raises DamagedFile if one
+        was removed, replaced or resized."""
         if self._in_pass or self._queues.compare or self._batch is not None or self.stopped:
             return
         lost = self._queues.lost_file(WATCHED_AT_ONCE)
@@ -619,10 +607,8 @@ class Dispatcher:
         return frozenset(self._log.files.path(start) for start in starts)
 
     def give_back(self, job: SyncJob) -> None:
-        """Take back a job that could not run; the next one includes its files.
-
-        No sync of the job may have failed.
-        """
+        """Take back a job that could not run; the next one includes its files. No sync of the job
+        may have failed."""
         self._unsynced_files |= job.files
         self._unsynced_directories |= job.directories
 

@@ -45,7 +45,7 @@ INLINE_SIZE: Final = 2 << 20 if COMPILED else 64 * 1024
 """Bytes of log dispatched on the loop: about a millisecond. A thread switch would add to that."""
 SYNC_THREADS: Final = 4
 SYNC_ALONE_MAX: Final = 4
-"""Up to so many touched files are synced by one thread."""
+"""Up to this number of touched files is synced by one thread."""
 WATCH_INTERVAL_S: Final = 0.5
 CLEAN_INTERVAL_S: Final = 0.1
 """Interval of checks for expired files that cannot be removed yet."""

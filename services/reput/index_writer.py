@@ -112,10 +112,7 @@ class IndexWriter:
 
     def lost_file(self) -> Path | None:
         """Return a file that was removed, replaced or resized since the last call; None if none
-        was.
-
-        Checks all files, which are few because each holds millions of entries.
-        """
+        was. Checks all files, which are few because each holds millions of entries."""
         inodes: dict[str, int] = {}
         for known in self._known():
             path = self._directory / known.name
@@ -258,10 +255,8 @@ class IndexWriter:
             opened.close()
 
     def _are_sound(self) -> bool:
-        """Return whether the entries form valid hash chains.
-
-        The newest CHECKED_MAX entries are checked; older ones are trusted.
-        """
+        """Return whether the entries form valid hash chains. The newest CHECKED_MAX entries are
+        checked; older ones are trusted."""
         left = CHECKED_MAX
         for known in reversed(self._known()):
             if left <= 0:
@@ -276,10 +271,8 @@ class IndexWriter:
         return True
 
     def _are_sound_from(self, offset: int) -> bool:
-        """Return whether the entries of records at or above offset form valid hash chains.
-
-        A comparison of rows with entries does not detect entries that a lookup cannot reach.
-        """
+        """Return whether the entries of records at or above offset form valid hash chains. A
+        comparison of rows with entries does not detect entries that a lookup cannot reach."""
         for known in self._known():
             if not known.entries or known.header.end_offset < offset:
                 continue
@@ -452,10 +445,8 @@ class IndexWriter:
     # -- expiring -----------------------------------------------------------------------------
 
     def expired_entries(self, log_min: int) -> list[int]:
-        """Return the entry counts of the leading files whose records are all below log_min.
-
-        The last file is never included.
-        """
+        """Return the entry counts of the leading files whose records are all below log_min. The
+        last file is never included."""
         entries = []
         for known in self._older:
             if known.header.end_offset >= log_min:

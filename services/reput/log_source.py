@@ -63,10 +63,8 @@ class LogSource:
         self._no_units_for = no_units_for
 
     def read(self, at: PhysicalOffset, end: PhysicalOffset, bytes_max: int) -> Read | None:
-        """Read records from at on, below end: about bytes_max bytes, at least one record.
-
-        Returns None if there is nothing to read now. Raises CorruptRecord.
-        """
+        """Read records from at on, below end: about bytes_max bytes, at least one record. Returns
+        None if there is nothing to read now. Raises CorruptRecord."""
         planned, view = self._planned(at, end, bytes_max)
         size = len(view)
         if not size:

@@ -27,10 +27,8 @@ NEVER: Final = 2**63 - 1
 
 def run_once(config: ReputConfig, progress: Callable[[int, int], None] | None = None) -> None:
     """Dispatch everything up to the log's end and make it durable.
-
     progress: called with (bytes done, bytes in total). Raises CorruptRecord, QueueGap, DiskFull,
-    StrayFile or WrongFileSize; records dispatched before remain.
-    """
+    StrayFile or WrongFileSize; records dispatched before remain."""
     store = OpenStore.open(config, OsDisk())
     try:
         if store.positions.get(Slot.MAGIC_AND_FORMAT) != REGION_MAGIC:

@@ -52,10 +52,8 @@ class OpenStore:
 
     @classmethod
     def open(cls, config: ReputConfig, disk: Disk, clock: Clock | None = None) -> OpenStore:
-        """Lock and open the store.
-
-        This call blocks. Raises StoreLocked, StoreSizesDiffer, StoreFormatUnknown …
-        """
+        """Lock and open the store. This call blocks. Raises StoreLocked, StoreSizesDiffer,
+        StoreFormatUnknown …"""
         directory = StoreDir(disk, config.store_dir, config.store, run_dir=config.sockets_dir)
         lock = directory.lock(Role.REPUT)
         try:
@@ -116,19 +114,14 @@ class OpenStore:
         return get(heartbeat) >= self._began_ms and get(Slot.RECOVERED_BY) == get(start) != 0
 
     def mark_running(self) -> None:
-        """Create ``abort``, if the disk is writable.
-
-        Call it only after recovery, which checks the file.
-        """
+        """Create ``abort``, if the disk is writable. Call it only after recovery, which checks the
+        file."""
         with contextlib.suppress(DiskFull, ReadOnlyDisk):
             self.directory.mark_running()
 
     def watch(self) -> None:
-        """Check for a needed restart; called twice a second.
-
-        Raises RestartNeeded when a disk that rejected writes accepts them again, and when the store
-        is about to be emptied.
-        """
+        """Check for a needed restart; called twice a second. Raises RestartNeeded when a disk that
+        rejected writes accepts them again, and when the store is about to be emptied."""
         if self.is_grouped and self.positions.get(Slot.ROLE) == NodeRole.RESYNC:
             raise RestartNeeded(
                 f"the store {self.directory.root} is emptied and copied anew from the master.",

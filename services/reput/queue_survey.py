@@ -183,10 +183,7 @@ def _units(found: Found) -> Units | None:
 
 def leading_units(found: Found, end_max: int) -> Leading:
     """Count the units from the first on that are valid, rise in offset, and end at or below
-    end_max.
-
-    Checks every unit, because after a power cut there may be a gap anywhere.
-    """
+    end_max. Checks every unit, because after a power cut there may be a gap anywhere."""
     if found.units is not None and found.units.leading.end <= end_max:
         return found.units.leading
     count = end = 0

@@ -194,9 +194,7 @@ class QueueWriter:
 
     def continue_from(self, found: list[Found], *, start: int, keep: int, thorough: bool) -> None:
         """Trust the units of records that end at or below start; cut those that end above keep.
-
-        thorough: see ``zero_behind``.
-        """
+        thorough: see ``zero_behind``."""
         self._forget()
         for one in found:
             with one.files() as files:
@@ -254,9 +252,8 @@ class QueueWriter:
         self.compare = True
 
     def finish_rebuild(self) -> None:
-        """Clear from every queue the units without a record, and compare no more.
-
-        Can be repeated."""
+        """Clear from every queue the units without a record, and compare no more. Can be
+        repeated."""
         if self._rebuilding:
             for queue in self._queues.values():
                 found = survey_queue(self._disk, queue.key, queue.directory, self._file_size)
@@ -420,11 +417,8 @@ class QueueWriter:
         return self._unit_at(self._queues[key], start, position)
 
     def mend(self, key: QueueKey, number: int, unit: bytes) -> bool:
-        """Replace the existing unit with that queue offset; return whether it was different.
-
-        Raises DamagedFile if its file was removed, and DiskFull, ReadOnlyDisk or OSError: call
-        again.
-        """
+        """Replace the existing unit with that queue offset; return whether it was different. Raises
+        DamagedFile if its file was removed, and DiskFull, ReadOnlyDisk or OSError: call again."""
         start, position = place(number, self._file_size)
         path = self._queues[key].directory / offset_name(start)
         try:
@@ -507,10 +501,8 @@ class QueueWriter:
     # -- watching -----------------------------------------------------------------------------
 
     def lost_file(self, files_max: int) -> Path | None:
-        """Return a file that is missing or has a different size; None if none was found.
-
-        Checks about files_max files, and continues with the others at the next call.
-        """
+        """Return a file that is missing or has a different size; None if none was found. Checks
+        about files_max files, and continues with the others at the next call."""
         if not self._to_watch:
             self._to_watch = list(self._queues)
         checked = 0
@@ -609,10 +601,8 @@ def lost_queue_file(path: Path) -> DamagedFile:
 
 
 def _without_known(skip_until: int, first: QueueOffset, units: bytes) -> tuple[QueueOffset, bytes]:
-    """Drop the leading units of records that an adopted queue already covers (4.3 step 1).
-
-    Records of a run rise in physical offset, so a binary search finds the number to drop.
-    """
+    """Drop the leading units of records that an adopted queue already covers (4.3 step 1). Records
+    of a run rise in physical offset, so a binary search finds the number to drop."""
     low, high = 0, len(units) // UNIT_SIZE
     while low < high:
         middle = (low + high) // 2

@@ -106,10 +106,8 @@ class Reput:
         return False
 
     async def _open_store(self) -> OpenStore | None:
-        """Lock and open the store; in a group, wait while it is being emptied.
-
-        None if stopped before.
-        """
+        """Lock and open the store; in a group, wait while it is being emptied. None if stopped
+        before."""
         grouped = self._config.store.visible_after == "confirmed"
         while not self._stop.is_set():
             try:

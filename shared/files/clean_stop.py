@@ -26,10 +26,8 @@ def mark_clean_if_last(
     directory: StoreDir, positions: Positions, *, must_have_stopped: tuple[Slot, ...] = ()
 ) -> None:
     """Remove ``abort`` if no other process uses the store and no work is left. Blocks.
-
     must_have_stopped: slots of process ids that are 0 if their owners stopped in order. The caller
-    has released its own locks and cleared its own process id.
-    """
+    has released its own locks and cleared its own process id."""
     get = positions.get
     grouped = directory.config.visible_after == "confirmed"
     held: list[RecordLock] = []

@@ -68,8 +68,8 @@ class CommitLogReader:
             self._published_min = published
             self._files.refresh()
             first = self._files.min_offset
-        # Every recovery publishes the start of the log. If the first file starts behind it, a file
-        # is missing, not expired; skipping it would make readers lose it for good.
+        # Every recovery publishes the start of the log. If the first file starts above it, a file
+        # is missing, not expired. Skipping it would hide the loss from readers for good.
         return PhysicalOffset(published if self._generation else max(published, first or 0))
 
     def next_file(self, offset: PhysicalOffset) -> PhysicalOffset:

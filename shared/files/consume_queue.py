@@ -275,10 +275,8 @@ class ConsumeQueues:
 
     @contextlib.contextmanager
     def glance(self, topic: str, queue: int) -> Iterator[ConsumeQueueReader]:
-        """Return the queue's reader for one use; a reader that is not cached is closed again.
-
-        Code that visits every queue would otherwise evict the readers of active queues.
-        """
+        """Return the queue's reader for one use; a reader that is not cached is closed again. Code
+        that visits every queue would otherwise evict the readers of active queues."""
         kept = self._readers.get((topic, queue))
         if kept is not None:
             yield kept

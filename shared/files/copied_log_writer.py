@@ -37,9 +37,7 @@ class CopiedLogWriter(LogWriter):
 
     def fill_up(self, filler: memoryview) -> PhysicalOffset:
         """Write the head of a filler at the end of the log, which then ends at the next file.
-
-        filler: its first bytes, at most 8, as far as they are in the file. Raises as ``put``.
-        """
+        filler: its first bytes, at most 8, as far as they are in the file. Raises as ``put``."""
         at = self._written.end
         self._enter(at)
         self._write(filler[:BLANK_SIZE], at)
@@ -49,9 +47,7 @@ class CopiedLogWriter(LogWriter):
 
     def fill_rest(self, rest: memoryview, at: int) -> None:
         """Write the bytes behind a filler's head. Ours are zeros, which need not be written.
-
-        at: physical offset of rest[0], in the file that the filler ended.
-        """
+        at: physical offset of rest[0], in the file that the filler ended."""
         if bytes(rest).count(0) != len(rest):
             self._write(rest, at)
 

@@ -81,11 +81,8 @@ class File(Protocol):
         """Length in bytes, as of opening."""
 
     def is_named(self) -> bool:
-        """Whether ``path`` still leads to this file: same device, same inode.
-
-        False after the name was removed or given to another file: written bytes are then lost when
-        the process ends.
-        """
+        """Whether ``path`` still leads to this file: same device, same inode. False after the name
+        was removed or given to another file: written bytes are then lost when the process ends."""
 
     def pread(self, size: int, offset: int) -> bytes:
         """Read up to size bytes at offset; fewer at the end of the file."""
@@ -108,23 +105,17 @@ class File(Protocol):
         """
 
     def sync(self) -> None:
-        """fdatasync: bytes (mapped stores included) and length are durable on return.
-
-        After an OSError it must never be called again.
-        """
+        """fdatasync: bytes (mapped stores included) and length are durable on return. After an
+        OSError it must never be called again."""
 
     def map(self, *, writable: bool, scattered: bool = False) -> MappedRegion:
         """Map the whole file, shared.
-
         scattered: access is random, so the kernel should not read ahead. Otherwise it reads up to
-        megabytes of zeros of a sparse file for 20 bytes.
-        """
+        megabytes of zeros of a sparse file for 20 bytes."""
 
     def lock_pages(self) -> PageLock:
-        """Read the whole file and keep it in memory (mlock); the lock outlives ``close``.
-
-        Raises MemoryLockRefused if the system does not allow it.
-        """
+        """Read the whole file and keep it in memory (mlock); the lock outlives ``close``. Raises
+        MemoryLockRefused if the system does not allow it."""
 
     def close(self) -> None: ...
 
@@ -168,10 +159,8 @@ class Disk(Protocol):
 
     def create(self, path: Path, size: int, *, reserve: bool) -> File:
         """Create a zero-filled file of size bytes, open for writing.
-
         reserve: allocate all blocks now; otherwise the file is sparse. On failure no file is left.
-        Raises FileExistsError, DiskFull, ReadOnlyDisk. The name is durable after sync_directory.
-        """
+        Raises FileExistsError, DiskFull, ReadOnlyDisk. The name is durable after sync_directory."""
 
     def open(self, path: Path, *, writable: bool) -> File:
         """Open a file. Raises FileNotFoundError, ReadOnlyDisk, OutOfResources, ReadFailed."""
@@ -184,9 +173,7 @@ class Disk(Protocol):
 
     def make_directory(self, path: Path, *, durable: bool = True) -> None:
         """Create the directory and missing parents; does nothing if it exists.
-
-        durable: sync each new name into its parent. False leaves that to the caller.
-        """
+        durable: sync each new name into its parent. False leaves that to the caller."""
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename, replacing new; durable after sync_directory of the parent."""

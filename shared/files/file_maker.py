@@ -38,10 +38,8 @@ class FileMaker:
             return self._requests
 
     def wait(self, request: int, timeout_s: float) -> bool:
-        """Wait for the run that serves the request; False if it has not ended in time.
-
-        Raises what make raised. After a time-out the run continues.
-        """
+        """Wait for the run that serves the request; False if it has not ended in time. Raises what
+        make raised. After a time-out the run continues."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while self._answered < request:

@@ -134,9 +134,7 @@ class FileRun:
 
     def view(self, offset: int, size: int) -> memoryview | None:
         """Return the bytes [offset, offset + size); None if they are not all in one existing file.
-
-        This does not check how far the file is written; the positions contain that.
-        """
+        This does not check how far the file is written; the positions contain that."""
         position = offset % self.file_size
         if offset < 0 or size < 0 or position + size > self.file_size:
             return None

@@ -40,7 +40,7 @@ HITS_AT_ONCE: Final = 64
 ENTRIES_AT_ONCE: Final = 1024
 """Entries that one step processes: about 50 µs if none of them is in a CPU cache."""
 USUAL_CHAIN: Final = 32
-"""Entries of a chain in one file that are not charged to a budget; slots have four on average."""
+"""Entries of a chain in one file that do not count for a budget; a slot has four on average."""
 ENTRIES_LOOKED_AT_MAX: Final = 1 << 16
 RECORDS_JUDGED_MAX: Final = 1024
 BYTES_JUDGED_MAX: Final = 16 << 20
@@ -291,9 +291,7 @@ class IndexReader:
         at: IndexPlace | None = None,
     ) -> Search:
         """Create a lookup of the newest hits_max records (at most 64), to be run in steps.
-
-        budget: None means unlimited. at: the place where an earlier lookup stopped.
-        """
+        budget: None means unlimited. at: the place where an earlier lookup stopped."""
         return Search(self, asked, min(hits_max, HITS_MAX), budget, at)
 
     def judge(self, offset: PhysicalOffset, asked: Asked) -> tuple[Record | None, int] | None:

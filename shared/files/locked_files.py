@@ -71,7 +71,8 @@ class LockedFiles:
         self._done_below = offset
 
     def unlock_done(self) -> None:
-        """Unlock files no longer in use. Takes 10 ms per GiB: not for a thread others wait for."""
+        """Unlock files no longer in use. It takes 10 ms per GiB: do not call it in a thread that
+        others wait for."""
         with self._changing:
             done = [start for start in self._locks if start < self._done_below]
             locks = [self._locks.pop(start) for start in done]

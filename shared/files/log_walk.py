@@ -365,10 +365,8 @@ def chunks(files: LogFiles, start: int, end: int) -> Iterator[bytes]:
 
 
 def sound_records(files: LogFiles, start: int) -> Iterator[int]:
-    """Yield the physical offset of every valid record at or behind start, ascending.
-
-    Every byte position is tried, because the starts of records behind a break are unknown.
-    """
+    """Yield the physical offset of every valid record at or behind start, ascending. Every byte
+    position is tried, because the starts of records behind a break are unknown."""
     for file_start in files.starts:
         if file_start + files.file_size <= start:
             continue
@@ -397,9 +395,7 @@ def _record_starts(view: memoryview, low: int) -> Iterator[int]:
 
 def state_flushed_behind(files: LogFiles, start: int, *, enough: int) -> int:
     """Return the largest flushed offset in a valid state record behind start; 0 if there is none.
-
-    The search ends at the first record with more than ``enough``.
-    """
+    The search ends at the first record with more than ``enough``."""
     largest = 0
     for offset in sound_records(files, start):
         file_start = files.start_of(offset)

@@ -27,10 +27,8 @@ class LogWatch:
 
     def fault(self, epoch: int) -> LogFileReplaced | None:
         """Return the fault of a file between MIN and FLUSHED; None if there is none.
-
         epoch: the epoch in which this node appends. Files may change between two epochs: a slave
-        that truncates its log to its master's removes files and creates them again.
-        """
+        that truncates its log to its master's removes files and creates them again."""
         if epoch != self._epoch:
             self._epoch, self._inodes = epoch, {}
         store, get = self._store, self._positions.get

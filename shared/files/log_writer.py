@@ -48,11 +48,8 @@ class Mark(NamedTuple):
 
 
 class LogWriter:
-    """Writes at the end of the log. One at a time per store: the holder of the append lock.
-
-    Writing belongs to one thread; ``flush`` and ``prepare_next`` may run in others at the same
-    time.
-    """
+    """Writes at the end of the log. One at a time per store: the holder of the append lock. Writing
+    belongs to one thread; ``flush`` and ``prepare_next`` may run in others at the same time."""
 
     def __init__(
         self,

@@ -84,11 +84,8 @@ class MappedFileQueue(FileRun):
         self._maker = self._new_maker() if preallocation.background else None
 
     def load(self) -> None:
-        """Read the directory; all its contents count as written.
-
-        Raises StrayFile or WrongFileSize, with the file's name and the remedy; nothing was changed
-        then.
-        """
+        """Read the directory; all its contents count as written. Raises StrayFile or WrongFileSize,
+        with the file's name and the remedy; nothing was changed then."""
         if self._maker is not None:
             self._end_maker()
             self._maker = self._new_maker()
@@ -193,10 +190,8 @@ class MappedFileQueue(FileRun):
         self._maker.request()
 
     def ensure_next(self, timeout_s: float = WAIT_S) -> None:
-        """Wait until the next file is ready; with ``background``, at most timeout_s.
-
-        Raises FileNotReady (the attempt continues), or what ``prepare_next`` raises.
-        """
+        """Wait until the next file is ready; with ``background``, at most timeout_s. Raises
+        FileNotReady (the attempt continues), or what ``prepare_next`` raises."""
         if self._maker is None:
             if not self.next_ready:
                 self.prepare_next()

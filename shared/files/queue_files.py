@@ -51,10 +51,8 @@ def _points_to_a_record(unit: Unit, size_max: int) -> bool:
 
 def _is_witness(unit: Unit, before: Unit | None, size_max: int) -> bool:
     """Whether a unit proves that its record was on disk, and is not just a damaged file's contents.
-
     before: the unit in front of it, None if unknown. A queue's records are in the same order in the
-    log.
-    """
+    log."""
     if not _points_to_a_record(unit, size_max):
         return False
     if before is None or before.size == 0 or is_filler(before.physical_offset, before.size):
@@ -190,10 +188,8 @@ class QueueFiles:
 
     def count(self, end: int, known: int = 0) -> QueueOffset:
         """Return the queue offset behind the last unit whose record ends at or below end.
-
         known: all units below it are known to count. The result is 0 without files, and the first
-        file's start if nothing in it counts, so that the numbering continues.
-        """
+        file's start if nothing in it counts, so that the numbering continues."""
         units_per_file = self.file_size // UNIT_SIZE
         if not self.starts:
             self.refresh()
@@ -245,10 +241,8 @@ class QueueFiles:
 
     def first_at(self, min_physical: int, known: int = 0) -> QueueOffset | None:
         """Return the queue offset of the first unit whose record begins at or above min_physical.
-
         known: no unit below it matches. None if there is no match, or if the file that should hold
-        it is gone: try again after ``refresh``.
-        """
+        it is gone: try again after ``refresh``."""
         low, high = 0, len(self.starts) - 1
         while low < high:  # find the first file whose last unit matches; a missing file does not
             middle = (low + high) // 2

@@ -285,10 +285,8 @@ class _Recovery:
             raise LogFilesMisnamed(min(named), named, self.files.path(min(named)))
 
     def _refuse_missing_start(self) -> None:
-        """Raise LogFilesMissing if the log begins behind its recorded start.
-
-        Our retention makes the new start durable before it removes a file; RocketMQ's does not.
-        """
+        """Raise LogFilesMissing if the log begins behind its recorded start. Our retention makes
+        the new start durable before it removes a file; RocketMQ's does not."""
         recorded, starts = self._recorded_start(), self.files.starts
         if recorded is None or self.begin_at is not None or (self.log_min <= recorded and starts):
             return

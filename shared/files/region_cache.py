@@ -40,10 +40,8 @@ class RegionCache:
             return found[1]
 
     def map(self, key: Key, path: Path, size: int, *, writable: bool) -> memoryview:
-        """Map the file at path, whose size must be as given.
-
-        Raises FileNotFoundError, WrongFileSize; ReadOnlyDisk if it cannot be opened for writing.
-        """
+        """Map the file at path, whose size must be as given. Raises FileNotFoundError,
+        WrongFileSize; ReadOnlyDisk if it cannot be opened for writing."""
         with closing(self._disk.open(path, writable=writable)) as file:
             if file.size != size:
                 raise wrong_size(path, file.size, size)

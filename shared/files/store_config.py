@@ -136,10 +136,8 @@ def describe(
 
 
 def described_adopting(disk: Disk, path: Path) -> Adopting | None:
-    """Return the unfinished adoption recorded in tidemark.json; None if there is none.
-
-    Several services open a store; only the first finds RocketMQ's store without tidemark.json.
-    """
+    """Return the unfinished adoption recorded in tidemark.json; None if there is none. Several
+    services open a store; only the first finds RocketMQ's store without tidemark.json."""
     with contextlib.suppress(ValueError):
         values = json.loads(read_whole(disk, path) or b"")
         match values.get("adopting") if isinstance(values, dict) else None:
@@ -168,10 +166,8 @@ def described_delay_levels(disk: Disk, path: Path) -> tuple[str, ...]:
 
 
 def described_sizes(disk: Disk, path: Path, names: Iterable[str]) -> dict[str, int] | None:
-    """Return the sizes recorded in the tidemark.json at path; None if there is no such file.
-
-    Raises StoreFormatUnknown, DamagedFile.
-    """
+    """Return the sizes recorded in the tidemark.json at path; None if there is no such file. Raises
+    StoreFormatUnknown, DamagedFile."""
     raw = read_whole(disk, path)
     if raw is None:
         return None

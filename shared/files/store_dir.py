@@ -315,10 +315,8 @@ class StoreDir:
                 self._note_left_out("that RocketMQ's store is taken over", "takes it over again")
 
     def describe_delay_levels(self) -> None:
-        """Record the configured delay levels in tidemark.json. Blocks.
-
-        On a disk that refuses writes, the next start records them.
-        """
+        """Record the configured delay levels in tidemark.json. Blocks. On a disk that refuses
+        writes, the next start records them."""
         path, current = self.description_path, self.config.delay_levels
         if described_delay_levels(self.disk, path)[-1:] == (current,):
             return
@@ -479,9 +477,7 @@ class StoreDir:
 
     def mark_opened(self) -> None:
         """Record ``is_opened``: RocketMQ's data is in the log, the JSON files are ours. Blocks.
-
-        Call this after ``mark_running``. On a disk that refuses writes it is not recorded.
-        """
+        Call this after ``mark_running``. On a disk that refuses writes it is not recorded."""
         with contextlib.suppress(DiskFull, ReadOnlyDisk, FileExistsError, FileNotFoundError):
             if self.disk.stat(self.abort_path) is not None and not self.is_opened:
                 write_atomically(self.disk, self.abort_path, str(os.getpid()).encode() + OPENED)

@@ -34,10 +34,8 @@ def proven_end(
     next_offsets: Mapping[QueueKey, int],
 ) -> int:
     """Return the farthest record end of trusted units; 0 if no unit points behind end.
-
     end: end of the record chain. queues: each with a function that opens its files. next_offsets:
-    queue offset behind the last record of a queue that was read in the log.
-    """
+    queue offset behind the last record of a queue that was read in the log."""
     farthest, is_proven = 0, False
     for key, opened in queues:
         with closing(opened()) as units:

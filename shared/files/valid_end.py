@@ -120,10 +120,8 @@ def verdict(behind: Behind, witness: Witness) -> Verdict:
 
 def decide(bad_at: int, marks: Marks, behind: Behind, unmarked: Witness) -> Decision:
     """Decide what it means that the record chain ends at bad_at.
-
     unmarked: the evidence if no mark lies behind bad_at; it may be better than an old or a lost
-    checkpoint.
-    """
+    checkpoint."""
     name, mark = marks.farthest()
     witness = Witness.MARK if bad_at < mark else unmarked
     found = verdict(behind, witness)
@@ -177,10 +175,8 @@ def start_of_walk(
     first_record: Callable[[int], FirstRecord | None],
 ) -> PhysicalOffset:
     """Return the byte from which every record must be read; always a record's start.
-
     file_starts: of all commit log files, ascending, at least one. first_record: file start → its
-    first record if that is valid, else None.
-    """
+    first record if that is valid, else None."""
     if evidence.origin is Origin.OURS:
         # With visible_after="written" queues may cover more than is on disk of the log: after a
         # power cut no record may end at dispatched_durable, but one ends at flushed.

@@ -75,10 +75,8 @@ class WritePool:
         self._changing = threading.Lock()
 
     def place(self, size: int) -> memoryview | None:
-        """Return memory for that many bytes, kept only by ``put``; None if it is not free now.
-
-        An empty pool has room for everything up to its size.
-        """
+        """Return memory for that many bytes, kept only by ``put``; None if it is not free now. An
+        empty pool has room for everything up to its size."""
         with self._changing:
             head, kept = self._head, self._kept
             if not kept:
@@ -112,9 +110,7 @@ class WritePool:
 
     def stretches(self, end: int) -> list[tuple[int, memoryview]]:
         """Return physical offset and bytes of the ranges below end, ascending, as few as possible.
-
-        end: a border between appends. The bytes stay unchanged until ``free``.
-        """
+        end: a border between appends. The bytes stay unchanged until ``free``."""
         with self._changing:
             return [
                 (each.offset, self._memory[each.position : each.position + size])

@@ -39,20 +39,19 @@ def make_delayed(
     on_fault: Callable[[StoreError | None], None],
 ) -> DelayedMessages:
     """Return the delayed messages of one store; delivery has not begun.
-
     state: the served state, for the topics. on_fault: called with the error that stops delivery,
-    and with None when delivery continues.
-    """
+    and with None when delivery continues."""
     directory, clock = log_context.store.directory, log_context.clock
-    # Separate readers: those of the event loop must not be used by a second thread.
+    # The event loop and the delay thread need separate readers.
     log_reader = CommitLogReader(directory, log_context.positions)
     queues = ConsumeQueues(directory, log_reader)
     delays_ms = directory.config.delay_levels_ms
 
     def is_gone(topic: str, stored_at: PhysicalOffset) -> bool:
-        # Also if the topic was created again. Otherwise: 1. messages of a group wait for a retry;
-        # 2. the group is deleted, and its retry topic; 3. a consumer that still runs joins, which
-        # creates both anew; 4. the new group gets what the old one had failed on.
+        # This applies even if the topic was created again. Otherwise: 1. Messages of a group wait
+        # for a retry. 2. The group and its retry topic are deleted. 3. A consumer that still runs
+        # joins, which creates both again. 4. The new group gets messages that the old group failed
+        # to handle.
         if topic in state.deleted and topic not in state.topics:
             return True
         return stored_at < state.deleted_below.get(topic, 0)

@@ -1,4 +1,4 @@
-"""The queues in which delayed messages wait, and how far the log is known."""
+"""The queues in which delayed messages wait, and the readable end of the log."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ class DelayQueues:
         self._level_count = len(log_context.store.directory.config.delay_levels_ms)
 
     def levels(self) -> Sequence[int]:
-        """Return TIMER_LEVEL and all levels that are configured or have had messages.
-
-        A message of a level that is no longer configured is still due."""
+        """Return TIMER_LEVEL and all levels that are configured or have had messages. A message of
+        a level that is no longer configured is still due."""
         offsets = self._queue_offsets.items()
         used = {queue + 1 for (topic, queue), _ in offsets if topic == SCHEDULE_TOPIC}
         return [TIMER_LEVEL, *sorted({*used, *range(1, self._level_count + 1)})]

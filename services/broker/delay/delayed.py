@@ -1,8 +1,8 @@
-"""Delayed messages for callers: list, cancel, carry forward, count.
+"""Operations on delayed messages: list, cancel, carry, count.
 
-Each operation takes the lock of ``delivery``, so a message is either still waiting when it is
-cancelled, or delivered: never both. Step before: ``delay_calls`` and retention ask. Step after: the
-log, in which a cancellation and a carried message are records like any other.
+Each operation takes the lock of ``delivery``, so a message is either cancelled while it waits, or
+delivered; never both. Step before: ``delay_calls`` and retention call it. Step after: the log, in
+which a cancellation and a carried message are ordinary records.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from tidemark.formats.delay import TIMER_LEVEL
 from tidemark.offsets import PhysicalOffset
 
 CANCELLED_MAX: Final = 100_000
-"""Bound of the cancelled messages that are not due yet: they are in memory and in snapshots."""
+"""Maximum number of cancelled messages that are not due yet; they are in memory and in
+snapshots."""
 DISPATCH_POLL_S: Final = 0.005
 DISPATCH_POLLS: Final = 200
-"""Attempts of a cancellation to find a message that was just sent: one second in all."""
+"""Attempts of a cancellation to find a message that was just sent: one second in total."""
 AGAIN_S: Final = 0.01
 ASKED_MAX: Final = 500
-"""Attempts of carrying while the timer's queue is not read to its end: five seconds in all, enough
-to read some millions of messages."""
+"""Attempts of a carry while the timer's queue is not fully read: five seconds in total, enough to
+read some millions of messages."""
 
 
 class CarryResult(NamedTuple):
@@ -39,7 +40,7 @@ class CarryResult(NamedTuple):
     carried: int
     """Messages that were appended again, at the end of the log."""
     lost: int
-    """Messages that were dropped: they have no destination topic, or it was deleted."""
+    """Messages that were dropped, because their topic was deleted or they name none."""
 
 
 class DelayedMessages:
@@ -60,11 +61,11 @@ class DelayedMessages:
         self._index_is_whole = log_context.index_is_whole
 
     def begin(self) -> None:
-        """Allow delivery to begin: sends are open, and the state is known."""
+        """Allow delivery: sends are open, and the state is known."""
         self.delivery.begin()
 
     async def run(self, stop: asyncio.Event, closed: asyncio.Future[bool]) -> None:
-        """Deliver until stop is set; not before ``begin``. closed: see ``Delivery.run``."""
+        """Deliver until stop is set, but not before ``begin``. closed: see ``Delivery.run``."""
         await self.delivery.run(stop, closed)
 
     async def finish(self) -> None:
@@ -100,7 +101,7 @@ class DelayedMessages:
             return None
         late_ms = 0 if scan.next_due_ms is None else self._clock.wall_ms() - scan.next_due_ms
         if late_ms <= 0:
-            # No known message is late. While the timer's queue is not read, one of it may be.
+            # No known message is late. One in the unread part of the timer's queue may be.
             return 0.0 if scan.timer_is_known else None
         return late_ms / 1000
 
@@ -134,9 +135,10 @@ class DelayedMessages:
     ) -> Sequence[int]:
         """Cancel every waiting message of that id; return their due times; durable on return.
 
-        topic: restricts them to this topic. is_retry: an earlier call had an unknown outcome: if no
-        message waits, those cancelled before count. Raises UnknownDelayed if no message waits,
-        IndexDisabled, DispatchBehind, Overloaded, NotServing, and what an append raises.
+        topic: restricts the search to this topic. is_retry: the outcome of an earlier call is
+        unknown; if no message waits, messages that were already cancelled count. Raises
+        UnknownDelayed if no message waits, IndexDisabled, DispatchBehind, Overloaded, NotServing,
+        and what an append raises.
         """
         self._check_can_find()
         await self._dispatched_to(self._queues.ends().flushed)
@@ -179,9 +181,9 @@ class DelayedMessages:
         """Copy waiting messages below physical_offset to the end of the log; durable on return.
 
         Then the log files below it may be deleted. It works while sends are refused for lack of
-        space. Raises NotServing, CorruptRecord, DamagedFile and what an append raises: messages not
-        yet copied stay where they are. Also DiskFull and FileNotReady while the timer's queue
-        cannot be read, or takes long.
+        space. Messages that are not copied when it raises keep waiting. Raises NotServing,
+        CorruptRecord, DamagedFile and what an append raises; DiskFull and FileNotReady while the
+        timer's queue cannot be read, or takes long.
         """
         carried = lost = asked = 0
         while asked < ASKED_MAX:
@@ -210,7 +212,7 @@ class DelayedMessages:
         )
 
     def _check_can_find(self) -> None:
-        """Raise an error if the index is unusable: no message would seem to wait."""
+        """Raise an error if the index is unusable, which would make every message seem absent."""
         if not self._has_index:
             raise IndexDisabled(
                 "the store keeps no index (store.index_enabled is false), and without it no "

@@ -1,14 +1,14 @@
 """Delivers due messages in turns of ``waiting``, and records the progress.
 
-In one turn the thread returns what is due; each slice is appended, and the progress moves in the
-same step of the loop, so that neither a checkpoint nor a cancellation can come in between. One
-fdatasync covers many turns; after it the thread commits their effects to the sorted file. While the
-progress moves, a ``delay`` record stores it once a second: the checkpoint. A kill at any point
-costs nothing, because each appended copy names its origin.
+In one turn the thread returns the due messages. Each slice is appended and the progress moves in
+the same step of the loop, so that no checkpoint or cancellation comes in between. One fdatasync
+covers many turns; then the thread commits their effects to the sorted file. While the progress
+moves, a ``delay`` record stores it once a second: the checkpoint. A kill is safe at any point,
+because each appended copy names its origin.
 
 Turns and the operations of ``delayed`` exclude each other by one lock. If the log cannot be read,
 or accepts no messages, delivery waits and tries again; it never skips. Step before: ``sender`` or a
-nack stored the waiting message. Step after: dispatch, like any other message.
+nack stored the waiting message. Step after: dispatch, as for any message.
 """
 
 from __future__ import annotations
@@ -40,28 +40,29 @@ POLL_S: Final = 0.04
 """Poll interval for messages that became known after the last turn: half of the 100 ms by which a
 delivery may be late."""
 IDLE_POLL_S: Final = 0.08
-"""The same while no message waits."""
+"""Poll interval while no message waits."""
 LET_GO_AFTER_S: Final = 1.0
 """Time between a move of the log's start and the release of the deleted files' mappings."""
 KEEP_INTERVAL_S: Final = 0.5
-"""Maximum time without a commit: after a kill, a start finds later deliveries in the log."""
+"""Maximum time between two commits. After a kill, the next start finds later deliveries in the
+log."""
 RETRY_S: Final = 1.0
 """Interval of attempts while the log accepts no messages or cannot be read."""
 HAND_OVER_S: Final = 2.0
-"""How long delivery waits at its end until delivered copies are on disk."""
+"""Maximum wait at the end of delivery until delivered copies are on disk."""
 CHECKPOINT_INTERVAL_S: Final = 1.0
 CHECKPOINT_BYTES: Final = 16 << 20
 """Bytes appended between two progress checkpoints while the progress moves."""
 CHECKPOINT_BYTES_MAX: Final = 64 << 20
-"""Bytes appended between two checkpoints in any case: the most that a start has to read."""
+"""Maximum number of bytes appended between two checkpoints; a start has to read at most these."""
 NOT_KNOWN: Final = (-1, -1)
-"""First due time while it is unknown: then no checkpoint can be written."""
+"""First due time while it is unknown; no checkpoint can be written then."""
 
 T = TypeVar("T")
 
 
 class Delivery:
-    """Delivers delayed messages; ``delayed`` is its interface for callers."""
+    """Delivers delayed messages; callers use it through ``delayed``."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Delivery:
         self._stopped = False
         self._progress: Progress | None = None
         self.last_scan: Scan | None = None
-        """Result of the last turn; None: nothing is known now."""
+        """Result of the last turn; None while it is unknown."""
         self._scanned_to = PhysicalOffset(0)
         self._start_seen = self._positions.get(Slot.MIN)
         self._let_go_at: float | None = None
@@ -112,11 +113,9 @@ class Delivery:
         self._begun.set()
 
     async def run(self, stop: asyncio.Event, closed: asyncio.Future[bool]) -> None:
-        """Deliver until stop is set; not before ``begin``.
-
-        closed: done once the log accepts no more appends; True if the process ends. Then RocketMQ's
-        files are written: only the end of the process waits for that.
-        """
+        """Deliver until stop is set, but not before ``begin``.
+        closed: done once the log accepts no more appends; True if the process ends. Then the files
+        for RocketMQ are written; only the end of the process waits for that."""
         stopped = asyncio.ensure_future(stop.wait())
         begun = asyncio.ensure_future(self._begun.wait())
         try:
@@ -146,16 +145,16 @@ class Delivery:
         """
         if self._progress is None:
             return
-        # The offset first. Otherwise: 1. the broker of a master is stopped; 2. ha switches to
-        # another node, which ends the term; 3. the confirmer is closed by then and answers with
-        # NotServing, also for copies that are confirmed; 4. nothing is written. Until closed is
-        # done, this node holds the append lock and the confirm offset is of no later epoch.
+        # The offset is read first. Otherwise: 1. The broker of a master is stopped. 2. ha switches
+        # to another node, which ends the term. 3. The confirmer is closed and answers NotServing,
+        # even for confirmed copies. 4. Nothing is written. Until closed is done, this node holds
+        # the append lock, and the confirm offset is of no later epoch.
         lasts = not closed.done() and self._appended <= self._queues.ends().flushed
         deadline = self._clock.monotonic() + HAND_OVER_S
         durable = asyncio.ensure_future(self._durability.durable(self._appended, deadline))
         durable.add_done_callback(_seen)
-        # A master that steps down writes no files: as a slave it would remove them. Nor does the
-        # thread compete with the loop before another node can become the master.
+        # A master that steps down writes no files: as a slave it would remove them. The thread also
+        # must not compete with the loop before another node can become the master.
         if not await asyncio.shield(closed):
             return
         async with self.lock:
@@ -171,7 +170,7 @@ class Delivery:
                 )
 
     async def turn(self) -> float:
-        """Deliver what is due; return the pause until the next turn [s], 0 if there is more to
+        """Deliver due messages; return the pause until the next turn [s], 0 if there is more to
         do."""
         try:
             async with self.lock:
@@ -187,13 +186,13 @@ class Delivery:
         except StoreError as fault:
             self._say_fault(fault)
             return RETRY_S
-        # Levels are delivered without the timer's file, but its queue then stalls, which has to be
+        # The levels are delivered without the timer's file. The timer's queue stalls, which is
         # reported.
         self._say_fault(None if self.last_scan is None else self.last_scan.stands_still)
         return pause_s
 
     def _say_fault(self, fault: StoreError | None) -> None:
-        """Log and report what stops delivery, or that nothing does; once for each code."""
+        """Log and report the error that stops delivery, or its end; once for each code."""
         if (None if self._fault is None else self._fault.code) == (
             None if fault is None else fault.code
         ):
@@ -248,7 +247,8 @@ class Delivery:
     # -- one turn --------------------------------------------------------------------------------
 
     def _has_work(self) -> bool:
-        """Return whether a turn may find something: cheap, because it is called all the time."""
+        """Return whether a turn may find something. It is called very often, so it must be
+        cheap."""
         scan = self.last_scan
         if scan is None or scan.more or scan.timer_count is None:
             return True
@@ -282,10 +282,8 @@ class Delivery:
 
     async def append_all(self, slices: Sequence[Slice], *, own: bool, delivers: bool) -> None:
         """Append slices and move the progress; the caller commits them once they are on disk.
-
-        own: see ``Append.append``. delivers: False if the messages only move and wait on. Raises
-        what ``Append.append`` raises: the remaining slices are put back.
-        """
+        own: see ``Append.append``. delivers: False if the messages only move and keep waiting.
+        Raises what ``Append.append`` raises, after putting back the remaining slices."""
         progress = self.known()
         count = 0
         try:
@@ -294,8 +292,8 @@ class Delivery:
                     self._appended = (await self._append.append(each.runs, own=own)).end
                     if not delivers:
                         progress.carried_to = self._appended
-                # Still the same step of the loop as the append: a checkpoint comes before both or
-                # after both.
+                # This is the same step of the loop as the append, so no checkpoint separates the
+                # two.
                 for level, queue_offset in each.levels.items():
                     progress.passed_level(level, queue_offset)
                 if delivers:
@@ -308,7 +306,7 @@ class Delivery:
             raise
 
     async def _wait_on(self, slices: Sequence[Slice], *, delivers: bool) -> None:
-        """Put back slices that could not be appended; messages that were due count as late."""
+        """Put back slices that could not be appended; due messages count as late."""
         await self.in_thread(self._waiting.put_back, slices)
         scan = self.last_scan
         if scan is not None:
@@ -319,7 +317,7 @@ class Delivery:
         """Commit deliveries that are on disk, normally without making a delivery wait for the disk.
 
         A flush is always requested, so it begins at once and consumers see the copies. Deliveries
-        wait for it only if the disk has been behind for long.
+        wait for it only if the disk has been slow for long.
         """
         if self._unkept_since is None:
             return
@@ -363,7 +361,7 @@ class Delivery:
     # -- checkpoints -----------------------------------------------------------------------------
 
     async def finish(self) -> None:
-        """Write a last checkpoint because the node stops, if there is progress that it can hold."""
+        """Write a last checkpoint when the node stops, if there is progress that it can store."""
         async with self.lock:
             if self._progress is not None and self._progress.has_moved:
                 self._checkpoint(at_once=True)
@@ -386,7 +384,7 @@ class Delivery:
         try:
             self._checkpoint_end = self._state_log.append_state_now(records.encode(record))
         except FileNotReady:
-            return  # the next turn finds the file
+            return  # the next turn opens the file
         self._checkpoint_at = now
         progress.recorded(record)
 
@@ -401,6 +399,6 @@ class Delivery:
 
 
 def _seen(flush: asyncio.Future[bool]) -> None:
-    """Retrieve the error, which the next turn raises again, if there is one."""
+    """Retrieve the error so that asyncio does not log it; the next turn raises it again."""
     if not flush.cancelled():
         flush.exception()

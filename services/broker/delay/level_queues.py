@@ -1,10 +1,10 @@
 """The queues of the delay levels: due messages at their heads, and all waiting ones.
 
-A level has a constant delay, so its queue is in the order of its due times; after a step back of
-the clock its messages are still delivered in the order of the queue. The tags code of a unit is the
-due time (store layout 12.3). Nothing is kept here: the caller knows how far a level is delivered.
+The delay of a level is constant, so its queue is in the order of due times. After a clock step
+backwards, messages are still delivered in queue order. The tags code of a unit is the due time
+(store layout 12.3). The caller keeps the progress of each level.
 
-Blocks: for the delay's thread. Step before: dispatch wrote the units. Step after: ``slices``.
+Blocks; called in the delay thread. Step before: dispatch wrote the units. Step after: ``slices``.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LevelQueues:
             due_ms = delay.level_due_ms(unit.tags_code, now_ms, self._delay_ms(level))
             if due_ms > now_ms or len(due) == count_max:
                 return Head(due, self._end(level, dispatched), due_ms, oldest)
-            # A message behind one that is due later is delivered after it: in the queue's order.
+            # A message after one with a later due time is delivered after it, in queue order.
             reached_ms = max(reached_ms, due_ms)
             due.append(_entry(level, number, unit, reached_ms, is_cancelled(level, number)))
         return Head(due, self._end(level, dispatched), None, oldest)
@@ -110,7 +110,8 @@ class LevelQueues:
         at = max(start, int(queue.min_offset(self._log.min_offset)))
         end = int(queue.max_offset(dispatched))
         while at < end:
-            # Opened again each time: a reader is valid until the next one is made.
+            # The queue is opened again each time, because a reader is valid only until the next is
+            # made.
             queue = self._queue(level)
             units = queue.units(at, min(UNITS_AT_ONCE, end - at), dispatched)
             yield from enumerate(units, at)
@@ -123,8 +124,8 @@ class LevelQueues:
         return self._queues.get(*delay.place_of(level))
 
     def _delay_ms(self, level: int) -> int:
-        """Return a level's delay; above the highest level that of the highest: the table has
-        shrunk."""
+        """Return the delay of a level. Above the highest level, which may have been removed from
+        the settings, it is that of the highest."""
         return self._delays_ms[min(level, len(self._delays_ms)) - 1]
 
 

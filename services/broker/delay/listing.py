@@ -1,11 +1,10 @@
 """Pages of waiting messages, next due first, for ``GET /v1/delayed``.
 
-Every source is in the order of its due times, and the sources are merged, so a page costs only what
-it shows. Only the record contains the topic: a page restricted to a topic ends after a bounded
-number of records, and the next page begins there. After a step back of the clock, a level's
-messages are shown in the order of their queue.
+Sources are sorted by due time and merged, so a page costs only its own entries. The topic is only
+in the record. A page of one topic therefore ends after a bounded number of records, and the next
+page begins there. After a clock step backwards, messages of a level are in queue order.
 
-Blocks: for the delay's thread. Step before: ``delay_calls`` asks. Step after: its answer.
+Blocks; called in the delay thread. Step before: ``delay_calls``. Step after: its answer.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from tidemark.formats.delay import TIMER_LEVEL
 from tidemark.offsets import PhysicalOffset
 
 EXAMINED_MAX: Final = 8192
-"""Records read for one page."""
+"""Maximum number of records read for one page."""
 ROWS_AT_ONCE: Final = 256
 _I64_MAX: Final = (1 << 63) - 1
 
 
 class ListTime(NamedTuple):
-    """Position in the list; the next page begins behind it."""
+    """Position in the list; the next page begins after it."""
 
     due_ms: int
     level: int
@@ -44,9 +43,9 @@ class Page(NamedTuple):
     """One page of waiting messages."""
 
     messages: Sequence[dict[str, Any]]
-    """Messages as ``GET /v1/delayed`` shows them."""
+    """Messages in the form of ``GET /v1/delayed``."""
     after: ListTime | None
-    """Position of the next page; None: this was the last."""
+    """Position of the next page; None for the last page."""
 
 
 def of_levels(
@@ -56,7 +55,7 @@ def of_levels(
     dispatched: PhysicalOffset,
     now_ms: int,
 ) -> list[Iterator[Entry]]:
-    """Return the waiting messages of each level behind a position."""
+    """Return the waiting messages of each level after a position."""
 
     def one(level: int) -> Iterator[Entry]:
         begin = progress.levels[level]
@@ -69,7 +68,7 @@ def of_levels(
 
 
 def of_timer(timer: TimerQueue, after: ListTime) -> Iterator[Entry]:
-    """Return the waiting messages of the timer's queue behind a position."""
+    """Return the waiting messages of the timer's queue after a position."""
     # At equal times messages of the timer come before those of levels.
     at = (after.due_ms, after.queue_offset if after.level <= TIMER_LEVEL else _I64_MAX)
     while rows := timer.behind(at, ROWS_AT_ONCE):
@@ -86,9 +85,7 @@ def page(
     count_max: int,
 ) -> Page:
     """Return the next count_max messages of all sources. topic: restricts them to this topic.
-
-    Raises CorruptRecord, DamagedFile.
-    """
+    Raises CorruptRecord, DamagedFile."""
     messages: list[dict[str, Any]] = []
     for examined, entry in enumerate(heapq.merge(*sources, key=time_of), 1):
         shown = _shown(entry, log_reader, dispatched)

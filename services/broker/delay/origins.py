@@ -1,14 +1,14 @@
-"""Finds delivered messages in the log: the origins in copies behind the last ``delay`` record.
+"""Finds delivered messages in the log: the origins in copies after the last ``delay`` record.
 
-A delivered copy names its origin, the place at which its message has waited. The progress is
-recorded once a second at most, so a start reads the log from the last such checkpoint on: that
-makes each delivery happen once, however often the node is killed. A snapshot is no checkpoint: it
-repeats the last one, but stands behind copies that the last one does not cover.
+A delivered copy names its origin, the queue and offset at which its message waited. Progress is
+recorded at most once a second. A start reads the log from the last such checkpoint on, so that each
+delivery happens once, however often the node is killed. A snapshot is no checkpoint: it repeats the
+last one, but may come after copies that the last one does not cover.
 
 A copy that RocketMQ delivered has no origin, but the unique id, due time and topic of its message.
 ``config/timercheck`` covers most of these copies. Those of RocketMQ's last minute are found here.
 
-Blocks: for the delay's thread. Step before: the state is replayed. Step after: ``progress``.
+Blocks; called in the delay thread. Step before: the state is replayed. Step after: ``progress``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidemark.formats.delay import Identity
 from tidemark.offsets import PhysicalOffset
 
 CHUNK_SIZE: Final = 4 << 20
-"""Bytes copied out of a mapping at a time: searching bytes is fast, and memory stays bounded."""
+"""Bytes copied from a mapping at a time; they bound the memory of the search."""
 UNITS_AT_ONCE: Final = 4096
 _HEAD: Final = struct.Struct(">ii")  # size, magic
 _MAGICS: Final = frozenset({record.MAGIC_V1, record.MAGIC_V2})
@@ -38,11 +38,11 @@ _NEEDLES: Final = (
     delay.TIMER_DEQUEUE_MS.encode() + b"\x01",
 )
 COPIES_MAX: Final = 1_000_000
-"""Bound of RocketMQ's copies kept in memory: some hundred MB. The messages of further copies are
-delivered again."""
+"""Maximum number of RocketMQ's copies kept in memory: some hundred MB. The messages of further
+copies are delivered again."""
 CHECK_IS_LATE_MS: Final = 60_000
-"""Upper bound, with a wide margin, of the time for which RocketMQ delivers without writing
-``timercheck``: it writes it every second."""
+"""Longest time that RocketMQ may deliver without writing ``timercheck``, with a wide margin: it
+writes it every second."""
 _KIND: Final = records.KIND_DELAY.encode()
 
 
@@ -59,7 +59,7 @@ def last_checkpoint(
     """Return the physical offset of the last record with delay progress; without one, the log's
     start.
 
-    It reads the state queue backwards: there is such a record in every 64 MiB of log. Raises
+    It reads the state queue backwards; every 64 MiB of log have such a record. Raises
     CorruptRecord.
     """
     queue = queues.get(STATE_TOPIC, STATE_QUEUE)
@@ -78,7 +78,7 @@ def last_checkpoint(
 def _units(
     queues: ConsumeQueues, start: int, end: int, dispatched: PhysicalOffset
 ) -> list[PhysicalOffset]:
-    """Return the places of the state records with queue offsets [start, end)."""
+    """Return the physical offsets of the state records with queue offsets [start, end)."""
     queue = queues.get(STATE_TOPIC, STATE_QUEUE)
     found: list[PhysicalOffset] = []
     while start < end:
@@ -96,7 +96,7 @@ def _has_progress(stored: record.Record) -> bool:
         state_record = records.decode(body)
     except StateRecordUnreadable:
         return False  # the replay of the state reports the damage
-    # A record with cancellations alone holds no progress.
+    # A record that has only cancellations has no progress.
     return isinstance(state_record, DelayRecord) and (
         bool(state_record.levels) or state_record.timer is not None
     )
@@ -111,10 +111,8 @@ def find_origins(
     copies: Counter[Copy] | None = None,
 ) -> Found:
     """Return what was delivered or carried by records that begin in [start, end).
-
-    start: where a record begins. end: a published offset. copies: counts copies that RocketMQ
-    appended and stored at rocketmq_from_ms or later. Raises CorruptRecord.
-    """
+    start: start of a record. end: a published offset. copies: counts copies that RocketMQ appended
+    and stored at rocketmq_from_ms or later. Raises CorruptRecord."""
     levels: dict[int, int] = {}
     timer: dict[int, int | None] = {}
     at = start
@@ -147,7 +145,7 @@ def _rocketmqs(log: CommitLogReader, stored: record.Record) -> Copy | None:
     """Return the copy if RocketMQ delivered the record; None for any other record."""
     if stored.topic == delay.TIMER_TOPIC:
         return None
-    # Every copy of ours has an origin. One of RocketMQ's has one too if its message was carried.
+    # All our copies have an origin. A copy of RocketMQ has one if its message was carried.
     is_ours = delay.origin_of(stored.properties) is not None
     if is_ours and log.checks_at(stored.physical_offset).record_crc:
         return None
@@ -158,15 +156,15 @@ def _rocketmqs(log: CommitLogReader, stored: record.Record) -> Copy | None:
 
 
 class _Hits:
-    """Places in some bytes that contain an origin, or the time at which a timer delivered."""
+    """Positions in some bytes that contain an origin, or the time at which a timer delivered."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._next = [data.find(needle) for needle in _NEEDLES]
 
     def behind(self, start: int) -> int:
-        """Return the first place at start or behind; the end of the data if there is none."""
-        # Each needle is searched once between two of its hits: a rare or absent one is not
+        """Return the first position at or after start; the end of the data if there is none."""
+        # Each needle is searched once between two of its hits, so that a rare or absent one is not
         # searched again at every hit of the other.
         for number, needle in enumerate(_NEEDLES):
             if 0 <= self._next[number] < start:
@@ -175,7 +173,7 @@ class _Hits:
 
 
 def _with_origin(window: memoryview, at: PhysicalOffset) -> Iterator[record.Record]:
-    """Return the records of one file, from its record at window[0] on, that may be copies."""
+    """Return records of one file that may be copies; window[0] is the start of a record."""
     base, chunk_size = 0, CHUNK_SIZE
     while base < len(window):
         data = bytes(window[base : base + chunk_size])
@@ -196,6 +194,6 @@ def _with_origin(window: memoryview, at: PhysicalOffset) -> Iterator[record.Reco
             start += size
         if base + len(data) == len(window):
             return  # the rest is too short for a record or a filler
-        # A record that is larger than a chunk: read all of it at once.
+        # A record is larger than a chunk: read all of it at once.
         chunk_size = CHUNK_SIZE if start else 2 * chunk_size
         base += start

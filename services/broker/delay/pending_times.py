@@ -1,12 +1,12 @@
 """Messages of the timer topic by due time: (due, queue offset, physical offset, size).
 
-This is a SQLite file below ``timer/``. It only sorts: it is derived from the timer topic's queue
-and may be deleted at any time (docs/decisions/0013-pending-times-in-sqlite.md). A transaction is
-always open; ``commit`` ends it once the log records that its changes depend on are on disk, so the
-file never contains a delivery that the log may lose. The file is never synced: the page cache
-survives a SIGKILL, and after a reboot the file is made anew.
+This is a SQLite file in ``timer/`` that only sorts. It is derived from the timer topic's queue and
+may be deleted at any time (docs/decisions/0013-pending-times-in-sqlite.md). A transaction is always
+open. ``commit`` ends it once the log records of its changes are on disk, so the file never has a
+delivery that the log may lose. The file is never synced: the page cache survives a SIGKILL, and
+after a reboot the file is created again.
 
-Not thread-safe. Every method may raise sqlite3.Error: then ``discard`` it.
+Not thread-safe. Every method may raise sqlite3.Error; then call ``discard``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shared.runtime.clock import BootId
 
 VERSION: Final = 2
 CACHE_KIB: Final = 8192
-"""Size of SQLite's own cache; behind it is the page cache."""
+"""Size of SQLite's own cache; the page cache is used in addition."""
 _SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 _SCHEMA: Final = """
 CREATE TABLE pending (
@@ -55,7 +55,8 @@ class PendingTimes:
     """The open file."""
 
     def __init__(self, path: Path, boot_id: BootId) -> None:
-        """Open it, or make it anew if it is not of this boot. Raises sqlite3.Error, OSError."""
+        """Open the file; create it again if it is of another boot. Raises sqlite3.Error,
+        OSError."""
         self._path = path
         self._boot_id = f"{boot_id.high:016x}{boot_id.low:016x}"
         path.parent.mkdir(exist_ok=True)
@@ -65,11 +66,11 @@ class PendingTimes:
         self.count: int = self._one("SELECT COUNT(*) FROM pending")
         """Number of waiting messages."""
         self.cancelled_count: int = self._one("SELECT COUNT(*) FROM cancelled")
-        """Number of cancellations, which apply to messages that are read later."""
+        """Number of cancellations, which also apply to messages that are read later."""
         self.read_to = int(self._known("read_to") or 0)
-        """Queue offset behind the last message of the timer's queue that was read."""
+        """Queue offset after the last message that was read from the timer's queue."""
         self.log_end = int(self._known("log_end") or 0)
-        """Physical offset behind the last record that was read."""
+        """Physical offset after the last record that was read."""
         self._file.execute("BEGIN")
 
     def _connect(self) -> sqlite3.Connection:
@@ -117,7 +118,7 @@ class PendingTimes:
         return [Pending._make(row) for row in self._file.execute(query, (now_ms, count_max))]
 
     def behind(self, due_ms: int, queue_offset: int, count_max: int) -> list[Pending]:
-        """Return the first count_max behind (due_ms, queue_offset), in that order."""
+        """Return the first count_max messages after (due_ms, queue_offset), in that order."""
         query = (
             "SELECT * FROM pending WHERE (due_ms, queue_offset) > (?, ?) "
             "ORDER BY due_ms, queue_offset LIMIT ?"
@@ -133,7 +134,7 @@ class PendingTimes:
     def below(self, physical_offset: int, count_max: int) -> list[Pending]:
         """Return the oldest count_max whose records begin below physical_offset, in the queue's
         order."""
-        # The queue's order is the log's: the search ends at the first one behind.
+        # Queue order is log order, so the search ends at the first record above physical_offset.
         query = "SELECT * FROM pending ORDER BY queue_offset LIMIT ?"
         rows = [Pending._make(row) for row in self._file.execute(query, (count_max,))]
         return [row for row in rows if row.physical_offset < physical_offset]
@@ -150,7 +151,7 @@ class PendingTimes:
         return any(self._file.execute(query, (out_ms, key)).fetchone() for key in keys)
 
     def find(self, queue_offset: int) -> Pending | None:
-        """Return the waiting message with that queue offset; None if it does not wait any more."""
+        """Return the waiting message with that queue offset; None if it no longer waits."""
         query = "SELECT * FROM pending WHERE queue_offset = ?"
         row = self._file.execute(query, (queue_offset,)).fetchone()
         return None if row is None else Pending._make(row)
@@ -158,14 +159,15 @@ class PendingTimes:
     # -- changing --------------------------------------------------------------------------------
 
     def take_in(self, rows: Sequence[Pending], *, read_to: int, log_end: int) -> None:
-        """Add what was read from the queue up to queue offset read_to, physical offset log_end."""
-        # In the order of the table, because neighbouring rows share a page.
+        """Add messages read from the queue up to queue offset read_to and physical offset
+        log_end."""
+        # Sorted as the table, because neighbouring rows share a page.
         self._file.executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?)", sorted(rows))
         self.count += len(rows)
         self.read_to, self.log_end = read_to, log_end
 
     def add_cancelled(self, found: Sequence[tuple[int, bytes]]) -> None:
-        """Keep cancellations that were read: (``TIMER_OUT_MS``, key)."""
+        """Store cancellations that were read: (``TIMER_OUT_MS``, key)."""
         query = "INSERT OR IGNORE INTO cancelled VALUES (?, ?)"
         self.cancelled_count += self._file.executemany(query, found).rowcount
 
@@ -187,18 +189,20 @@ class PendingTimes:
             self.remove([row])
 
     def put_back(self, rows: Iterable[Pending]) -> None:
-        """Add removed messages again that could not be delivered."""
+        """Add removed messages again, because they could not be delivered."""
         values = list(rows)
         self._file.executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?)", values)
         self.count += len(values)
 
     def remove_through(self, due_ms: int, queue_offset: int, read_to: int) -> None:
-        """Remove what a mark covers as delivered (``shared.state.values.TimerMark``)."""
+        """Remove the messages that a mark covers as delivered
+        (``shared.state.values.TimerMark``)."""
         query = "DELETE FROM pending WHERE (due_ms, queue_offset) <= (?, ?) AND queue_offset < ?"
         self.count -= self._file.execute(query, (due_ms, queue_offset, read_to)).rowcount
 
     def commit(self) -> None:
-        """Make all changes so far survive a SIGKILL; what they depend on is flushed."""
+        """Make all changes so far survive a SIGKILL; the log records that they depend on are
+        flushed."""
         update = "UPDATE known SET value = ? WHERE name = ?"
         known = [(str(self.read_to), "read_to"), (str(self.log_end), "log_end")]
         self._file.executemany(update, known)
@@ -219,6 +223,6 @@ class PendingTimes:
 
 
 def remove(path: Path) -> None:
-    """Remove the file and its companions of SQLite. Raises OSError."""
+    """Remove the file and the other files that SQLite keeps beside it. Raises OSError."""
     for suffix in _SUFFIXES:
         path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,11 +1,11 @@
-"""Progress of the delivery of delayed messages: kept in memory, stored in ``delay`` records. Pure.
+"""Progress of the delivery of delayed messages, kept in memory and in ``delay`` records. Pure.
 
-A level is delivered in the order of its queue, so one queue offset is its progress. Messages of the
-timer are delivered in another order than they were stored, so their progress is a mark, a pair (due
-time, queue offset). The mark can be recorded only while everything delivered lies at or below it
-and everything that waits above. A message that was due before it was read, or a clock that stepped
-back, breaks that for a while. Then no record is written, and a start has to search a longer part of
-the log for origins (``origins``); that is the only consequence.
+A level is delivered in queue order, so one queue offset is its progress. Timer messages are
+delivered in another order than they are stored, so their progress is a mark, a pair (due time,
+queue offset). The mark can be recorded only while all delivered messages are at or below it and all
+waiting ones above. This does not hold for a while after a message was due before it was read, or
+after a clock step backwards. Then no record is written, and a start only has to search more of the
+log for origins (``origins``).
 
 Step before: ``origins`` at a start, then ``delivery``. Step after: ``state_log`` appends the
 record.
@@ -25,23 +25,23 @@ Time = tuple[int, int]
 
 
 class Found(NamedTuple):
-    """What the log contains behind the last ``delay`` record."""
+    """Deliveries in the log after the last ``delay`` record."""
 
     levels: Mapping[int, int]
-    """Level → queue offset behind the last message that was delivered or carried."""
+    """Level → queue offset after the last delivered or carried message."""
     timer: Mapping[int, int | None]
-    """Queue offset of a delivered or carried message of the timer's queue → its due time; None:
-    it was carried, or its copy has no due time."""
+    """Queue offset of a delivered or carried message of the timer's queue → its due time; None: it
+    was carried, or its copy has no due time."""
 
 
 NOTHING_FOUND = Found({}, {})
 
 
 class Progress:
-    """The progress. One writer; it may be read while no write is under way."""
+    """The progress. It has one writer, and may be read while no write is in progress."""
 
     def __init__(self, state: DelayState, found: Found = NOTHING_FOUND) -> None:
-        """state: of the last records. found: what was delivered since."""
+        """state: from the last records. found: deliveries after them."""
         self.levels = dict(state.levels)
         """Level → queue offset of the next message to deliver."""
         for level, queue_offset in found.levels.items():
@@ -50,7 +50,7 @@ class Progress:
         """The mark of the last record."""
         self.cancelled: dict[Delayed, int] = dict(state.cancelled)
         self.carried_to = 0
-        """Physical offset behind the last carried copy."""
+        """Physical offset after the last carried copy."""
         self._done = set(found.timer)
         dues = [(due_ms, at) for at, due_ms in found.timer.items() if due_ms is not None]
         self._delivered: Time = max([state.timer[:2], *dues])
@@ -59,7 +59,7 @@ class Progress:
     # -- asking ----------------------------------------------------------------------------------
 
     def is_done(self, due_ms: int, queue_offset: int) -> bool:
-        """Return whether a message of the timer's queue must not be delivered any more."""
+        """Return whether a message of the timer's queue is done and must not be delivered."""
         return (
             queue_offset in self._done
             or self.timer.passed(due_ms, queue_offset)
@@ -83,11 +83,11 @@ class Progress:
     # -- moving ----------------------------------------------------------------------------------
 
     def passed_level(self, level: int, queue_offset: int) -> None:
-        """Note that everything below queue_offset of that level's queue is done."""
+        """Note that all messages of that level below queue_offset are done."""
         self.levels[level] = max(queue_offset, self.levels.get(level, 0))
 
     def passed_timer(self, due_ms: int, queue_offset: int) -> None:
-        """Note that a message of the timer's queue was delivered because it was due."""
+        """Note that a due message of the timer's queue was delivered."""
         self._done.add(queue_offset)
         self._delivered = max(self._delivered, (due_ms, queue_offset))
 
@@ -99,15 +99,13 @@ class Progress:
 
     def record(self, flushed: int, first: Time | None, read_to: int) -> DelayRecord | None:
         """Return a record of the progress; None while the mark cannot be recorded.
-
-        first: the next due message in the timer's queue below read_to; None: there is none.
-        read_to: how far that queue has been read.
-        """
+        first: the next due message in the timer's queue below read_to; None: none. read_to: end of
+        the part of that queue that was read."""
         timer: TimerMark | None = None
         if self._done:
             is_border = first is None or first > self._delivered
-            # A mark that does not cover what is done would lose it. Without its sorted file, or
-            # with one that lost its last changes, the queue is read less far than that.
+            # A mark that does not cover all done messages would lose them. Without its sorted file,
+            # or with one that lost its last changes, less of the queue may be read than that.
             is_covered = read_to >= self.timer.read_to and read_to > max(self._done)
             if not is_border or not is_covered:
                 return None
@@ -126,5 +124,5 @@ class Progress:
 
 
 def _reached(levels: Mapping[int, int]) -> dict[int, int]:
-    """Return the levels of which something is delivered."""
+    """Return the levels with delivered messages."""
     return {level: queue_offset for level, queue_offset in levels.items() if queue_offset}

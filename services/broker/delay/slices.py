@@ -1,12 +1,12 @@
 """Reads due messages from the log and makes slices of them: the messages of one append.
 
-The delivered record is the waiting one with its own topic and queue again; body, flag, system flag,
-born time, both hosts and the retry count are unchanged (store layout 12.4). Messages of one request
-have all of these in common and become one run. Messages for the same queue keep the order of their
-due times.
+The delivered record is the waiting one with its own topic and queue. Body, flag, system flag, born
+time, both hosts and the retry count are unchanged (store layout 12.4). Messages of one request
+share all of these and become one run. Messages for the same queue keep the order of their due
+times.
 
-Blocks: it reads the log, in the delay's thread. Step before: ``level_queues`` and ``timer_queue``
-find what is due. Step after: ``delivery`` appends a slice and moves its progress.
+Blocks; called in the delay thread. Step before: ``level_queues`` and ``timer_queue`` find due
+messages. Step after: ``delivery`` appends a slice and moves its progress.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tidemark.offsets import PhysicalOffset
 log = logging.getLogger(__name__)
 
 SLICE_COUNT_MAX: Final = 512
-"""Messages of one append: some milliseconds of the loop."""
+"""Maximum number of messages of one append, which takes some milliseconds of the loop."""
 SLICE_BYTES_MAX: Final = 1 << 20
 SLICES_PER_FILE_MIN: Final = 8
-"""Bound of a slice as a part of a commit log file: a larger one wastes the end of the file."""
+"""A slice is at most this part of a commit log file; a larger one wastes the end of the file."""
 
 
 class Entry(NamedTuple):
-    """One waiting message that is to be delivered or carried; sorts by its due time."""
+    """One waiting message to deliver or carry; sorts by its due time."""
 
     due_ms: int
     level: int
@@ -47,9 +47,9 @@ class Entry(NamedTuple):
     physical_offset: int
     size: int
     row: Pending | None
-    """Row of the sorted file, if it is of the timer."""
+    """Row of the sorted file, for a timer message."""
     passed_over: bool = False
-    """It is cancelled: the progress passes it without a delivery."""
+    """It is cancelled; the progress passes it without a delivery."""
 
 
 class Lost(StrEnum):
@@ -67,19 +67,19 @@ class Slice(NamedTuple):
     runs: Sequence[Run]
     """Empty if no message of the slice is to be delivered."""
     levels: Mapping[int, int]
-    """Level → queue offset behind the last message of the slice."""
+    """Level → queue offset after the last message of the slice."""
     rows: Sequence[Pending]
     """Rows of the timer's queue."""
     message_count: int
     """Messages in the runs."""
     lost_count: int
-    """Messages whose records no longer exist, or that have no destination."""
+    """Messages without a record or a destination."""
     due_ms: int
     """Due time of the first message."""
 
 
 Change = Callable[[Record, Entry], Delayed | None]
-"""Returns the new place of a record; None: it has none."""
+"""Returns the new topic and queue of a record; None: it has none."""
 
 
 class Slices:
@@ -92,10 +92,9 @@ class Slices:
         file_size: int,
         topic_is_gone: Callable[[str, PhysicalOffset], bool],
     ) -> None:
-        """file_size: of a commit log file. topic_is_gone: whether the topic that a record at that
-        physical offset waits for was deleted: its waiting messages are dropped, even if there is a
-        new topic of that name.
-        """
+        """file_size: of a commit log file. topic_is_gone: whether the topic of a waiting record at
+        that physical offset was deleted. Its waiting messages are dropped, even if a new topic has
+        that name."""
         self._log = log_reader
         self._topic_is_gone = topic_is_gone
         self._bytes_max = min(SLICE_BYTES_MAX, file_size // SLICES_PER_FILE_MIN)
@@ -112,7 +111,7 @@ class Slices:
         return [self._slice(each, dispatched, change) for each in self._cut(entries)]
 
     def carrying(self, entries: Iterable[Entry], dispatched: PhysicalOffset) -> list[Slice]:
-        """Return copies that wait in place of the entries. Raises CorruptRecord, DamagedFile."""
+        """Return copies that wait instead of the entries. Raises CorruptRecord, DamagedFile."""
 
         def change(stored: Record, entry: Entry) -> Delayed | None:
             return delay.carried(stored, entry.due_ms)
@@ -160,16 +159,16 @@ class Slices:
         """Return why a copy cannot be appended; None if it can."""
         if copy is None:
             return Lost.NO_PLACE
-        # Not the topic of the copy, which may be a delay topic. A carried copy stands behind the
-        # deletion: once its topic was created again, it could not be distinguished from a new
-        # message.
+        # The topic of the copy may be a delay topic, so the real topic is checked. A carried copy
+        # comes after the deletion: once its topic exists again, it could not be distinguished from
+        # a new message.
         place = delay.real_place(stored.properties)
         if place is not None and self._topic_is_gone(place.topic, stored.physical_offset):
             return Lost.TOPIC_DELETED
         return Lost.TOO_LARGE if self._is_too_large(stored, copy) else None
 
     def _is_too_large(self, stored: Record, copy: Delayed) -> bool:
-        """Return whether the copy is too large to append: RocketMQ fills some records
+        """Return whether the copy is too large to append; RocketMQ fills some records
         completely."""
         properties_size = len(copy.properties) + CRC_PROPERTY_SIZE + 1
         grown = properties_size - len(stored.properties) + len(copy.topic.encode())
@@ -197,11 +196,8 @@ def _name(lost: Sequence[tuple[Entry, Lost]]) -> None:
 def read_entry(
     log_reader: CommitLogReader, entry: Entry, dispatched: PhysicalOffset
 ) -> Record | None:
-    """Return the entry's record, its body borrowed; None if its file no longer exists.
-
-    Raises CorruptRecord; DamagedFile if another message stands there, or the unit is not that of
-    the record.
-    """
+    """Return the entry's record with a borrowed body; None if its file no longer exists. Raises
+    CorruptRecord; DamagedFile if another message is there, or the unit does not match."""
     offset = PhysicalOffset(entry.physical_offset)
     place = (*delay.place_of(entry.level), entry.queue_offset)
     try:
@@ -217,7 +213,7 @@ def read_entry(
         what = f"where {found[0]}/{found[1]} has its message {found[2]}"
     elif entry.row is not None or offset < log_reader.min_offset:
         return None
-    else:  # a unit: what is in the sorted file was read before
+    else:  # a unit: an entry of the sorted file was checked before
         what = "where the log has no record"
     raise DamagedFile(
         f"message {entry.queue_offset} of queue {place[0]}/{place[1]} should be at physical offset "
@@ -232,7 +228,7 @@ def read_entry(
 
 
 class _Runs:
-    """Collects messages by queue; neighbours with equal attributes share a run."""
+    """Collects messages by queue; adjacent ones with equal attributes share a run."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,9 +1,9 @@
-"""Messages of the timer's queue as they are read: when they are due, and which ones they replace.
+"""Messages read from the timer's queue: their due times, and the messages that they replace.
 
 Most messages only wait. A carried copy replaces the message that it names. In a store that RocketMQ
-used, a message may also have been put back, which replaces the earlier one, or cancelled. Copies
-that RocketMQ appended show which messages it has delivered. Step before: dispatch wrote the units.
-Step after: ``timer_queue`` puts the messages into the sorted file.
+used, a message may also be one that was put back, which replaces the earlier one, or a
+cancellation. Copies that RocketMQ appended show which messages it has delivered. Step before:
+dispatch wrote the units. Step after: ``timer_queue`` puts the messages into the sorted file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TimerMessages:
         self.rows: list[Pending] = []
         """Waiting messages."""
         self.identities: list[tuple[int, int, Identity]] = []
-        """Their due time, queue offset and identity, if earlier cancellations are kept."""
+        """Their due time, queue offset and identity, if earlier cancellations are stored."""
         self.replaced: list[int] = []
         """Queue offsets of messages that carried copies replace."""
         self.rolled: dict[int, dict[Identity, list[int]]] = {}
@@ -85,9 +85,10 @@ class TimerMessages:
     def apply_rocketmqs(self, times: PendingTimes, readable: PhysicalOffset) -> None:
         """Apply the messages that RocketMQ put back, and its cancellations.
 
-        RocketMQ puts a message that is due late into the queue again when its window is over: the
-        new message replaces the earlier one. A cancellation applies to every message of its slot
-        and unique id, also to later ones: a message may be put back behind its cancellation.
+        RocketMQ puts a message with a distant due time back into the queue when its window ends:
+        the new message replaces the earlier one. A cancellation applies to every message of its
+        slot and unique id, also to later ones, because a message may be put back after its
+        cancellation.
         """
         times.add_cancelled(
             [(out_ms, key) for out_ms, keys in self.cancelled.items() for key in keys]
@@ -118,8 +119,8 @@ class TimerMessages:
         readable: PhysicalOffset,
         matches: Callable[[Identity], bool],
     ) -> dict[Identity, list[Pending]]:
-        """Return waiting messages that match and are due in [first_ms, last_ms], by identity; those
-        of one identity in the queue's order."""
+        """Return waiting messages that match and are due in [first_ms, last_ms], by identity and in
+        queue order."""
         found: dict[Identity, list[Pending]] = {}
         after: Time = (first_ms, -1)
         while rows := times.behind(*after, UNITS_AT_ONCE):
@@ -146,10 +147,8 @@ def offsets_of_copies(
     readable: PhysicalOffset,
 ) -> dict[int, int | None]:
     """Return queue offset → due time of the messages whose copies RocketMQ has appended.
-
-    copies: number of copies per identity. mark: messages up to it are known to be delivered. Of
-    several messages with one identity, as many count as there are copies.
-    """
+    copies: number of copies per identity. mark: messages up to it are known to be delivered. If
+    several messages have one identity, as many of them count as there are copies."""
     found: dict[Copy, list[int]] = {}
     at = int(queue.min_offset(log_reader.min_offset))
     end = int(queue.max_offset(readable))

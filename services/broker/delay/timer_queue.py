@@ -1,13 +1,13 @@
 """The timer topic's queue: read once, sorted by ``pending_times``, delivered by due time.
 
-Messages with any due time are stored in the order of their sends. What is read of the queue goes
-into the sorted file, except for delivered messages; due messages are taken from the file. A carried
-copy names the message that it replaces, which leaves the file as its copy enters it.
+Messages with any due time are stored in the order of their sends. Messages that are read from the
+queue, except delivered ones, go into the sorted file, from which due messages are taken. A carried
+copy names the message that it replaces, which leaves the file when its copy enters it.
 
-If the file is lost, the queue is read again, and nothing is delivered meanwhile: a message might be
-found before its carried copy. A file that opens may still be useless: on a nearly full disk there
-can be space to open it and none for the messages. Blocks: for the delay's thread. Step before:
-dispatch wrote the units. Step after: ``slices``.
+If the file is lost, the queue is read again, and nothing is delivered meanwhile, because a message
+might be found before its carried copy. A nearly full disk may have space to open the file and none
+for the messages. Blocks; called in the delay thread. Step before: dispatch wrote the units. Step
+after: ``slices``.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ TAKE_IN_MAX: Final = 16_384
 """Messages read at a time: some tenths of a second."""
 REOPEN_AFTER_S: Final = 1.0
 STANDS_STILL_AFTER_S: Final = 5.0
-"""The fault is reported when the file was missing for so long and a recent attempt failed."""
+"""A fault is reported after the file was missing for this long and a recent attempt failed."""
 CANCELLED_KEPT_MS: Final = 24 * 3600 * 1000
-"""How long a cancellation is kept behind its slot, for a clock that steps back."""
+"""How long a cancellation is kept after its slot, in case the clock steps backwards."""
 _I64_MAX: Final = (1 << 63) - 1
 _FULL: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
-"""SQLite's codes of a full disk; the second is that of its shared-memory file, for any reason that
-it cannot grow (os_unix.c, unixShmMap)."""
+"""SQLite's codes of a full disk. The second says that its shared-memory file cannot grow, for any
+reason (os_unix.c, unixShmMap)."""
 
 
 class TimerQueue:
@@ -81,17 +81,18 @@ class TimerQueue:
     # -- the file --------------------------------------------------------------------------------
 
     def open(self, progress: Progress, readable: PhysicalOffset) -> None:
-        """Open the file and apply the progress to it; not if there never was a timed message.
+        """Open the file and apply the progress to it; do nothing if there never was a timed
+        message.
 
         readable: end of the part of the log that may be read and is on disk. Does nothing for a
-        while after the file was lost, and before carried copies can be read.
+        while after the file was lost, and while carried copies cannot be read yet.
         """
         queue = self._queue()
         end = int(queue.max_offset(readable))
         if not end or self._clock.monotonic() < self._reopen_at:
             return
-        # Otherwise: 1. messages are carried; 2. the file is lost in the commit; 3. the queue is
-        # read anew before reput has dispatched their copies, and they are carried once more.
+        # Otherwise: 1. Messages are carried. 2. The file is lost in the commit. 3. The queue is
+        # read again before reput has dispatched their copies, and they are carried a second time.
         if readable < progress.carried_to:
             return
         with self._loses(filling=True):
@@ -100,10 +101,10 @@ class TimerQueue:
                 times.discard()
                 times = PendingTimes(self._path, self._boot_id)
             self._times = times
-            # Also for an existing file. Otherwise: 1. messages are appended again (carried); 2. the
-            # disk is full at the commit of this file, but the progress is recorded; 3. the process
-            # is killed; 4. the file still has the messages, and their copies are too far ahead to
-            # be read in the same step: both could be delivered.
+            # This also applies to an existing file. Otherwise: 1. Messages are carried. 2. The disk
+            # is full at the commit of this file, but the progress is recorded. 3. The process is
+            # killed. 4. The file still has the messages, and their copies are too far ahead to be
+            # read in the same step: both could be delivered.
             self._whole_from = end
             times.remove_through(*progress.timer)
             cancelled = (at for level, at in progress.cancelled if level == TIMER_LEVEL)
@@ -118,10 +119,11 @@ class TimerQueue:
 
     @property
     def stands_still(self) -> StoreError | None:
-        """Return why the queue is not delivered, if that lasts; None: it is, or soon will be."""
+        """Return the lasting reason why the queue is not delivered; None if it is, or soon will
+        be."""
         now = self._clock.monotonic()
         lasts = now - self._lost_at >= STANDS_STILL_AFTER_S
-        # While a long queue is read anew there is no fault any more.
+        # Reading a long queue again is no fault.
         is_refused = now - self._reopen_at < STANDS_STILL_AFTER_S
         return self._loss if lasts and is_refused else None
 
@@ -129,7 +131,7 @@ class TimerQueue:
     def _loses(self, *, filling: bool = False) -> Iterator[None]:
         """Close the file for a while if SQLite or the disk fails, and raise nothing.
 
-        What was committed stays valid, because the log has all of it. A damaged file is removed.
+        Committed changes stay valid, because the log has all of them. A damaged file is removed.
         filling: the file is being opened, or read into.
         """
         try:
@@ -154,10 +156,10 @@ class TimerQueue:
             self._reopen_at = self._clock.monotonic() + REOPEN_AFTER_S
             self._loss = _refusal(error, self._path)
             if filling:
-                # Not by opening alone. Otherwise: 1. the disk is nearly full, and the file opens;
-                # 2. there is no space for what is read into it; 3. retention, which would make
-                # space by deleting a log file, waits for ever. A file that can be filled, and fails
-                # only at its commits, makes progress once every second.
+                # Opening the file is not enough. Otherwise: 1. The disk is nearly full, and the
+                # file opens. 2. There is no space for the messages. 3. Retention, which would make
+                # space by deleting a log file, waits for ever. A file that can be filled and fails
+                # only at commits makes progress once a second.
                 self._cannot = self._loss
 
     def _is_read_into(self) -> None:
@@ -182,7 +184,7 @@ class TimerQueue:
 
     @property
     def read_to(self) -> int:
-        """Queue offset up to which it has been read; 0 without a file."""
+        """End of the part of the queue that was read, as a queue offset; 0 without a file."""
         return 0 if self._times is None else self._times.read_to
 
     def take_in(self, progress: Progress, readable: PhysicalOffset) -> bool:
@@ -222,7 +224,7 @@ class TimerQueue:
                 try:
                     found.apply_rocketmqs(times, readable)
                 except StoreError:
-                    # Nothing of this step was committed: it is repeated as a whole.
+                    # Nothing of this step was committed; the whole step is repeated.
                     times.close()
                     self._times = None
                     raise
@@ -233,7 +235,7 @@ class TimerQueue:
         return at < end
 
     def last(self, readable: PhysicalOffset) -> Waiting | None:
-        """Return the last message that was read of the queue; None if its record is gone."""
+        """Return the last message read from the queue; None if its record is gone."""
         unit = self._queue().unit(QueueOffset(self.read_to - 1)) if self.read_to else None
         if unit is None or is_filler(unit.physical_offset, unit.size) or unit.end > readable:
             return None
@@ -271,7 +273,7 @@ class TimerQueue:
         return []
 
     def behind(self, time: Time, count_max: int) -> list[Entry]:
-        """Return the first count_max messages that wait behind a time, by due time."""
+        """Return the first count_max messages after a time, by due time."""
         if self._times is None:
             return []
         with self._loses():
@@ -284,7 +286,7 @@ class TimerQueue:
         return (found[0].due_ms, found[0].queue_offset) if found else None
 
     def below(self, physical_offset: int, count_max: int) -> list[Entry]:
-        """Return the oldest count_max messages that lie below physical_offset."""
+        """Return the oldest count_max messages below physical_offset."""
         if self._times is None:
             return []
         with self._loses():
@@ -294,9 +296,9 @@ class TimerQueue:
     def oldest(self, readable: PhysicalOffset) -> PhysicalOffset | None:
         """Return a lower bound of the waiting records; None: none waits, or there is no file.
 
-        Unread messages count as waiting. Otherwise: 1. after a reboot the queue is read anew, and
-        begins with delivered messages; 2. no waiting message has been read yet, and retention
-        deletes the oldest log file; 3. the waiting messages in it are lost.
+        Unread messages count as waiting. Otherwise: 1. After a reboot the queue is read again, and
+        begins with delivered messages. 2. No waiting message has been read yet, and retention
+        deletes the oldest log file. 3. The waiting messages in it are lost.
         """
         found = self.below(_I64_MAX, 1)
         if found:
@@ -305,7 +307,7 @@ class TimerQueue:
         end = int(queue.max_offset(readable))
         at = max(self.read_to, int(queue.min_offset(self._log.min_offset)))
         unit = queue.unit(QueueOffset(at)) if self._times is not None and at < end else None
-        # A filler has offset 0: any message may then lie below, so that the carry reads further.
+        # A filler has offset 0. Any message may then be below, so the carry reads further.
         return None if unit is None else PhysicalOffset(unit.physical_offset)
 
     def find(self, queue_offset: int) -> Entry | None:
@@ -329,13 +331,13 @@ class TimerQueue:
                 self._times.remove(rows)
 
     def put_back(self, rows: Sequence[Pending]) -> None:
-        """Add messages again that wait on."""
+        """Add messages that keep waiting."""
         if self._times is not None and rows:
             with self._loses():
                 self._times.put_back(rows)
 
     def commit(self) -> None:
-        """Commit the changes; everything that they depend on is flushed."""
+        """Commit the changes; the log records that they depend on are flushed."""
         if self._times is not None:
             with self._loses():
                 self._times.commit()
@@ -353,7 +355,7 @@ class TimerQueue:
 def _is_of_this_log(
     times: PendingTimes, queue: ConsumeQueueReader, readable: PhysicalOffset
 ) -> bool:
-    """Return whether the last message that was read is still where it was."""
+    """Return whether the last message that was read is still at its position."""
     if times.read_to == 0:
         return True
     if times.log_end > readable or times.read_to > queue.max_offset(readable):
@@ -363,7 +365,7 @@ def _is_of_this_log(
 
 
 def _refusal(error: sqlite3.Error | OSError, path: Path) -> StoreError:
-    """Return the error of SQLite or the disk as callers get it."""
+    """Convert an error of SQLite or the disk to the error for callers."""
     if isinstance(error, OSError):
         is_full = error.errno == errno.ENOSPC
     else:

@@ -1,8 +1,8 @@
-"""The timing wheel that is left for a RocketMQ broker when this broker stops.
+"""The timing wheel that this broker writes for a RocketMQ broker when it stops.
 
 RocketMQ delivers timed messages from its own files. At a stop the sorted file of the timer's queue
-is written in their form, so that RocketMQ can go on with the store. Step before: ``waiting``, after
-the last delivery. Step after: ``services.broker.state.wheel_files`` writes the files.
+is written in their format, so that RocketMQ can continue with the store. Step before: ``waiting``,
+after the last delivery. Step after: ``services.broker.state.wheel_files`` writes the files.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tidemark.offsets import PhysicalOffset
 log = logging.getLogger(__name__)
 
 WHEEL_COUNT_MAX: Final = 1_000_000
-"""Bound of the messages written for RocketMQ at the end of delivery: some seconds, 52 MB."""
+"""Maximum number of messages written for RocketMQ at a stop: some seconds, 52 MB."""
 READ_AT_STOP_MAX: Final = 32
-"""Steps for which the timer's queue is read at a stop: half a million messages, some seconds."""
+"""Steps in which the timer's queue is read at a stop: half a million messages, some seconds."""
 OVERDUE_MAX_MS: Final = 6 * 24 * 3600 * 1000
 """RocketMQ reads slots of the last seven days. It delivers older ones from the queue instead."""
 
@@ -31,18 +31,18 @@ OVERDUE_MAX_MS: Final = 6 * 24 * 3600 * 1000
 def write(
     wheel: WheelFiles, timer: TimerQueue, progress: Progress, kept: PhysicalOffset, now_ms: int
 ) -> None:
-    """Write the timing wheel from which a RocketMQ broker can go on with timed messages.
+    """Write the timing wheel from which a RocketMQ broker can continue with timed messages.
 
-    Everything delivered so far is on disk, and nothing is delivered any more. Without the
-    sorted file, or with more than WHEEL_COUNT_MAX messages, nothing is written. kept: end of what
-    has units and survives a crash.
+    All deliveries are on disk, and delivery has ended. Without the sorted file, or with more than
+    WHEEL_COUNT_MAX messages, nothing is written. kept: end of the part of the log that has units
+    and survives a crash.
     """
-    # The time for reading is bounded: a stop must not wait for a queue of any length.
+    # The time for reading is limited, so that a stop does not wait for a long queue.
     for _ in range(READ_AT_STOP_MAX):
         if not timer.take_in(progress, kept):
             break
-    # Commit what was read: otherwise the next start reads it again, and may be stopped before
-    # its end each time. Everything that it depends on is on disk.
+    # The messages read are committed. Otherwise the next start reads them again, and may again be
+    # stopped before the end. The log records that they depend on are on disk.
     timer.commit()
     count = timer.count
     if not timer.read_to or count is None:
@@ -53,7 +53,7 @@ def write(
     last = timer.last(kept) if count else None
     if count and last is None:
         _warn_of_wheel("are not written: the last message of the queue is not known", None)
-        return  # RocketMQ goes on behind the message of the last unit, so it must be the last
+        return  # RocketMQ continues after the message of the last unit, so it must be the last
     if count > WHEEL_COUNT_MAX:
         _warn_of_wheel(f"are not written for more than {WHEEL_COUNT_MAX} messages", None)
         return
@@ -62,9 +62,9 @@ def write(
         for row in timer.all()
         if not progress.is_done(row.due_ms, row.queue_offset)
     )
-    # An overdue message gets the slot of its own time, and RocketMQ begins there. Otherwise:
-    # 1. it gets the present slot; 2. RocketMQ is killed before it delivers that slot, and its
-    # timercheck covers everything earlier; 3. we do not deliver the message either.
+    # An overdue message has the slot of its own time, and RocketMQ begins there. Otherwise: 1. It
+    # gets the present slot. 2. RocketMQ is killed before it delivers that slot, and its timercheck
+    # covers everything earlier. 3. We do not deliver the message either.
     first = timer.first()
     now_ms -= now_ms % delay.PRECISION_MS
     start_ms = now_ms if first is None else min(now_ms, delay.slot_ms(first[0]))

@@ -1,9 +1,9 @@
-"""All waiting messages, and those that are due: the disk I/O, in the delay's one thread.
+"""All waiting messages and the due ones; does the disk I/O, in the delay thread.
 
-This class combines the levels' queues and the timer's. Due messages are returned as slices, each of
-which is one append. Nothing is final here: ``delivery`` appends a slice and moves the ``Progress``,
-or puts the slice back; it changes the progress only while the thread is idle. Every method blocks,
-and raises CorruptRecord or DamagedFile where the log or a queue cannot be trusted.
+This class combines the queues of the levels and of the timer. Due messages are returned as slices,
+each of which is one append. ``delivery`` then appends a slice and moves the ``Progress``, or puts
+the slice back; it changes the progress only while the thread is idle. Every method blocks, and
+raises CorruptRecord or DamagedFile for a damaged log or queue.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from tidemark.offsets import PhysicalOffset
 log = logging.getLogger(__name__)
 
 BATCH_COUNT_MAX: Final = 4096
-"""Messages delivered between two reads of what is due."""
+"""Messages delivered between two scans."""
 BATCH_BYTES_MAX: Final = 8 << 20
 SAME_ID_MAX: Final = 64
-"""Messages of one unique id that are read: a sender that retries makes a few."""
+"""Maximum number of messages read for one unique id; a sender that retries makes a few."""
 CARRY_COUNT_MAX: Final = 1024
 """Messages carried between two deliveries."""
 
 
 class Ends(NamedTuple):
-    """How far the log can be read now."""
+    """Readable ends of the log."""
 
     dispatched: PhysicalOffset
-    """End of what has units."""
+    """End of the part that has units."""
     flushed: PhysicalOffset
-    """End of what is on disk: the sorted file must not contain more."""
+    """End of the part on disk, beyond which the sorted file must have no message."""
 
     @property
     def kept(self) -> PhysicalOffset:
-        """Return the end of what has units and survives a crash."""
+        """Return the end of the part that has units and survives a crash."""
         return min(self.dispatched, self.flushed)
 
 
@@ -64,23 +64,23 @@ class Scan(NamedTuple):
     slices: Sequence[Slice]
     """Due messages in the order of their due times: to be appended, or put back."""
     more: bool
-    """There may be more that is due or unread: read again at once."""
+    """There may be more due or unread messages: scan again at once."""
     next_due_ms: int | None
     """Due time of the next message that is in no slice; None: none waits."""
     seen: Mapping[int, int]
     """Level → end of its queue at this reading; the timer's too."""
     oldest: PhysicalOffset | None
-    """Lower bound of the records that wait or are in a slice; None: none waits."""
+    """Lower bound of the records that wait or are in a slice; None: none."""
     timer_count: int | None
-    """Messages that wait in the timer's queue, without the slices; None: unknown now."""
+    """Number of messages that wait in the timer's queue, without the slices; None: unknown."""
     first: Time | None
-    """The one of these that is due first."""
+    """The first due message of these."""
     read_to: int
-    """Queue offset up to which the timer's queue has been read."""
+    """End of the part of the timer's queue that was read, as a queue offset."""
     timer_is_known: bool
     """Whether the timer's queue is read far enough to know what is due."""
     stands_still: StoreError | None
-    """Why the timer's queue is not delivered, if that lasts."""
+    """Lasting reason why the timer's queue is not delivered."""
 
 
 class Waiting:
@@ -96,7 +96,7 @@ class Waiting:
         index: IndexReader,
         wheel: WheelFiles,
     ) -> None:
-        """log_reader, queues: those of this thread, which the other arguments use too."""
+        """log_reader, queues: of the delay thread; the other arguments use them too."""
         self._log = log_reader
         self._queues = queues
         self._levels = level_queues
@@ -109,11 +109,11 @@ class Waiting:
     def recover(
         self, state: DelayState, levels: Sequence[int], ends: Ends
     ) -> tuple[Progress, PhysicalOffset]:
-        """Find out what is delivered.
+        """Find the delivered messages.
 
         Returns the progress, which the caller moves from now on, and the end of the record of the
-        last checkpoint. state: of the log's records. levels: all in which messages ever waited,
-        TIMER_LEVEL among them; if empty, nothing is read.
+        last checkpoint. state: from the log's records. levels: all in which messages ever waited,
+        including TIMER_LEVEL; if empty, nothing is read.
         """
         found, start = NOTHING_FOUND, ends.dispatched
         if levels:
@@ -167,8 +167,8 @@ class Waiting:
         """Read new messages, and make slices of due ones, which no longer count as waiting."""
         progress = self._progress
         more = self._timer.take_in(progress, ends.kept)
-        # Before the first delivery only: afterwards copies may not be on disk yet, and ``commit``
-        # does it.
+        # Only before the first delivery: later, copies may not be on disk yet, and ``commit`` does
+        # it.
         if not self._wheel.was_noted:
             timing_wheel.note_lowest(self._wheel, self._timer)
         found: list[Entry] = []
@@ -193,7 +193,7 @@ class Waiting:
         if (timer_oldest := self._timer.oldest(ends.kept)) is not None:
             oldest.append(timer_oldest)
         for entry in self._timer.due(now_ms, BATCH_COUNT_MAX):
-            # The file may lack a cancellation that was cut short.
+            # The file may lack a cancellation whose commit was interrupted.
             done = progress.is_done(entry.due_ms, entry.queue_offset)
             found.append(entry._replace(passed_over=done))
         chosen = _first(sorted(found, key=_time))
@@ -223,9 +223,9 @@ class Waiting:
         """Return slices that carry some of the messages below physical_offset; [] if there are
         none.
 
-        None: the timer's queue has not been read to its end yet: ask again. Raises DiskFull, or
-        FileNotReady, if its sorted file cannot be opened, or filled: retention must not wait for a
-        file that itself waits for free space.
+        None: the timer's queue is not fully read yet; call again. Raises DiskFull or FileNotReady
+        if its sorted file cannot be opened or filled: retention must not wait for a file that
+        itself waits for free space.
         """
         progress = self._progress
         if self._timer.take_in(progress, ends.kept) or not self._timer_is_known(ends):
@@ -256,15 +256,14 @@ class Waiting:
         return self._timer.is_whole or not self._timer.end(ends.kept)
 
     def put_back(self, slices: Sequence[Slice]) -> None:
-        """Let slices wait on that were not appended."""
+        """Put slices that were not appended back among the waiting messages."""
         for each in slices:
             self._timer.put_back(each.rows)
 
     def find(self, unique_id: str, topic: str | None, ends: Ends, now_ms: int) -> list[Entry]:
         """Return the waiting messages of that id that are not cancelled.
-
-        topic: restricts them to this topic; None: any but the retry topics, which no sender uses.
-        """
+        topic: restricts them to this topic; None: any but the retry topics, which no sender
+        uses."""
         self._timer.take_in(self._progress, ends.kept)
         entries = (
             self._waits(stored, ends, now_ms) for stored in self._sent_as(unique_id, topic, ends)
@@ -272,7 +271,7 @@ class Waiting:
         return [entry for entry in entries if entry is not None]
 
     def find_cancelled(self, unique_id: str, topic: str | None, ends: Ends) -> list[int]:
-        """Return due times of cancelled messages of that id; they are known until they are over."""
+        """Return due times of cancelled messages of that id; they are known until they are due."""
         cancelled = self._progress.cancelled
         places = (
             (delay.level_of(stored), stored.queue_offset)
@@ -295,7 +294,7 @@ class Waiting:
                     yield stored
 
     def _waits(self, stored: Record, ends: Ends, now_ms: int) -> Entry | None:
-        """Return the entry of a record; None if it does not wait, or not any more."""
+        """Return the entry of a record; None if it does not wait."""
         level, queue_offset = delay.level_of(stored), stored.queue_offset
         if self._progress.is_cancelled(level, queue_offset):
             return None
@@ -325,12 +324,12 @@ class Waiting:
         self._timer.remove([entry.row for entry in entries if entry.row is not None])
 
     def commit(self) -> None:
-        """Commit what follows from the log, which is on disk up to the last append."""
+        """Commit changes whose records are on disk, up to the last append."""
         self._timer.commit()
         timing_wheel.note_lowest(self._wheel, self._timer)
 
     def let_go(self) -> None:
-        """Open all files anew, and keep no mapping of a deleted one."""
+        """Open all files again, without mappings of deleted ones."""
         self._index.close()
         self._queues.forget()
         self._log.refresh()

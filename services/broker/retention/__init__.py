@@ -1,2 +1,1 @@
-"""Retention: which old log files are deleted, when, and which unread messages are lost with
-them."""
+"""Retention: which old log files are deleted, when, and with which unread messages."""

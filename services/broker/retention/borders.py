@@ -1,8 +1,7 @@
 """Min offsets of queues if the log began at a given physical offset: the effect of a deletion.
 
-It opens queue files of its own. Readers that serve cache the present min offset, and a question
-about a later one would make them show it too early.
-Step before: ``deletion`` and ``expiry`` ask. Step after: ``losses`` counts.
+It opens its own queue files. Serving readers cache the present min offset, and would return a later
+one too early. Step before: ``deletion`` and ``expiry`` call it. Step after: ``losses`` counts.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ Queue = tuple[str, int]
 
 def borders(store: StoreDir, queues: Iterable[Queue], physical: int) -> dict[Queue, int]:
     """Return the min offset of each queue in a log that begins at physical. Blocks; any thread.
-
-    Exact if everything below physical is dispatched. A queue without files begins at 0.
-    """
+    Exact if everything below physical is dispatched. A queue without files begins at 0."""
     return {queue: border(store, queue, physical) for queue in queues}
 
 
@@ -41,7 +38,7 @@ def border(store: StoreDir, queue: Queue, physical: int) -> int:
         if is_filler(last.physical_offset, last.size) or last.physical_offset < physical:
             return end
         found = files.first_at(physical)
-        if found is None:  # reput removed the file meanwhile
+        if found is None:  # reput has just removed the file
             files.refresh()
             found = files.first_at(physical)
         return end if found is None else found

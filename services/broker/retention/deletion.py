@@ -57,7 +57,7 @@ class Carried(Protocol):
 
 
 class Delayed(Protocol):
-    """Delayed messages (``delay``)."""
+    """Delayed messages (``delay``), as far as a deletion needs them."""
 
     def pending_below(self, physical_offset: PhysicalOffset) -> bool:
         """Return whether a record below is still to be delivered."""
@@ -96,10 +96,8 @@ class Deletion:
 
     async def remove(self, file: LogFile, why: Why, may_go: Callable[[], bool]) -> bool:
         """Delete the oldest file; return whether it was deleted.
-
-        may_go: decides again, in the very step in which the minimum moves. Raises OSError or
-        StoreError if the file cannot be removed: by then no reader uses it.
-        """
+        may_go: repeats the decision in the same step in which the minimum moves. Raises OSError or
+        StoreError if the file cannot be removed; by then no reader uses it."""
         if not await self._carry(file, why):
             return False
         await self._expiry.plan(log_min=int(self._reader.min_offset), end=file.end)
@@ -107,7 +105,7 @@ class Deletion:
         groups = await self._expiry.candidates()
         if not may_go():
             return False
-        lost = self._expiry.count(groups)  # and no await before the minimum has moved
+        lost = self._expiry.count(groups)  # there must be no await before the minimum has moved
         self._positions.publish(Slot.MIN, file.end)
         self._ring()
         log.info(
@@ -156,10 +154,8 @@ class Deletion:
         return True
 
     def _goes_uncarried(self, file: LogFile, why: Why, error: TidemarkError) -> bool:
-        """Return whether the file is deleted although there is no space to carry its messages.
-
-        Only if the disk is too full: then nothing else can be freed. Any other reason can wait.
-        """
+        """Return whether the file is deleted although there is no space to carry its messages. Only
+        if the disk is too full: then nothing else can be freed. Any other reason can wait."""
         goes = why is Why.PRESSURE and isinstance(error, DiskFull)
         if not goes and file.start == self._said_to_stay:
             return False

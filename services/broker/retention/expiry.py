@@ -1,12 +1,12 @@
 """Unread messages of the log's oldest file: a warning before they are deleted, counts afterwards.
 
-For each queue in which a group has an offset it keeps the present min offset and the one after the
-oldest file is deleted. Both are read in a thread; they are compared with the committed offsets in
-one step of the loop, so that no commit comes between the comparison and the publication of the new
+For each queue with a group's offset it keeps the present min offset and the one after the deletion
+of the oldest file. Both are read in a thread. They are compared with the committed offsets in one
+step of the loop, so that no commit comes between the comparison and the publication of the new
 minimum. Many groups are processed in slices. Messages that a topic's own retention hides are
-counted in the same way, in the step in which they are hidden.
+counted in the same way, in the step that hides them.
 
-Step before: ``deletion``, and a view of a group that asks. Step after: ``losses``, the log, the
+Step before: ``deletion``, or a request for a group's state. Step after: ``losses``, the log, the
 metrics.
 """
 
@@ -28,7 +28,7 @@ GROUPS_AT_ONCE: Final = 256
 GROUPS_SCANNED_MAX: Final = 2000
 """Groups processed in one step: about a millisecond."""
 WARNED_MAX: Final = 10_000
-"""Groups whose warning is remembered; further ones are warned of again."""
+"""Maximum number of groups whose warning is remembered; others are warned again."""
 
 
 class Committed(Protocol):
@@ -51,7 +51,7 @@ class Readers(Protocol):
         ...
 
     def in_flight(self, group: str) -> Mapping[Queue, int]:
-        """Messages handed out and not committed."""
+        """Messages delivered and not committed."""
         ...
 
 
@@ -82,10 +82,9 @@ class Expiry:
         hides: Callable[[str], bool],
         on_skipped: Callable[[str, str, int, str], None],
     ) -> None:
-        """shown_from: queue offset below which a queue shows nothing anyway; None if its topic does
-        not exist. hides: whether a topic has a retention of its own. on_skipped: called with group,
-        topic, messages and the reason ``expired``.
-        """
+        """shown_from: queue offset below which a queue shows nothing; None if its topic does not
+        exist. hides: whether a topic has its own retention. on_skipped: called with group, topic,
+        messages and the reason ``expired``."""
         self._store = store
         self._committed = committed
         self._readers = readers
@@ -108,9 +107,7 @@ class Expiry:
     async def plan(self, *, log_min: int, end: int) -> None:
         """Find the min offsets of queues now and after a deletion up to end; all below is
         dispatched.
-
-        log_min: where the log begins now.
-        """
+        log_min: present start of the log."""
         queues = set[Queue]()
         for number, group in enumerate(list(self._committed.groups()), 1):
             queues |= self._committed.of_group(group).keys()
@@ -119,7 +116,7 @@ class Expiry:
         now, then = dict[Queue, int](), dict[Queue, int]()
         if self._ahead.end == end:
             now, then = dict(self._ahead.now), dict(self._ahead.then)
-        elif self._ahead.end == log_min:  # the file before was deleted: known from its deletion
+        elif self._ahead.end == log_min:  # known from the deletion of the previous file
             now = dict(self._ahead.then)
         store = self._store
         now |= await asyncio.to_thread(borders, store, queues - now.keys(), log_min)
@@ -149,9 +146,7 @@ class Expiry:
 
     async def warn(self, *, why: str, at_ms: int | None) -> None:
         """Log the groups that are about to lose messages, each once until that changes.
-
-        why: of the deletion. at_ms: when it is due; None: now.
-        """
+        why: reason of the deletion. at_ms: when it is due; None: now."""
         threatened = set[str]()
         for number, group in enumerate(list(self._committed.groups()), 1):
             if number % GROUPS_AT_ONCE == 0:
@@ -179,8 +174,8 @@ class Expiry:
         self._warned = threatened
 
     async def apply_topic_retention(self) -> None:
-        """Find the groups that read topics with a retention of their own, and apply it to their
-        queues: if no consumer asks for messages, nothing else does."""
+        """Find the groups that read topics with their own retention, and apply it to their queues;
+        otherwise only a request for messages would apply it."""
         readers_of: dict[Queue, list[str]] = {}
         for number, group in enumerate(list(self._committed.groups()), 1):
             if number % GROUPS_AT_ONCE == 0:
@@ -195,7 +190,7 @@ class Expiry:
             self._shown_from(*queue)
 
     def hidden(self, topic: str, queue: int, first: int, end: int) -> None:
-        """Count messages [first, end), which are hidden from this step of the loop on."""
+        """Count messages [first, end), which are hidden in this step of the loop."""
         key = (topic, queue)
         for group in self._groups_reading(key):
             committed = self._committed.of_group(group).get(key)
@@ -211,7 +206,7 @@ class Expiry:
         return [group for group in groups if queue in self._committed.of_group(group)]
 
     def withdraw_warnings(self) -> None:
-        """Log that no deletion is near, for each group that was warned of one."""
+        """Log for each warned group that no deletion is near."""
         self._take_back(self._warned)
         self._warned = set()
 
@@ -238,7 +233,7 @@ class Expiry:
         """Count what groups lose, in the step of the loop in which the minimum moves up."""
         ahead, lost_in_all = self._ahead, 0
         for group in groups:
-            in_flight = self._readers.in_flight(group)  # once: it visits all of the group's queues
+            in_flight = self._readers.in_flight(group)  # visits all queues of the group
             for queue, committed in self._committed.of_group(group).items():
                 lost_in_all += self._move_up(
                     group,
@@ -268,11 +263,11 @@ class Expiry:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether members have deleted messages in hand, whose outcome ``settle`` will count."""
+        """Whether members still process deleted messages, whose outcome ``settle`` will count."""
         return bool(self._losses.waiting)
 
     def settle(self) -> None:
-        """Count deleted messages that members had in hand and that are known to be lost now."""
+        """Count deleted messages that members were processing and that are known to be lost now."""
         for group, queue in self._losses.waiting:
             committed = self._committed.of_group(group).get(queue)
             holder = self._readers.holder(group, *queue)

@@ -1,12 +1,11 @@
 """Forecast of when the disk will be full: "full in 38 min", or why that is unknown. Pure.
 
-The pace is the median of the slopes between all pairs of samples (Theil and Sen): a deletion, a
-burst or a backup that is moved away affects fewer than half of them and so does not change it. Log
-files reserve their blocks long before they are written, so a sample subtracts what is reserved but
-not written; otherwise the curve would be a staircase.
+The pace is the median of the slopes between all pairs of samples (Theil and Sen). A deletion, a
+burst or a backup that is moved away affects fewer than half of them, and does not change it. Log
+files reserve their blocks long before they are written. A sample therefore subtracts the reserved
+blocks, which would otherwise make the curve a staircase.
 
-Step before: ``keeper`` takes the samples. Step after: ``GET /v1/retention`` and the metrics show
-it.
+Step before: ``keeper`` takes the samples. Step after: ``GET /v1/retention`` and the metrics.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ class Growth:
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
 
     def sample(self, at_s: float, used_bytes: int) -> None:
-        """Add a sample, with a time of a clock that never steps; samples that come too early are
-        ignored."""
+        """Add a sample, by a monotonic clock; samples that come too early are ignored."""
         if not self._samples or at_s - self._samples[-1][0] >= SAMPLE_EVERY_S:
             self._samples.append((at_s, used_bytes))
 

@@ -1,9 +1,10 @@
-"""How full the disk is, and the immediate effects: sends refused, files not made, a forecast.
+"""How full the disk is, and its immediate effects: sends refused, files not created, a forecast.
 
-A task of its own measures it every second and whenever log files were made, so that a long deletion
-does not delay the detection of a full disk. The rules are in ``retention``.
+A separate task measures it every second and after files were created, so that a long deletion does
+not delay the detection of a full disk. The rules are in ``retention``.
 
-Step before: ``preallocator`` made files. Step after: ``keeper`` deletes files by the same figures.
+Step before: ``preallocator`` created files. Step after: ``keeper`` deletes files by the same
+numbers.
 """
 
 from __future__ import annotations
@@ -36,10 +37,9 @@ class Fullness:
         self._policy = log_context.config.retention_policy
         self._growth = Growth()
         self.spaces: Sequence[Space | None] = (None, None)
-        """Of the log's file system, then of the queues', as last measured; None: the measurement
-        failed."""
+        """Last measurement of the log's file system, then of the queues'; None: it failed."""
         self.pressure = Pressure.NONE
-        # The refusal of an earlier role holds until the disk is asked.
+        # The refusal of the previous role holds until the disk is measured.
         self.refusal: StoreError | None = self._files.refusal
         """Reason why sends are refused; None: sends are accepted."""
         self._files.limit_by(self)
@@ -111,8 +111,8 @@ class Fullness:
     def check_may_create(self) -> None:
         """Raise DiskFull if one more file would bring the disk to the limit of sends. Any thread.
 
-        One file ahead is made all the same: the broker needs it for its own records, and would fail
-        on a disk that other programs keep full. Sends do not use it (``preallocator.kept_back``).
+        One file ahead is always created. The broker needs it for its own records, and would fail on
+        a disk that other programs keep full. Sends do not use it (``preallocator.kept_back``).
         """
         files, limit = self._appender.files, self._policy.warning_percent
         space = self._disk.space(files.directory)
@@ -150,7 +150,7 @@ class Fullness:
 
     @property
     def used_percent(self) -> int | None:
-        """Used part of the log's file system; None: unknown."""
+        """Used share of the log's file system in percent; None: unknown."""
         return _percents(self.spaces)[0]
 
     @property
@@ -160,7 +160,7 @@ class Fullness:
         return None if space is None else space.used + space.available
 
     def spaces_dict(self) -> dict[str, dict[str, Any]]:
-        """Return the file systems as ``GET /v1/retention`` shows them."""
+        """Return the file systems in the form of ``GET /v1/retention``."""
         return {
             name: {
                 "path": str(path),

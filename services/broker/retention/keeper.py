@@ -1,13 +1,13 @@
-"""The retention task: deletes log files, warns groups before, and shows what comes next.
+"""The retention task: deletes log files, warns groups before that, and shows the next deletion.
 
 The rules are in ``retention``, the order of a deletion in ``deletion``, the disk in ``fullness``;
 this module combines them with the log's files, the clock and the loop. A run deletes at most
-``FILES_PER_RUN_MAX`` files, each judged on what the one before freed, then measures anew. After a
-run because of a full disk, the next one waits until reput has unmapped the files: until then their
-blocks are not free, and too many files would be deleted.
+``FILES_PER_RUN_MAX`` files, considers after each what it freed, then measures again. After a run
+for a full disk, the next one waits until reput has unmapped the files. Until then their blocks are
+not free, and too many files would be deleted.
 
-Step before: ``preallocator`` makes files. Step after: reput follows MIN; ``retention_calls`` shows
-the state.
+Step before: ``preallocator`` creates files. Step after: reput follows MIN; ``retention_calls``
+shows the state.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
 SETTLE_INTERVAL_S: Final = 0.1
-"""Interval while members have deleted messages in hand: about that between two commits."""
+"""Check interval while members process deleted messages; about the time between two commits."""
 LET_GO_INTERVAL_S: Final = 0.02
 """Interval while waiting for reput, which follows within milliseconds."""
 LET_GO_MAX_S: Final = 5.0
 """Maximum wait for reput, which may be down."""
 WARN_INTERVAL_S: Final = 10.0
-"""Interval of checks of the groups while a deletion is near."""
+"""Interval between checks of the groups while a deletion is near."""
 CHECK_INTERVAL_S: Final = 60.0
-"""Interval of checks of the groups otherwise."""
+"""Interval between checks of the groups otherwise."""
 FILES_LISTED_MAX: Final = FILES_PER_RUN_MAX + 1
 
 
@@ -78,14 +78,13 @@ class Retention:
         has_hiding_topics: Callable[[], bool],
         on_names_gone: Callable[[], None],
     ) -> None:
-        """snapshot_start: returns the start of the newest complete snapshot that is on disk.
-        utc_offset_s: maps the wall clock in ms to local time minus UTC. has_hiding_topics: returns
-        whether any topic has its own retention. on_names_gone: called when reput has removed queue
-        and index files, which readers may still have mapped.
-        """
+        """snapshot_start: returns the start of the newest complete snapshot on disk. utc_offset_s:
+        maps the wall clock in ms to local time minus UTC. has_hiding_topics: returns whether any
+        topic has its own retention. on_names_gone: called when reput has removed queue and index
+        files, which readers may still have mapped."""
         config, store = log_context.config, log_context.store.directory
         self._follows_files = not log_context.appends
-        # A slave deletes what its master has deleted; another node decides by itself.
+        # A slave deletes what its master has deleted; any other node decides itself.
         self._master_from = None if log_context.appends else log_context.master_from
         self._disk = store.disk
         self._positions = log_context.positions
@@ -182,7 +181,7 @@ class Retention:
         files, log_min = self._log_files, self._positions.get(Slot.MIN)
         if self._follows_files:
             files.refresh()
-        # Files below the minimum no longer count, even if they are not removed yet.
+        # Files below the minimum do not count, even if they are not removed yet.
         starts = [start for start in files.starts if start >= log_min]
         found = []
         for start in starts[:FILES_LISTED_MAX]:
@@ -239,7 +238,7 @@ class Retention:
     # -- warnings and figures ---------------------------------------------------------------------
 
     async def _warn(self) -> None:
-        """Check what groups have not read of the oldest file, and warn of it if it goes soon."""
+        """Check the unread messages of the oldest file, and warn if it will be deleted soon."""
         now_s = self._clock.monotonic()
         if now_s < self._warn_at:
             return
@@ -289,7 +288,7 @@ class Retention:
         return self._expiry.expiring(group)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the state as ``GET /v1/retention`` shows it; unknown values are None with a
+        """Return the state in the form of ``GET /v1/retention``; unknown values are None with a
         reason."""
         at_ms, why, stay = self._next()
         oldest = self._files.oldest[0] if self._files.oldest else None

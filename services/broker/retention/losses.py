@@ -1,12 +1,12 @@
 """Counts messages deleted unread, per group: each lost message once, and no message that was read.
 
-Pure. When a queue's minimum moves up, a group has lost what lies between its committed offset and
-the new minimum. But if a member reads the queue, messages may be in that member's hands, not
-committed yet. These are neither lost nor read, so they are kept here until the member commits them
-(read) or the queue changes its owner (lost: the next owner begins at the minimum). Without members,
-it is unknown which messages are in hand: what is not committed at the deletion counts as lost.
+Pure. When a queue's minimum moves up, a group has lost the messages between its committed offset
+and the new minimum. But the member that reads the queue may be processing some of them, without a
+commit yet. These are kept here until the member commits them (read) or the queue changes its owner
+(lost: the next owner begins at the minimum). Without members, it is unknown which messages are in
+progress, so all uncommitted ones count as lost.
 
-Step before: ``deletion`` reports where queues begin. Step after: the counter of skipped messages.
+Step before: ``deletion`` reports the new minimums. Step after: the counter of skipped messages.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Queue = tuple[str, int]
 """(topic, queue)."""
 
 IN_HANDS_MAX: Final = 10_000
-"""Ranges that may be kept here; what exceeds them counts as lost at once."""
+"""Maximum number of ranges kept here; further ones count as lost at once."""
 
 
 class Reading(NamedTuple):
-    """How far a member has been handed a queue's messages."""
+    """How far a queue's messages were delivered to a member."""
 
     member: str
     next_offset: int
-    """Queue offset behind the last message in its hands."""
+    """Queue offset after the last delivered message."""
 
 
 class _InHands(NamedTuple):
@@ -35,7 +35,7 @@ class _InHands(NamedTuple):
 
 
 class Losses:
-    """Messages that groups lost, and deleted messages that members still have in hand."""
+    """Messages that groups lost, and deleted messages that members still process."""
 
     def __init__(self, in_hands_max: int = IN_HANDS_MAX) -> None:
         self._in_hands: dict[tuple[str, Queue], list[_InHands]] = {}
@@ -44,7 +44,7 @@ class Losses:
 
     @property
     def waiting(self) -> list[tuple[str, Queue]]:
-        """Return the (group, queue) for which ``settle`` is to be called."""
+        """Return the (group, queue) pairs for which ``settle`` must be called."""
         return list(self._in_hands)
 
     def moved_up(
@@ -58,10 +58,8 @@ class Losses:
         reading: Reading | None,
     ) -> int:
         """Move a queue's minimum from old_min to new_min; return how many messages the group lost.
-
         committed: next queue offset to consume. reading: of the queue's owner, or of the last one
-        if it may still commit.
-        """
+        if it may still commit."""
         first = max(committed, old_min)
         in_hands_end = first if reading is None else min(max(reading.next_offset, first), new_min)
         if first >= new_min:
@@ -75,11 +73,9 @@ class Losses:
         return new_min - in_hands_end
 
     def settle(self, group: str, queue: Queue, *, committed: int | None, holder: str | None) -> int:
-        """Settle messages in hand; return how many are known to be lost now.
-
-        committed: the group's present offset; None: the group was deleted with its offsets.
-        holder: the member that may commit messages of the queue now.
-        """
+        """Settle delivered messages; return how many are known to be lost now.
+        committed: the group's present offset; None: the group was deleted with its offsets. holder:
+        the member that may commit messages of the queue now."""
         ranges = self._in_hands.pop((group, queue), [])
         self._ranges -= len(ranges)
         kept, lost = [], 0

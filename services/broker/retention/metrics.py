@@ -1,7 +1,7 @@
 """Metrics of retention. Names and definitions are those of docs/metrics.md.
 
-Every value is read at the scrape. ``groups.counters`` counts messages that groups lost, because the
-other reasons for skipped messages are there.
+Every value is read at the scrape. ``groups.counters`` counts messages that groups lost, together
+with the other reasons for skipped messages.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tidemark.offsets import PhysicalOffset
 
 
 class RetentionMetrics:
-    """Shows a retention's figures; before the store is open it shows only that nothing was
+    """Exports a retention's numbers; before the store is open it exports only that nothing was
     deleted."""
 
     def __init__(self, registry: Registry) -> None:
         self._shown: tuple[Retention, CommitLogReader, Callable[[], PhysicalOffset]] | None = None
-        """The retention, the log that it shortens, and the end of what is visible."""
+        """The retention, its log, and the end of what is visible."""
         registry.read(of_log.LOG_SEGMENTS_DELETED_TOTAL, self._deleted)
         registry.read(of_log.LOG_OLDEST_MESSAGE_TIMESTAMP_SECONDS, self._oldest)
         for family, read in (
@@ -38,7 +38,7 @@ class RetentionMetrics:
     def show(
         self, retention: Retention, reader: CommitLogReader, confirmed: Callable[[], PhysicalOffset]
     ) -> None:
-        """Show this retention from now on. reader: of the log that it shortens."""
+        """Export this retention from now on. reader: of its log."""
         self._shown = retention, reader, confirmed
 
     def _of(self, read: Callable[[Retention], Number | None]) -> Number | None:

@@ -1,9 +1,9 @@
 """Decides which of the log's oldest files may be deleted: RocketMQ's rules (store layout 14). Pure.
 
-Files are deleted from the first on, one decision at a time, so that each decision sees the effect
-of the last one. Reasons to keep a file come first: a file that recovery, dispatch or the state
-needs is kept, however full the disk is. Then come reasons to delete it: too much log, a disk that
-is too full, age. Age is the file system's modification time, not a time in the file.
+Files are deleted from the first on, one decision at a time, so that each decision includes the
+effect of the previous one. A file that recovery, dispatch or the state needs is kept, even on a
+full disk. Otherwise it is deleted for too much log, a full disk, or age. Age is the file system's
+modification time, not a time in the file.
 
 Step before: ``keeper`` measures. Step after: ``deletion`` deletes the file.
 """
@@ -18,7 +18,7 @@ from services.broker.retention_policy import HOURS, Policy
 
 HOUR_MS: Final = 3_600_000
 FILES_PER_RUN_MAX: Final = 10
-"""As many as the reference deletes at a time (14.2)."""
+"""As many as RocketMQ deletes at a time (14.2)."""
 
 
 class Pressure(IntEnum):
@@ -26,9 +26,9 @@ class Pressure(IntEnum):
 
     NONE = 0
     EXPIRED_GO = 1
-    """Expired files are deleted now, whatever the hour."""
+    """Expired files are deleted now, at any hour."""
     FORCED = 2
-    """Files are deleted whatever their age."""
+    """Files are deleted at any age."""
     SENDS_STOP = 3
 
 
@@ -69,15 +69,14 @@ class Held(NamedTuple):
     dispatched_durable: int
     """Queues and index cover the log up to here on disk."""
     confirmed: int
-    """Consumers may not have seen what lies above."""
+    """Records above it may not have been consumed yet."""
     snapshot_start: int | None
     """Start of the newest whole snapshot; None: there is none."""
     needed_from: int = 0
-    """Where the data begins that a connected slave has yet to copy; 0: no slave copies. It does not
+    """Start of the data that a connected slave still has to copy; 0: no slave copies. It does not
     keep files on a full disk."""
     by_master: bool = False
-    """Whether this node is a slave: only the master knows which delayed messages a file still
-    has."""
+    """Whether this node is a slave: only the master knows which delayed messages are in a file."""
     master_from: int | None = None
     """Start of the master's log; None: unknown."""
 
@@ -106,10 +105,7 @@ class Verdict(NamedTuple):
 
 def pressure_of(percents: Sequence[int | None], policy: Policy) -> Pressure:
     """Return the pressure of the fuller one of the disks of log and queues.
-
-    percents: of each path. If one cannot be measured, expired files are deleted, as in the
-    reference.
-    """
+    percents: of each path. If one cannot be measured, expired files are deleted, as in RocketMQ."""
     fullest = max((percent for percent in percents if percent is not None), default=0)
     if fullest > policy.warning_percent:
         return Pressure.SENDS_STOP
@@ -138,7 +134,7 @@ def judge_oldest(files: Sequence[LogFile], held: Held, policy: Policy, now: Now)
 
 
 def kept_by(file: LogFile, *, is_last: bool, held: Held) -> Stay | None:
-    """Return what needs the file; None: nothing does."""
+    """Return why the file is needed; None if it is not."""
     if is_last:
         return Stay.LAST
     if file.end > held.dispatched_durable:
@@ -153,7 +149,7 @@ def kept_by(file: LogFile, *, is_last: bool, held: Held) -> Stay | None:
 
 
 def _followed(file: LogFile, master_from: int | None, *, is_forced: bool) -> Verdict:
-    """Decide on a slave's oldest file if nothing here needs it."""
+    """Decide on a slave's oldest file, if the slave itself does not need it."""
     if master_from is not None and file.end <= master_from:
         return Verdict(file, Why.MASTER, None)
     if is_forced:
@@ -173,9 +169,7 @@ def _taken_by(file: LogFile, policy: Policy, now: Now) -> Why | None:
 
 def goes_by_age_at(file: LogFile, policy: Policy, now: Now, utc_offset_s: int) -> int:
     """Return when the file is deleted because of its age, wall clock in ms; now or later.
-
-    utc_offset_s: local time minus UTC; a change until then is not foreseen.
-    """
+    utc_offset_s: local time minus UTC; future changes are not considered."""
     at = max(now.wall_ms, file.modified_ms + policy.age_ms)
     if now.pressure >= Pressure.EXPIRED_GO or not policy.delete_hours:
         return at
