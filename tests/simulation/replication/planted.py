@@ -51,7 +51,7 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 2
     ),
     "candidate-goes-on-acknowledging": Planted(
-        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |its log ends at", 2, HASTE
+        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |its log ends at", 1, HASTE
     ),
     "term-confirms-its-whole-log": Planted(
         acks.term_confirms_its_whole_log, "A: |does not serve yet", 0
@@ -74,12 +74,12 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.two_incarnations_of_a_node, "two incarnations of one node", 3
     ),
     "promotion-of-a-non-member": Planted(
-        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 154
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 57
     ),
     "candidate-removed-as-the-old-holder": Planted(
         logs.candidate_removed_as_the_old_holder,
         "is not in the set|below the minimum|and its version",
-        0,
+        1,
     ),
     "promised-before-the-lease-is-won": Planted(
         logs.promised_before_the_lease_is_won, "no node has acquired", 2
@@ -88,7 +88,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.old_version_read_as_not_applied, "A: |may be in the published set", 8, WRITES
     ),
     "no-truncation-on-rejoin": Planted(
-        logs.no_truncation_on_rejoin, "healed for|cannot be true", 6
+        logs.no_truncation_on_rejoin, "healed for|cannot be true", 19
     ),
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
@@ -99,7 +99,7 @@ FAULTS: Final[dict[str, Planted]] = {
     "table-cut-only-with-bytes": Planted(
         logs.table_cut_only_with_bytes,
         "healed for|has no connection|closes a link, for epoch",
-        6,
+        2,
         TABLES,
     ),
     "no-entry-for-an-empty-term": Planted(
@@ -115,7 +115,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 2
     ),
     "byte-0-before-the-flush-ended": Planted(
-        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 2, FLUSHES
+        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 6, FLUSHES
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
@@ -130,9 +130,9 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.SILENT_BROKER_RENEWED, "its broker is silent", 10, SILENCE
     ),
     "released-before-the-target-has-the-end": Planted(
-        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 10, SWITCHES
+        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 6, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 171, REPLACED
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 14, REPLACED
     ),
 }
