@@ -39,8 +39,8 @@ PROGRESS_BYTES: Final = 64 << 20
 MAGICS: Final = tuple(
     magic.to_bytes(4, "big", signed=True) for magic in (record.MAGIC_V1, record.MAGIC_V2)
 )
-_MAGIC: Final = re.compile(b"(?=" + b"|".join(map(re.escape, MAGICS)) + b")")
-"""Also finds magics that overlap."""
+_MAGIC: Final = re.compile(b"|".join(map(re.escape, MAGICS)))
+"""No magic overlaps another one, so no match hides one. A lookahead takes 25 times as long."""
 _MAGIC_AT: Final = 4
 PHYSICAL_OFFSET_AT: Final = 28
 """Position of a record's own physical offset in the record (docs/formats.md, section 2)."""

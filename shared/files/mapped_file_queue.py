@@ -113,7 +113,8 @@ class MappedFileQueue(FileRun):
     def delete_oldest(self, start: int) -> bool:
         """Remove the first file if it begins at start and is not the last; return whether it was
         removed. Usable in any thread while another appends."""
-        if self.starts[:-1][:1] != [start]:
+        starts = self.starts
+        if len(starts) < 2 or starts[0] != start:
             return False
         with self.changing:
             self.remove(start)

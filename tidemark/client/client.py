@@ -47,7 +47,7 @@ IN_FLIGHT_MAX: Final = 8192
 SPAN_MAX: Final = 2000
 """Per queue; the same default as the reference implementation."""
 SESSION_MS: Final = 30_000
-_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def connect(
@@ -225,6 +225,8 @@ class Client(Admin, Consumer):
     ) -> Subscription:
         """Subscribe to topics as a member of a group; use the result with ``async with``.
 
+        The blocking client uses ``with``, and runs the callbacks in its own thread.
+
         topics: one topic, filtered by ``tags`` (``a || b``, or ``*`` for all), or a map of topics
         to tag expressions.
         start (``first``, ``last``, a time), order, broadcast: group settings that are set before
@@ -283,7 +285,8 @@ def boot_ms() -> float:
 
     A member whose machine was suspended must not consider an expired lease valid.
     """
-    return time.clock_gettime(_BOOT_CLOCK) * 1000
+    seconds = time.monotonic() if _BOOT_CLOCK is None else time.clock_gettime(_BOOT_CLOCK)
+    return seconds * 1000
 
 
 def _member_name() -> str:

@@ -268,7 +268,10 @@ class LeaseSession:
         self.reason = ""
         self.latency_ms = now_ms - started_ms
         self.answered_ms = now_ms
-        self._next_ms = started_ms + self._interval_ms()
+        if self._wrote or self._next_ms is None or started_ms >= self._next_ms:
+            # An extra read, for a command, does not delay the renewal. Otherwise a command that is
+            # repeated more often than the lease is renewed would let the lease expire.
+            self._next_ms = started_ms + self._interval_ms()
         match event.outcome:
             case LeaseOutcome.FOUND:
                 assert event.stored is not None

@@ -128,3 +128,10 @@ def test_closing_the_client_ends_calls_of_other_threads(broker: FakeBroker) -> N
             mq.close()
             for each in reading:
                 assert isinstance(each.exception(60), RuntimeError)
+
+
+def test_the_help_of_subscribe_is_that_of_the_blocking_client_too() -> None:
+    # It said only `async with`, and not in which thread the callbacks run.
+    text = tidemark.SyncClient.subscribe.__doc__
+    assert text is not None
+    assert "The blocking client uses ``with``, and runs the callbacks in its own thread." in text

@@ -27,7 +27,6 @@ AT = 4096
 Select = Callable[..., Selected]
 
 each_twin = pytest.mark.parametrize("select", twins_of("select", pure.select))
-"""For comparisons with the pure function."""
 
 
 class Log:

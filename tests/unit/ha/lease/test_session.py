@@ -345,6 +345,20 @@ def test_what_an_abandoned_write_does_later_is_seen_and_not_acted_on() -> None:
     assert subject.given_up == 5
 
 
+def test_reads_for_commands_put_off_no_renewal() -> None:
+    # An operator repeats a command that changes nothing, more often than the lease is renewed.
+    subject = session()
+    read(subject, stored(MINE))
+    renewal = put(subject.renew(0))
+    answered(subject, renewal, LeaseOutcome.APPLIED, stored(renewal.lease, "11"))
+    for now_ms in range(0, 2 * LOCAL.renew_ms, LOCAL.renew_ms // 5):
+        if subject.due(now_ms):
+            break
+        read(subject, stored(renewal.lease, "11"), now_ms)
+    else:
+        pytest.fail("the renewal is never due")
+
+
 def test_an_error_that_comes_at_once_is_not_asked_again_at_once() -> None:
     subject = session()
     read(subject, stored(MINE))
