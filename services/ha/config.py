@@ -27,7 +27,7 @@ class HaConfig(Ruled):
     """Settings of one ha process."""
 
     store_dir: Path = Path("data")
-    """The store. On a disk of this machine: never on a network file system."""
+    """Store directory; on a local disk, never on a network file system."""
     run_dir: Path | None = None
     """Sockets. Default: STORE/run."""
     store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
@@ -95,7 +95,7 @@ class HaConfig(Ruled):
 
     @property
     def order_hosts(self) -> frozenset[str] | None:
-        """Names of nodes under which the admin port takes commands; None: it takes none."""
+        """Host names under which the admin port accepts commands; None: it accepts none."""
         if self.commands == "socket":
             return None
         urls = [URL(replica.admin) for replica in self.cluster.replicas if replica.admin]
@@ -104,6 +104,6 @@ class HaConfig(Ruled):
 
 @dataclasses.dataclass(frozen=True)
 class LocalHaConfig(HaConfig):
-    """The profile ``local``: other defaults, everything still settable."""
+    """The profile ``local``: other defaults; every setting can still be changed."""
 
     store: LocalStoreConfig = dataclasses.field(default_factory=LocalStoreConfig)

@@ -82,7 +82,7 @@ class AckDuration:
 
 
 class HaMetrics:
-    """Reads everything anew at each scrape, at one instant."""
+    """Reads all values again at each scrape, at one instant."""
 
     def __init__(
         self,

@@ -26,7 +26,8 @@ class TimeRules(NamedTuple):
     heartbeat_ms: int
     """Interval of frames on a link without data."""
     lag_max_ms: int
-    """A member leaves the set if it does not, within this time, reach what the master had then."""
+    """Maximum time in which a member must reach the master's present end; otherwise it leaves the
+    set."""
     ack_limit_ms: int
     """Longest time until a send is answered, unless its sender requests another limit."""
     wait_random_ms: int

@@ -29,7 +29,8 @@ DELAY_BUCKETS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0,
     3600.0,
 )  # fmt: skip
-"""From a waiting consumer to one that has stopped for an hour."""
+"""Bounds for delays: from those of a waiting consumer to those of one that was stopped for an
+hour."""
 SIZE_BUCKETS: Final = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
 REQUESTS_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 

@@ -1,10 +1,10 @@
 """Values of label sets that a scrape took, and the lines that they become.
 
-``prometheus_client`` writes a line of OpenMetrics in 12 µs, a whole family in one go: 2 s for
-10,000 topics and groups. So the lines of our own label sets are written here, of the label set's
-text, which is kept between scrapes, the family's name and the number, a few hundred at a time. They
-are the same in both text formats. Step before: ``labelled`` and ``tables``. Step after:
-``exposition``.
+``prometheus_client`` writes a line of OpenMetrics in 12 µs, and a whole family in one go: 2 s for
+10,000 topics and groups. So the lines of our own label sets are written here, a few hundred at a
+time. A line consists of the family's name, the label set's text, which is kept between scrapes, and
+the number. It is the same in both text formats. Step before: ``labelled`` and ``tables``. Step
+after: ``exposition``.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ SLICE_S: Final = 0.00025
 """Work between two pauses, on the loop or in a thread. A send takes several iterations of the loop,
 and each is longer by a slice while there is such work."""
 PATIENCE_S: Final = 0.5
-"""Limit on the extra pauses of one piece of work, beyond one per slice. After it the work goes on
-even if there is always a request running."""
+"""Limit on the extra pauses of one piece of work, beyond one per slice; then the work continues
+even if requests are always running."""
 
 
 def never() -> bool:

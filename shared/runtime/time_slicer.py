@@ -19,7 +19,7 @@ from shared.runtime.pauses import SLICE_S, Pauses
 from tidemark.clock import Clock
 
 STEPS_MAX: Final = 1024
-"""A slice also ends after so many steps, in case the clock stands still."""
+"""A slice also ends after this number of steps, in case the clock stands still."""
 
 
 class TimeSlicer:

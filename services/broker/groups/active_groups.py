@@ -1,10 +1,10 @@
-"""Groups that have members: their assignments, the deaths of members, and what follows from them.
+"""Groups that have members: their assignments, and the handling of expired members.
 
 Only groups with members take memory and time. The deadlines of all groups are in one heap, with one
 entry per group; heartbeats do not touch it. A change of members or queues is one step of the loop,
-from the roster to the places of all sessions, so it is never half visible.
+from the membership to the places of all sessions, so it is never half visible.
 
-A generation is made of the node's start count and a number that only grows (design 4), so a
+A generation consists of the node's start count and a number that only grows (design 4), so a
 generation from before a restart is never valid again. Step before: ``joining``, time, topics.
 After: ``sessions`` get other places, and held fetches are woken.
 """

@@ -60,7 +60,8 @@ class CommitTimes:
     async def since(
         self, since_ms: int, offsets: Collection[GroupQueue], delayed: Collection[Delayed]
     ) -> StateHistory:
-        """Return what state records since a time say of these offsets and delayed messages."""
+        """Return commits and cancellations of these offsets and messages in state records since a
+        time."""
         history = StateHistory([], {})
         if not offsets and not delayed:
             return history

@@ -1,9 +1,9 @@
 """Recent deliveries: for the trace of a message, and to count redeliveries. Pure.
 
-Each batch takes one note in a ring per queue; messages take none. If there are too many queues, the
-ones that were idle longest are dropped. Deliveries are kept in memory only: after a restart, and
-for messages of long ago, they are unknown (None). Step before: ``fetch`` handed out a batch. After:
-``trace`` asks about one message.
+Each batch has one entry in a ring per queue. If there are too many queues, those that were idle
+longest are dropped. Deliveries are kept in memory only: after a restart, and for old messages, they
+are unknown (None). Step before: ``fetch`` delivered a batch. After: ``trace`` asks about one
+message.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Acknowledgement levels: which level a send gets, on how many copies, may it be reported. Pure.
+"""Acknowledgement levels: which level a send gets, and which level may be reported. Pure.
 
 It is decided twice: before the append, so that an unattainable level is refused with nothing
 stored, and in the step of the loop in which the response leaves (docs/replication.md,
-acknowledging). Step before: ``messages`` read what the sender asks for. Step after: ``term``
-applies the rules to the present in-sync set, and ``sender`` answers.
+acknowledging). Step before: ``messages`` read the requested level. Step after: ``term`` applies the
+rules to the present in-sync set, and ``sender`` answers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,12 @@ class Promise(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The level that a response reports."""
+    """Whether the send waits until the group has confirmed it.
+
+    This includes a send without a requested level while the set has one member. Otherwise: 1. The
+    send is on this disk. 2. Another member, which had caught up before it, is published. 3. The
+    send is answered. 4. This node is lost, and the other becomes the master without it.
+    """
 
     level: AckLevel
     copies: int

@@ -1,4 +1,4 @@
-"""The term in which this start of the broker is the master: may it append, may it answer.
+"""The term in which this start of the broker is the master and may append and answer.
 
 There are two kinds. A node of a group has the term that ha granted it (``GrantedTerm``); its
 answers are read from the page (``shared.cluster.grant``) each time and never cached, so that a

@@ -29,7 +29,7 @@ from tidemark.clock import Clock
 
 UPDATE_INTERVAL_S: Final = 1.0
 QUEUES_KEPT_MAX: Final = 100_000
-"""Bound of the queues that are cached, the least recently used ones go; each takes 200 bytes."""
+"""Maximum number of cached queues; the least recently used are dropped; each takes 200 bytes."""
 
 
 OnHidden = Callable[[str, int, int, int], None]

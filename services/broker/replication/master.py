@@ -189,7 +189,8 @@ class Master:
             self._lead.release()
 
     async def _answer_who_waits(self, log_context: LogContext) -> None:
-        """Let the group confirm what is in the log, for a bounded time: the node stops in order."""
+        """Give the group a limited time to confirm what is in the log, because the node stops in
+        order."""
         until = self._clock.monotonic() + DRAIN_S
         while log_context.durability.poll() and self._term.is_valid:
             if self._clock.monotonic() > until:

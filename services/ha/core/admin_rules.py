@@ -20,7 +20,7 @@ from services.ha.wire.payloads import StatusOk
 from tidemark.offsets import Epoch
 
 UNHEARD_EPOCHS: Final = 1000
-"""Added to the epoch if a node did not answer: it may know of epochs that no other node knows."""
+"""Added to the epoch if a node did not answer, because it may know of later epochs."""
 
 
 class Refused(Exception):
@@ -36,11 +36,11 @@ class Refused(Exception):
 
 
 class NotYet(Refused):
-    """A command that waits for nodes to answer: they may answer a moment later."""
+    """A command that waits for answers of nodes, which may come a moment later."""
 
 
 class AlreadySo(Exception):
-    """The state that a command asks for exists already; nothing is written."""
+    """The state that a command asks for already exists; nothing is written."""
 
     def __init__(self, detail: str, **facts: Any) -> None:
         super().__init__(detail)
@@ -65,7 +65,7 @@ class Loss(NamedTuple):
     known_from: tuple[str, ...]
     """Nodes whose confirm offsets are known, now or from earlier."""
     silent: tuple[str, ...]
-    """Nodes that do not answer now: their last status counts."""
+    """Nodes that do not answer now; their last status is used."""
 
     @property
     def body(self) -> dict[str, Any]:

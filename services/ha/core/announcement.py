@@ -1,8 +1,8 @@
 """Announces a new epoch to all nodes (docs/replication.md, becoming master). Pure.
 
-PROMISE goes to every node until it has answered. It fences the old master early and brings slaves
-here at once. Nothing depends on it: the nodes would also find the epoch in the lease. The log ends
-in an answer do not count; they may belong to a tail that will be cut.
+PROMISE goes to every node until it has answered. It fences the old master early and makes slaves
+connect at once. It is only for speed: the nodes would also find the epoch in the lease. The log
+ends in an answer are not used; they may belong to a tail that will be cut.
 """
 
 from __future__ import annotations

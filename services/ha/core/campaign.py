@@ -1,4 +1,5 @@
-"""Takes the lease: who may, when, and in which steps (docs/replication.md, becoming master). Pure.
+"""Takes the lease: which replica may, when, and in which steps (docs/replication.md, becoming
+master). Pure.
 
 The steps have the numbers of docs/replication.md:
 
@@ -57,7 +58,7 @@ def claim(lease: Lease, context: ReplicaContext, unchanged_ms: int) -> Claim | N
 def taken(lease: Lease, context: ReplicaContext, epoch: int) -> Lease:
     """Return the lease as the winner writes it.
 
-    The old holder leaves the set if it is another replica and enough members remain, because a dead
+    If enough members remain, the old holder, unless it is this replica, leaves the set: a dead
     master must not delay the first acknowledgement. Settings that changed since the last term are
     recorded.
     """
@@ -123,8 +124,8 @@ class ElectionDelay:
         return found if unchanged_ms >= context.times.lease_ms + wait_ms else None
 
     def _rank(self, lease: Lease) -> int:
-        """Return how many others should come first: those with a longer log, then in configured
-        order."""
+        """Return the number of candidates with priority: those with a longer log, then in
+        configured order."""
         context, names = self._context, self._context.setup.names
         mine = (context.end, -names.index(context.name))
         rank = 0
@@ -154,10 +155,9 @@ class Campaign:
         lost: Callable[[str], None],
         forced: bool = False,
     ) -> None:
-        """Following has ended. won, lost: one of them is called once, with the lease or the reason.
-
-        forced: an operator makes this replica the only member, even if it lacks confirmed records.
-        """
+        """Call this after following has ended. won, lost: one of them is called once, with the
+        lease or the reason. forced: an operator makes this replica the only member, even if it
+        lacks confirmed records."""
         self._context, self._promises, self._forced = context, promises, forced
         self._won, self._lost = won, lost
         self._stage = _Stage.SETTLING

@@ -1,11 +1,10 @@
 """Limits the bytes in flight to a slave that is far behind. Pure.
 
-A slave that is far behind, and that no sender waits for, copies with up to 8 MiB in flight, and
-syncs as much at once. Senders that wait for their own small syncs become slower then, above all if
-both logs are on one disk, because a file system makes their bytes durable together with everything
-written before. So the window is small while senders write lightly; the copy then takes several
-times as long. The window is full when nothing is sent, or so much that the slave must hurry.
-
+A slave that is far behind, and for which no sender waits, copies with up to 8 MiB in flight and
+syncs as much at once. This slows down senders that wait for their own small syncs, above all if
+both logs are on one disk: a file system makes their bytes durable together with everything written
+before. So the window is small while senders write lightly; the copy then takes several times as
+long. The window is full while senders write nothing, or so much that the slave must not lose time.
 Step before: an ACK, or the log grew. Step after: ``master_protocol`` streams up to the window.
 """
 
@@ -20,7 +19,7 @@ GENTLE_SIZE: Final = 64 << 10
 PERIOD_MS: Final = 500
 """Period over which the growth of the log is measured."""
 LIGHT_MAX: Final = 8 << 20
-"""Bytes in a period. Above it the window is full: a slave with the small window would never catch
+"""Bytes in a period above which the window is full: with the small window a slave would never catch
 up."""
 STUCK_MS: Final = 50
 """Without progress for this long, the whole window is used: a record may be larger than

@@ -39,7 +39,7 @@ class Common(NamedTuple):
     """The end of the common history of two logs, according to their tables."""
 
     entry: EpochStart | None
-    """The newest common entry; None: the slave holds no records, its log begins at the point."""
+    """The newest common entry; None: the slave has no records, and its log begins at the point."""
     point: int
 
 

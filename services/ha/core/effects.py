@@ -101,7 +101,7 @@ class PersistTable(NamedTuple):
 
 
 class PersistConfirm(NamedTuple):
-    """Write ``ha/confirm`` durably: nothing below it may be cut automatically. Not answered."""
+    """Write ``ha/confirm`` durably: nothing below it may be cut automatically. No event follows."""
 
     confirm: int
 
@@ -189,7 +189,7 @@ class Note(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """End this process with this error code: it cannot do anything further here."""
+    """End this process with this error code, because it cannot continue."""
 
     code: str
     detail: str

@@ -17,7 +17,7 @@ class State(Enum):
     RECOVERING = "recovering"
     """Its log is being recovered, until the first event."""
     FOLLOWER = "follower"
-    """It has no master yet, or its log has not been compared with the master's."""
+    """It has no master yet, or has not compared its log with the master's."""
     TRUNCATING = "truncating"
     """It cuts records that the master does not have."""
     RESYNC = "resync"

@@ -22,7 +22,7 @@ from tidemark.offsets import Epoch
 
 
 def hindrance(context: ReplicaContext, peers: Peers) -> str | None:
-    """Return why this node does not create the first lease now; None: it does."""
+    """Return why this node does not create the first lease now; None if it may."""
     if context.initialised:
         return "There is no lease, and this group had one. See `tidemark cluster recreate-lease`."
     holding = [context.name] if context.holds_records else []

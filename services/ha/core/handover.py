@@ -33,7 +33,8 @@ OPENING_LEASES: Final = 2
 UNOPENED_MAX: Final = 2
 """Doublings of the pause for the others, while this node gives up one term after the other."""
 PATIENCE_MAX: Final = 6
-"""Doublings of the own time to open an epoch, without trouble: each member may need long."""
+"""Doublings of this node's own time to open an epoch without trouble, because each member may need
+long."""
 STEADIER: Final = 2
 """Divisor of a lease time. A master whose services stalled for a lease time hands over only to a
 slave whose services stalled for less than half of one."""
@@ -300,9 +301,9 @@ class Handover:
     def _leave_unopened(self, term: Mastership, trouble: str) -> None:
         """Let another member try if this node does not open the epoch that it was granted.
 
-        There is nothing to switch: no client was served in this term. Each time in a row the
-        others, which may be no better off, get more time. So does this node if it knows of no
-        trouble: the log may be long, and every node slow.
+        There is no switch, because no client was served in this term. With each term in a row the
+        others get more time, because they may have the same problem. This node also gets more time
+        if it knows of no trouble: the log may be long, and every node slow.
         """
         context, stored = self.context, self.context.session.stored
         if term.granted_ms is None:

@@ -23,7 +23,7 @@ class Addition(NamedTuple):
     """A replica that the master waits for, and that is to be added to the set."""
 
     until: int
-    """End of the log when the wait began: the replica is added once it has acknowledged it."""
+    """End of the log when the wait began; the replica is added once it has acknowledged it."""
     since_ms: int
 
 
@@ -36,13 +36,13 @@ class Peer:
         self.heard_ms = now_ms
         """Time of its last frame; at first the start of the term."""
         self.durable: int | None = None
-        """End acknowledged on the present link; None: nothing was, or there is no link."""
+        """End acknowledged on the present link; None without an acknowledgement or a link."""
         self.leaving = False
         """Whether it announced on its last link that its process is about to end."""
         self.mark: int | None = None
         self.marked_ms = now_ms
         self.reached_ms = now_ms
-        """It has on disk what was the end of the log at this time."""
+        """Time of the newest log end that it has completely on disk."""
 
     def acknowledged(self, durable: int, own_end: int, now_ms: int) -> None:
         """Note the end that it has on disk."""
@@ -97,9 +97,9 @@ class InSync:
     def begin(self, now_ms: int) -> None:
         """Count the silence and the lag of all peers from now on.
 
-        Before this, the master did not answer slaves, so none of them can be blamed for being
-        silent or behind. The next acknowledgement may reach a mark from before this: that is no
-        lag either."""
+        Before this, the master did not answer slaves, so they are not to blame for silence or lag.
+        The next acknowledgement may reach a mark from before this; that is no lag either.
+        """
         self._began_ms = now_ms
         for peer in self.peers.values():
             peer.heard_ms = peer.reached_ms = now_ms

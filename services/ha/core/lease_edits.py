@@ -31,11 +31,11 @@ class _Edit(NamedTuple):
     since_ms: int
     attempts: int = 0
     wanted: Lease | None = None
-    """Proposed and not settled yet."""
+    """The proposed lease; None if none is unsettled."""
     unanswered: bool = False
-    """A try had no answer and may have been applied for a while."""
+    """An attempt had no answer and may have been applied for a while."""
     has_read: bool = False
-    """The lease was read for this change, because it seemed to be made already."""
+    """The lease was read for this change, because it seemed to have been made already."""
 
 
 class LeaseEdits:
@@ -96,10 +96,12 @@ class LeaseEdits:
             context.out.put(*session.propose(wanted, context.now_ms, despite=edit.creates))
 
     def _is_fresh(self, edit: _Edit) -> bool:
-        """Return whether the lease was read since the command; have it read otherwise.
+        """Return whether the lease was read since the command; otherwise request a read.
 
-        1. An operator pauses failover at another node. 2. Resumes it here, before this node has
-        read the lease again. Without the read the reply would be that it is on already.
+        1. An operator pauses failover at another node.
+        2. The operator resumes it here, before this node has read the lease again.
+
+        Without the read the reply would be that failover is already on.
         """
         context, session = self._context, self._context.session
         if edit.has_read and not session.reason:

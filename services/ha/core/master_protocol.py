@@ -42,7 +42,7 @@ class MasterLog(NamedTuple):
     """The master's log as it is now."""
 
     table: tuple[EpochStart, ...]
-    """Covers first_offset and everything behind it; the last entry is this term's."""
+    """Covers first_offset and everything after it; the last entry is this term's."""
     first_offset: int
     end: int
     """End of what is appended; bytes are streamed before they are on disk here."""

@@ -53,7 +53,7 @@ class Outbox:
         return token
 
     def awaits(self, token: int) -> bool:
-        """Return whether the effect with that token has no answer yet."""
+        """Return whether the effect with that token has not been answered."""
         return token in self._then
 
     def answered(self, event: Done | Failed) -> None:

@@ -68,7 +68,7 @@ class ReplicaContext:
         """Why this process ends: a write failed, and may succeed in a new start."""
         self.table = found.table
         self.stopping = False
-        """This process is about to end: it does not campaign any more."""
+        """This process is about to end; it no longer campaigns."""
         self.table_writes = 0
         """Table writes under way. Until they are done, nothing begins that reads or cuts the table.
         """
@@ -242,7 +242,7 @@ class ReplicaContext:
     def step_back(self, reason: str, *, times: int = 1) -> None:
         """End the term or the campaign, and let others take the lease first.
 
-        times: number of the usual pauses that they get.
+        times: number of the usual pauses for the others.
         """
         self.paused_until_ms = self.now_ms + times * STEP_BACK_PAUSES * self.times.lease_ms
         self.cannot_lead = reason

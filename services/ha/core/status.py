@@ -58,7 +58,7 @@ def own_status(context: ReplicaContext, term: Mastership | None, promised: int) 
 
 
 def reason_of(context: ReplicaContext) -> str:
-    """Return why this node is not in a better state, or should not lead; empty: there is no
+    """Return why this node is not in a better state, or should not lead; empty if there is no
     reason."""
     if context.halted is not None:
         return f"{context.halted.code}: {context.halted.detail}"

@@ -52,7 +52,8 @@ VERSIONS_KEPT: Final = 8
 REMOVED_MAX: Final = 1000
 """Versions removed with one write; the next write removes further ones."""
 READS_MAX: Final = 50
-"""Limit of reads of one call: others may write meanwhile, and each write costs another read."""
+"""Limit of reads of one call: other nodes may write meanwhile, and each write costs another
+read."""
 UID: Final = "uid"
 REMEDIES: Final = {
     errno.ENOENT: "mount it, or make it, where `cluster.lease_dir` says",

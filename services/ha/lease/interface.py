@@ -41,7 +41,7 @@ class LeaseStore(Protocol):
         ...
 
     async def announce(self, role: str) -> str:
-        """Show the role of this node (master, slave), after the fact; never a fence.
+        """Show the role of this node (master, slave) after a change; this does not fence anything.
 
         Returns the reason of a failure, empty on success.
         """

@@ -33,7 +33,7 @@ from shared.cluster.time_rules import TimeRules
 JITTER: Final = 0.1
 """Random part of the renewal interval, so that several groups do not renew in step."""
 RETRIES_PER_INTERVAL: Final = 4
-"""An error that came at once is not followed by a request at once."""
+"""Retries per renewal interval, so that immediate errors do not cause a request each."""
 HURRIED_MAX: Final = 8
 """Consecutive conflicts that are answered by another write at once; later ones wait."""
 ATTEMPTS_KEPT: Final = 64

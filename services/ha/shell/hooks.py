@@ -1,6 +1,6 @@
-"""Named places between two steps at which a test may stop, kill or delay this process.
+"""Named places between two steps, at which a test may stop, kill or delay this process.
 
-Hand-over, cut and resync promise a state on disk when the process ends *between* two of their
+Hand-over, cut and resync guarantee a state on disk if the process ends *between* two of their
 steps. A test installs a function for these places; without one a place costs one comparison. Names:
 ``promote-4`` … of becoming master, ``cut-6`` … ``cut-10`` of a cut, ``resync-1`` … of a resync
 (docs/replication.md numbers them). One hook per process.

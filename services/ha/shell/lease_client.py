@@ -1,7 +1,7 @@
 """Sends the requests of the replica to the store of the lease, each as a task of the loop.
 
-Every request ends with an event, a failed one with outcome unknown. The role of the node is
-announced where the lease is kept, after the fact: no decision reads it. Step before:
+Every request ends with an event; a failed one has an unknown outcome. The role of the node is also
+announced in the store of the lease after a change; no decision reads it. Step before:
 ``effect_runner``. Step after: a ``LeaseStore``.
 """
 
