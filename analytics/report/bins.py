@@ -1,7 +1,7 @@
-"""Time bins, and rows summed by bin, piece by piece: a day of ten thousand pairs fits into memory.
-Pure.
+"""Time bins, and rows summed by bin, piece by piece. Pure.
 
-Each piece is summed, then the sums. Memory holds one row for each bin and pair that is drawn.
+Each piece is summed, then the sums. Memory holds one row for each bin and pair that is drawn, so a
+day of ten thousand pairs fits.
 """
 
 from __future__ import annotations

@@ -17,20 +17,20 @@ class Policy(NamedTuple):
     age_ms: int
     """A file last written so long ago has expired."""
     delete_hours: frozenset[int]
-    """Hours of the day, local time, in which expired files go."""
+    """Hours of the day, local time, in which expired files are deleted."""
     size_max: int
-    """Bytes of log; files go until it is no larger. 0: no bound."""
+    """Maximum size of the log in bytes, above which files are deleted. 0: no limit."""
     used_percent_max: int
-    """Above, expired files go at any hour."""
+    """Above this, expired files are deleted at any hour."""
     forcible_percent: int
-    """Above, files go whatever their age, if ``forcibly``."""
+    """Above this, files of any age are deleted, if ``forcibly``."""
     warning_percent: int
-    """Above, sends are refused as well."""
+    """Above this, sends are refused as well."""
     forcibly: bool
 
 
 def parse_hours(text: str) -> frozenset[int]:
-    """The hours in "04" or "01;13". Raises ValueError naming the part."""
+    """Parse the hours in "04" or "01;13". Raises ValueError naming the part."""
     hours = set()
     for part in text.split(";"):
         if not (part.isascii() and part.isdigit() and int(part) < HOURS):

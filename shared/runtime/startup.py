@@ -1,10 +1,10 @@
-"""``GET /startup``: reports whether the start makes progress, or is stuck before it is of use.
+"""``GET /startup``: reports whether the start makes progress or is stuck.
 
 An orchestrator kills a process whose start takes too long. The duration of recovery depends on the
 log, so this probe checks whether recovery advances, not how long it has taken. It answers 200 while
-recovery advances, while the process waits for another one of its node, and once recovery is over.
-It answers 503 before recovery has begun, and when nothing has advanced for ``STILL_MAX_S``. The
-state is evaluated on request: each call compares with the call before.
+recovery advances, while the process waits for another process of its node, and once recovery is
+over. It answers 503 before recovery has begun, and when nothing has advanced for ``STILL_MAX_S``.
+The state is evaluated on request: each call compares with the previous one.
 """
 
 from __future__ import annotations

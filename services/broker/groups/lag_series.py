@@ -36,7 +36,7 @@ class Columns(NamedTuple):
     weights: list[float]
     """Priority of a row if series must be left out; empty if the table is not bounded."""
     activity: list[float]
-    """Changes when the subject of the row is used."""
+    """A number per row that changes when the row's topic or group is used."""
 
     @classmethod
     def of(cls, families: int) -> Columns:

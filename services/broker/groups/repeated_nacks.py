@@ -41,7 +41,7 @@ class Nacked(NamedTuple):
     deliver_at_ms: int | None
     """When a retry is delivered [wall clock ms]; None for a dead letter."""
     message_id: str | None
-    """Bytes that this call stored."""
+    """Message id of the stored copy; None if there is none."""
     unique_id: str | None
 
     def as_dict(self) -> dict[str, object]:

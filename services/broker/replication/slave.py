@@ -1,8 +1,8 @@
 """The broker of a slave: it serves reads that any node may serve, follows the state, deletes files.
 
-It appends nothing. Reads open once ha has published that this node follows, and reput what is
-dispatched; they never show more than what is confirmed. It ends when ha grants an epoch to this
-start. Step before: ``node``. Step after: ``master``.
+It appends nothing. Reads open once ha has published that this node follows a master, and reput has
+published the dispatched offset. They never show more than what is confirmed. The role ends when ha
+grants an epoch to this start. Step before: ``node``. Step after: ``master``.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Nack(Request, frozen=True):
 
 
 class SentBack(Answer, frozen=True):
-    """What became of a nacked message."""
+    """Outcome of a nack."""
 
     status: Annotated[
         Literal["RETRY", "DEAD", "IGNORED"],

@@ -83,7 +83,7 @@ class InSync:
         self._settle()
 
     def known(self, lease: Lease, unsettled: Lease | None) -> None:
-        """Take the set of the lease, and the one that it may have if the last write was applied."""
+        """Store the set of the lease, and the set that it has if the last write was applied."""
         perhaps = () if unsettled is None else unsettled.in_sync
         if (lease.in_sync, perhaps) == (self._published, self._perhaps):
             return

@@ -37,7 +37,7 @@ KEPT: Final = 4
 """Objects as they were read, by version: a write needs the one that it replaces."""
 TRANSITIONS_MAX: Final = (1 << 31) - 1
 MESSAGE_SIZE_MAX: Final = 200
-"""Characters of a server's message that a reason repeats."""
+"""Maximum number of characters of a server's message that a reason quotes."""
 
 
 class KubernetesLease:

@@ -72,7 +72,8 @@ async def _admin(session: aiohttp.ClientSession, bundle: Bundle, url: str, path:
 
 
 async def _get(session: aiohttp.ClientSession, bundle: Bundle, url: str, name: str) -> bytes | None:
-    """Return the body for any status, since 503 of /ready has reasons; None if there is none."""
+    """Return the body for any status, because /ready answers 503 with reasons; None without a
+    body."""
     try:
         async with session.get(url) as response:
             return await read_bounded(response, FILE_SIZE_MAX)
