@@ -260,7 +260,7 @@ TOPIC_MESSAGES: Final = _table(
     ("topic", pa.string()),
     ("queue", pa.int32()),
     ("queue_offset", pa.int64()),
-    ("next_offset", pa.int64()),  # queue offset behind this row: of a gap, where it goes on
+    ("next_offset", pa.int64()),  # queue offset after this row: of a gap, where it goes on
     ("physical_offset", pa.int64()),
     ("size", pa.int32()),  # of the record
     ("born_ts", TIME),

@@ -92,7 +92,7 @@ class _Minutes:
         self._summed()
 
     def add(self, now: int, backlog: Backlog, row: int) -> None:
-        """Add one tick, and close the current minute if the tick ends it or lies behind it."""
+        """Add one tick, and close the current minute if the tick ends it or lies after it."""
         state = self._now
         number = (now - 1) // self._minute
         other = ~np.isnan(state["minute"]) & (state["minute"] != number)

@@ -1,4 +1,4 @@
-"""Details of a few pairs: values by bin, present state of the queues, numbers behind a status.
+"""Details of a few pairs: values by bin, present state of the queues, numbers after a status.
 
 Step before: ``overview`` chose the pairs; ``source``. Step after: ``gather``.
 """

@@ -219,7 +219,7 @@ def unevaluated(facts: Facts) -> str:
 
 
 def reason_words(reason: str) -> str:
-    """Return why something is not known; the part behind a colon is the cause of the gap."""
+    """Return why something is not known; the part after a colon is the cause of the gap."""
     first, colon, gap = reason.partition(": ")
     if not first:
         return "no snapshot was seen, or needed values were missing"

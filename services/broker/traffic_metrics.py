@@ -1,7 +1,7 @@
 """Counters and histograms of sends, reads, requests and flushes: all that happens per message.
 
-Those of each send or pull are plain additions on the event loop, those of rarer events are
-``prometheus_client``'s. ``metrics`` adds the rest of the broker's series. Names, labels and
+Metrics of each send or pull are plain additions on the event loop; metrics of rarer events use
+``prometheus_client``. ``metrics`` adds the rest of the broker's series. Names, labels and
 definitions are in docs/metrics.md.
 """
 

@@ -649,7 +649,7 @@ class Dispatcher:
 
         The kernel marks such pages clean, so a later sync would succeed without writing them. So
         the next start must trust only the last durable mark, as after a power cut, and cut what
-        lies behind. If queues were never synced or are being rebuilt, the next start keeps units
+        lies after. If queues were never synced or are being rebuilt, the next start keeps units
         that equal the log. Therefore the files are rewritten with their own content now: their
         pages become dirty, and the next sync writes them. Call it between steps, because the files
         must not be written meanwhile.

@@ -85,7 +85,7 @@ class OpenStore:
 
         Then the log's end is known, and in a group the confirm offset too. Values published by an
         earlier start do not count: 1. the node stops, and an older copy of the page is restored; 2.
-        reput starts first, trusts the page, and overwrites the units behind its DISPATCHED with
+        reput starts first, trusts the page, and overwrites the units after its DISPATCHED with
         zeros; 3. recovery lacks the units that prove what was flushed, and truncates acked messages
         as a torn tail.
         """

@@ -1,7 +1,7 @@
 """Survey of a consume queue's files when reput starts, and removal of invalid units.
 
 It reads, counts and overwrites with zeros; ``resume`` makes all decisions. The usable files of a
-queue are the gapless sequence from its first one. Files behind a missing one are cleared like
+queue are the gapless sequence from its first one. Files after a missing one are cleared like
 everything else behind the end (docs/formats.md, sections 4.6, 4.7).
 
 ``queue_writer`` uses it before the first unit is written.
@@ -29,13 +29,13 @@ class Units(NamedTuple):
     """Facts about a queue's units from one short read; not available for a long queue."""
 
     length: QueueOffset
-    """Queue offset behind the last unit ever written, as ``QueueFiles.count`` returns it."""
+    """Queue offset after the last unit ever written, as ``QueueFiles.count`` returns it."""
     last_end: int
     """Physical end of the last unit's record, the highest of all; 0 if there is none."""
     leading: Leading
     """Result of ``leading_units``, whatever the ends of their records."""
     is_empty_behind: bool
-    """Whether there are only zeros behind ``length``."""
+    """Whether there are only zeros after ``length``."""
 
 
 class Found(NamedTuple):
@@ -48,7 +48,7 @@ class Found(NamedTuple):
     starts: tuple[int, ...]
     """Start of the files of the gapless sequence [bytes]."""
     behind_gap: tuple[int, ...]
-    """Start of the files behind a missing one."""
+    """Start of the files after a missing one."""
     has_wrong_size: bool
     """Whether a file of a different size existed; it was removed, because it can be rebuilt."""
     units: Units | None
@@ -80,7 +80,7 @@ class FoundFiles:
             self._files = None
 
     def count(self, end: int) -> QueueOffset:
-        """Return the queue offset behind the last unit whose record ends at or below end."""
+        """Return the queue offset after the last unit whose record ends at or below end."""
         units = self._found.units
         return (
             units.length if units is not None and units.last_end <= end else self._open.count(end)
@@ -112,7 +112,7 @@ class Leading(NamedTuple):
     """The units at the beginning of a queue that are valid and in order."""
 
     next: int
-    """Queue offset behind the units."""
+    """Queue offset after the units."""
     end: int
     """Physical end of the last unit's record; 0 if there is none."""
 

@@ -490,7 +490,7 @@ class QueueWriter:
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(path)
         # Sync before the next file is removed: names can be lost in any order, and a gap between a
-        # queue's files makes a start rebuild everything behind it.
+        # queue's files makes a start rebuild everything after it.
         self._disk.sync_directory(queue.directory)
         self._new_names.add(queue.directory)  # the totals change, so a sync has to publish them
         self._touched.discard(path)

@@ -6,7 +6,7 @@ nearest valid unit before it. Invariants:
 
 - A unit is replaced only according to a valid record, and only where the queue has a unit: ends and
   totals of queues do not change.
-- Damage in the log ends the comparison: units behind it remain unchanged, and a read there reports
+- Damage in the log ends the comparison: units after it remain unchanged, and a read there reports
   the damage.
 - A step reads a bounded part of the log, so that dispatch can continue in between.
 
@@ -82,7 +82,7 @@ class UnitMending:
                 self._at = found.end
                 return True
             if self._at < self._log.min_offset:
-                return True  # the file was removed meanwhile: the next step starts behind it
+                return True  # the file was removed meanwhile: the next step starts after it
         self._key = None
         return bool(self._left)
 

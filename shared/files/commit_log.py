@@ -73,7 +73,7 @@ class CommitLogReader:
         return PhysicalOffset(published if self._generation else max(published, first or 0))
 
     def next_file(self, offset: PhysicalOffset) -> PhysicalOffset:
-        """Return the first byte behind the file that contains offset."""
+        """Return the first byte after the file that contains offset."""
         return PhysicalOffset(offset - offset % self._file_size + self._file_size)
 
     def window(self, offset: PhysicalOffset, end: PhysicalOffset) -> memoryview:

@@ -104,7 +104,7 @@ class CommitLogAppender(LogWriter):
         return left + self._files.ready_ahead * self._file_size
 
     def room(self, total_size: int) -> bool:
-        """Whether that many bytes and a filler of 8 bytes behind them fit into the current file."""
+        """Whether that many bytes and a filler of 8 bytes after them fit into the current file."""
         if self._current is None:
             return False
         return self._appended.end + total_size + BLANK_SIZE <= self._current + self._file_size
@@ -254,7 +254,7 @@ class CommitLogAppender(LogWriter):
         """Write the pool's bytes into the file, publish WRITTEN, return it. Usable in any thread.
 
         Without a pool it writes nothing. Raises WriteFailed or FlushFailed, then and on every later
-        call; bytes behind WRITTEN are then invisible, and none of them may be acknowledged.
+        call; bytes after WRITTEN are then invisible, and none of them may be acknowledged.
         """
         pool = self._pool
         if pool is None:
@@ -264,7 +264,7 @@ class CommitLogAppender(LogWriter):
         with self._committing:
             if self._failure is not None:
                 raise self._failure.with_traceback(None)
-            # Appends may continue meanwhile: their bytes lie behind the mark.
+            # Appends may continue meanwhile: their bytes lie after the mark.
             mark = self._appended
             if mark.end > self._written.end:
                 for offset, data in pool.stretches(mark.end):

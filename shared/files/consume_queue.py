@@ -5,7 +5,7 @@ record and writes nothing (reput is the writer). Invariants:
 
 - A unit counts if it is not zero and its record ends at or below ``dispatched``. Pre-blank units,
   which hold the numbers before a queue's first message, count as well. Units beyond are never
-  returned: a crash may leave some that point behind the log's end.
+  returned: a crash may leave some that point beyond the log's end.
 - Record ends increase along a queue, so the number of valid units is found by binary search.
 - The files are derived data and may be missing, short or surrounded by unrelated files. That is
   treated as an empty queue, never as an exception. The writer refuses such files and rebuilds them.
@@ -91,7 +91,7 @@ class ConsumeQueueReader:
     # -- how far ------------------------------------------------------------------------------
 
     def max_offset(self, dispatched: int = EVERYTHING) -> QueueOffset:
-        """Return the queue offset behind the last unit whose record ends at or below dispatched."""
+        """Return the queue offset after the last unit whose record ends at or below dispatched."""
         if dispatched == self._max_for and dispatched != EVERYTHING:
             return self._max
         # A smaller value means that the log was cut; earlier results are then invalid.
@@ -106,7 +106,7 @@ class ConsumeQueueReader:
 
         Section 4.8: if all units are expired, the result is the max offset, so that the numbering
         continues. If the first file contains only expired units, RocketMQ keeps the old minimum
-        until that file is deleted. This method searches the files behind it, so that consumers get
+        until that file is deleted. This method searches the files after it, so that consumers get
         the correct minimum as soon as the log is shorter. For a queue that starts with pre-blank
         units it returns the first message (RocketMQ: a unit among them).
         """
@@ -142,7 +142,7 @@ class ConsumeQueueReader:
         """Return the bytes of up to count visible units of one file, from queue_offset on.
 
         None if the file is missing or ends before queue_offset (the next file may exist:
-        ``roll_next``); empty at or behind max_offset. The view is borrowed and valid until this
+        ``roll_next``); empty at or after max_offset. The view is borrowed and valid until this
         reader is used for another file.
         """
         visible = min(count, self.max_offset(dispatched) - queue_offset)

@@ -46,7 +46,7 @@ class CopiedLogWriter(LogWriter):
         return self.written
 
     def fill_rest(self, rest: memoryview, at: int) -> None:
-        """Write the bytes behind a filler's head. Ours are zeros, which need not be written.
+        """Write the bytes after a filler's head. Ours are zeros, which need not be written.
         at: physical offset of rest[0], in the file that the filler ended."""
         if bytes(rest).count(0) != len(rest):
             self._write(rest, at)

@@ -32,7 +32,7 @@ class _Queue(NamedTuple):
     directory: Path
     starts: tuple[int, ...]
     next: int
-    """Queue offset behind its last unit; 0 without one."""
+    """Queue offset after its last unit; 0 without one."""
     first: int
     """Queue offset at which its first file starts; 0 without a unit."""
 
@@ -40,7 +40,7 @@ class _Queue(NamedTuple):
 def drop_deleted_queues(directory: StoreDir, positions: Positions) -> int:
     """Remove the queues of deleted topics; return their number. Blocks.
 
-    A queue with a unit behind its topic's deletion stays, because topics.json may be old. A kill in
+    A queue with a unit after its topic's deletion stays, because topics.json may be old. A kill in
     the middle leaves totals that differ from the files: the next start then rebuilds the queues.
     """
     get = positions.get

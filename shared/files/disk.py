@@ -93,12 +93,12 @@ class File(Protocol):
     def reserve(self, offset: int, size: int) -> None:
         """Reserve blocks for [offset, offset + size) so that later stores cannot fail.
 
-        Extends the file if the range lies behind its end. Raises DiskFull; the file's bytes are
+        Extends the file if the range lies after its end. Raises DiskFull; the file's bytes are
         then unchanged.
         """
 
     def data_end(self) -> int:
-        """Return an offset at or behind the last non-zero byte's end; at most the size.
+        """Return an offset at or after the last non-zero byte's end; at most the size.
 
         Behind it are only holes or unwritten blocks. Do not read those through a mapping: on tmpfs
         even a read allocates a block, and on a full tmpfs the process dies of SIGBUS.

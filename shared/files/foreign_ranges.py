@@ -29,7 +29,7 @@ CHECKS: Final = Checks(record_crc=False)
 
 
 def recorded_ranges(files: LogFiles, start: int) -> list[Range]:
-    """Return the ranges in state records at or behind start, without duplicates, ascending.
+    """Return the ranges in state records at or after start, without duplicates, ascending.
     start: start of a record, or what should be one. Reads to the end of the chain of records."""
     found_ranges: set[ForeignRange] = set()
     for body in _state_bodies(files, start):

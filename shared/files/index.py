@@ -9,7 +9,7 @@ writes nothing (reput is the writer). Invariants:
 - A lookup consists of short steps and processes no more than its ``Budget`` allows, because keys of
   equal hash and long chains can be created on purpose.
 - The directory is listed again only if it may have changed: a file is created when the last one is
-  full, and is replaced only after the files behind it were removed.
+  full, and is replaced only after the files after it were removed.
 
 Step before: reput added the keys and published ``dispatched``. Step after: the broker reads the
 records and answers (read path, step 2).
@@ -194,7 +194,7 @@ class Search:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Move to the entries behind those that were read, or to the next older file."""
+        """Move to the entries after those that were read, or to the next older file."""
         self._number = self._next
         if not self._number:
             self._leave_file()

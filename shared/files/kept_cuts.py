@@ -3,7 +3,7 @@
 A file is named ``<start>-<end>-epoch<N>-<reason>``, offsets of 20 digits each, and holds the bytes
 of that range of physical offsets. It appears under its name complete and durable, before any byte
 of the range is zeroed. The oldest files are removed at the limits. No service reads these files.
-Step before: recovery determines the end. Step after: it zeroes the bytes behind the end.
+Step before: recovery determines the end. Step after: it zeroes the bytes after the end.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ _ZEROS: Final = bytes(1 << 20)
 
 
 def last_nonzero_in(file: File, low: int = 0) -> int | None:
-    """Return the position of the last non-zero byte at or behind low; None if all are zero."""
+    """Return the position of the last non-zero byte at or after low; None if all are zero."""
     # Only up to data_end: a file created ahead has a gigabyte of unwritten blocks.
     high = file.data_end()
     while high > low:

@@ -1,4 +1,4 @@
-"""Recovery's reader of the commit log: files, records, and the bytes behind the last record.
+"""Recovery's reader of the commit log: files, records, and the bytes after the last record.
 
 It only reads, in constant memory, and decides nothing: ``valid_end`` decides what a break of the
 record chain means, and ``recovery`` acts on it. Every record is validated with both CRCs and its
@@ -330,7 +330,7 @@ def _whole(
 
 
 def last_nonzero(files: LogFiles, start: int) -> int | None:
-    """Return the last non-zero byte at or behind start, in any file; None if all are zero."""
+    """Return the last non-zero byte at or after start, in any file; None if all are zero."""
     for file_start in reversed(files.starts):
         if file_start + files.file_size <= start:
             return None
@@ -365,8 +365,8 @@ def chunks(files: LogFiles, start: int, end: int) -> Iterator[bytes]:
 
 
 def sound_records(files: LogFiles, start: int) -> Iterator[int]:
-    """Yield the physical offset of every valid record at or behind start, ascending. Every byte
-    position is tried, because the starts of records behind a break are unknown."""
+    """Yield the physical offset of every valid record at or after start, ascending. Every byte
+    position is tried, because the starts of records after a break are unknown."""
     for file_start in files.starts:
         if file_start + files.file_size <= start:
             continue
@@ -382,7 +382,7 @@ def sound_records(files: LogFiles, start: int) -> Iterator[int]:
 
 
 def _record_starts(view: memoryview, low: int) -> Iterator[int]:
-    """Yield every position at or behind low that has a record's magic at the right distance."""
+    """Yield every position at or after low that has a record's magic at the right distance."""
     base = low
     while base < len(view):
         chunk = bytes(view[base : base + CHUNK_SIZE + len(MAGICS[0]) - 1])
@@ -394,7 +394,7 @@ def _record_starts(view: memoryview, low: int) -> Iterator[int]:
 
 
 def state_flushed_behind(files: LogFiles, start: int, *, enough: int) -> int:
-    """Return the largest flushed offset in a valid state record behind start; 0 if there is none.
+    """Return the largest flushed offset in a valid state record after start; 0 if there is none.
     The search ends at the first record with more than ``enough``."""
     largest = 0
     for offset in sound_records(files, start):
@@ -414,6 +414,6 @@ def _flushed_in(body: memoryview, physical_offset: int) -> int:
     except (ValueError, msgpack.UnpackException):
         return 0
     flushed = fields.get("flushed") if isinstance(fields, dict) else None
-    # A record is encoded before anything behind it is flushed. A larger value is therefore forged,
+    # A record is encoded before anything after it is flushed. A larger value is therefore forged,
     # for example inside a message's body, and would make a torn tail count as corruption.
     return flushed if type(flushed) is int and 0 < flushed <= physical_offset else 0

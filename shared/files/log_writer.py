@@ -121,7 +121,7 @@ class LogWriter:
     def start_at(self, end: PhysicalOffset) -> None:
         """Continue at end, where recovery found the end of the log; publish it. Blocks.
 
-        The file's bytes behind end are zeros already. Files behind the one of end are removed;
+        The file's bytes after end are zeros already. Files after the one of end are removed;
         recovery has kept their contents aside. A full or read-only disk raises nothing yet: append
         and ``prepare_next`` will. Raises StrayFile, WrongFileSize, FlushFailed.
         """

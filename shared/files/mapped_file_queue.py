@@ -124,7 +124,7 @@ class MappedFileQueue(FileRun):
 
     @property
     def next_start(self) -> int:
-        """Start of the file behind the last one, or of the first file of an empty queue."""
+        """Start of the file after the last one, or of the first file of an empty queue."""
         last = self.last()
         if last is None:
             return self.wrote_offset - self.wrote_offset % self.file_size
@@ -268,7 +268,7 @@ def zero_range(file: File, start: int, end: int) -> bool:
     """Overwrite non-zero bytes in [start, end) of file with zeros; return whether there were any.
 
     It starts at the end: after a kill in the middle, the remaining old bytes are a shorter run, and
-    never lie behind zeros.
+    never lie after zeros.
     """
     zeros = bytes(ZEROING_SIZE)
     changed = False

@@ -40,7 +40,7 @@ TOTAL_BYTES_MAX: Final = 134_217_728
 """Limit, and default, of the bytes that a caller may request (11)."""
 TOTAL_BYTES_MIN: Final = 100
 NEIGHBOURS_MAX: Final = 1024
-"""Damaged units that are skipped to find out whether a unit behind them has expired."""
+"""Damaged units that are skipped to find out whether a unit after them has expired."""
 RESIDENT_PERCENT: Final = 40
 """Records within this share of the machine's memory from the log's end count as in memory."""
 
@@ -297,7 +297,7 @@ class _Scan:
     def _is_gone(self, number: int, unit: Unit) -> bool:
         """Whether a record that cannot be read may have existed: it expired with its file, possibly
         during this pull, or the unit is pre-blank. A unit that points where no record can be is
-        damaged; units behind it may still be valid."""
+        damaged; units after it may still be valid."""
         offset, size = PhysicalOffset(unit.physical_offset), unit.size
         if is_filler(offset, size):
             return True

@@ -140,7 +140,7 @@ class QueueFiles:
             self._mapped.pop(start).region.close()
 
     def find_next(self) -> bool:
-        """Check for one more file behind the last; return whether there is one."""
+        """Check for one more file after the last; return whether there is one."""
         if not self.starts:
             self.refresh()
             return bool(self.starts)
@@ -154,7 +154,7 @@ class QueueFiles:
         """Return the file's whole units up to the last stored one; None if the file is gone.
 
         need: check again how far the file is written if fewer bytes than this were known. Bytes
-        behind that read as zeros and are not returned, because the file is sparse. The view is
+        after that read as zeros and are not returned, because the file is sparse. The view is
         borrowed until the file is unmapped.
         """
         mapped = self._mapped.get(start)
@@ -187,7 +187,7 @@ class QueueFiles:
         return _Mapped(_Copy(content), whole, file.size, grows_to=whole)
 
     def count(self, end: int, known: int = 0) -> QueueOffset:
-        """Return the queue offset behind the last unit whose record ends at or below end.
+        """Return the queue offset after the last unit whose record ends at or below end.
         known: all units below it are known to count. The result is 0 without files, and the first
         file's start if nothing in it counts, so that the numbering continues."""
         units_per_file = self.file_size // UNIT_SIZE
@@ -276,7 +276,7 @@ class QueueFiles:
         return Unit._make(UNIT.unpack_from(view, position))
 
     def farthest_record_end(self, record_size_max: int) -> int:
-        """Return the largest record end of the last unit and of all units behind the first gap.
+        """Return the largest record end of the last unit and of all units after the first gap.
 
         After a power cut, units may exist while earlier ones, which were synced later, do not. Each
         existing unit was created for a record that was on disk. −1 if no unit points to a record;

@@ -45,7 +45,7 @@ def place(queue_offset: int, file_size: int) -> Place:
 
 
 def roll_next(queue_offset: int, file_size: int) -> QueueOffset:
-    """Return the first queue offset of the file behind the one with queue_offset (section 4.9)."""
+    """Return the first queue offset of the file after the one with queue_offset (section 4.9)."""
     units = file_size // UNIT_SIZE
     return QueueOffset(queue_offset + units - queue_offset % units)
 
@@ -70,7 +70,7 @@ def count_visible(view: memoryview, count: int, end: int, low: int = 0) -> int:
 
 
 def first_kept(view: memoryview, count: int, min_physical: int, low: int = 0) -> int:
-    """Return the first unit at or behind low whose record starts at or above min_physical.
+    """Return the first unit at or after low whose record starts at or above min_physical.
 
     The result is count if there is none. This is the search of section 4.8 with one difference:
     while min_physical is 0, all pre-blank units are "equal" to it, and RocketMQ stops at the first

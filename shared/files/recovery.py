@@ -1,4 +1,4 @@
-"""Recovery: find the log's valid end, cut what lies behind it, publish (docs/formats.md, 8).
+"""Recovery: find the log's valid end, cut what lies after it, publish (docs/formats.md, 8).
 
 It is run by the holder of byte 0 before anything is appended. ``log_walk`` reads, ``valid_end``
 decides, this module acts. It is synchronous and may take long: call it in a thread. Invariants:
@@ -66,7 +66,7 @@ class CutTail(NamedTuple):
 
     start: PhysicalOffset
     end: PhysicalOffset
-    """Offset behind the last non-zero byte."""
+    """Offset after the last non-zero byte."""
     path: Path
     """File that keeps the bytes."""
     reason: str
@@ -226,7 +226,7 @@ class _Recovery:
         """Walk the log; once more if it ends at a record in a range that RocketMQ wrote.
 
         The checkpoint contains these ranges. If it was lost, or an old copy was restored, state
-        records behind the record contain them.
+        records after the record contain them.
         """
         while True:
             walked = log_walk.walk(
@@ -285,7 +285,7 @@ class _Recovery:
             raise LogFilesMisnamed(min(named), named, self.files.path(min(named)))
 
     def _refuse_missing_start(self) -> None:
-        """Raise LogFilesMissing if the log begins behind its recorded start. Our retention makes
+        """Raise LogFilesMissing if the log begins after its recorded start. Our retention makes
         the new start durable before it removes a file; RocketMQ's does not."""
         recorded, starts = self._recorded_start(), self.files.starts
         if recorded is None or self.begin_at is not None or (self.log_min <= recorded and starts):
@@ -319,7 +319,7 @@ class _Recovery:
                 )
 
     def _goes_on(self, missing: int) -> int | None:
-        """Return the start of the first file behind a missing one that begins with a record."""
+        """Return the start of the first file after a missing one that begins with a record."""
         for start in self.files.starts:
             if start > missing and self.files.first_record(start) is not None:
                 return start
@@ -425,7 +425,7 @@ class _Recovery:
             return self.recorded_ranges
         known = (self._mark(Slot.FOREIGN_FROM), self._mark(Slot.FOREIGN_UNTIL))
         found = [*self.recorded_ranges, *([known] if known[1] else [])]
-        # Records behind flushed alone prove nothing: an old page has a small flushed offset, too.
+        # Records after flushed alone prove nothing: an old page has a small flushed offset, too.
         is_more = self._has_bytes_at(self.flushed)
         return [*found, (self.flushed, JUDGE_ALL)] if is_more and self.rocketmq_wrote else found
 
@@ -480,14 +480,14 @@ class _Recovery:
             return resumed and self.store.config.visible_after != "written"
         if self.origin is Origin.FOREIGN_UNCLEAN:
             return False
-        # RocketMQ leaves units behind a cut unchanged, and after its next clean stop they still
-        # point behind the log's end. Its checkpoint has the time of the last dispatch: a log that
+        # RocketMQ leaves units after a cut unchanged, and after its next clean stop they still
+        # point beyond the log's end. Its checkpoint has the time of the last dispatch: a log that
         # reaches this time is complete.
         dispatched_ms = self.positions.head().logics_timestamp_ms
         return not 0 < dispatched_ms <= walked.last_store_timestamp_ms
 
     def _last_byte_behind(self, walked: WalkResult) -> int | None:
-        """Return the last non-zero byte at or behind the walk's end.
+        """Return the last non-zero byte at or after the walk's end.
 
         It is not searched after a clean stop of ours: then nothing is behind ``flushed``, and a
         file created ahead is a gigabyte to read.
@@ -510,10 +510,10 @@ class _Recovery:
         return Behind.BYTES
 
     def _unmarked(self, end: int) -> Witness:
-        """Return the evidence about bytes behind the end if no mark lies behind it."""
+        """Return the evidence about bytes after the end if no mark lies after it."""
         if self.origin is not Origin.OURS:
             return Witness.ROCKETMQ
-        # If the page proves the end, bytes behind it are not a message, whatever wrote them.
+        # If the page proves the end, bytes after it are not a message, whatever wrote them.
         ended_here = end == self.flushed == self._mark(Slot.WRITTEN)
         was_clean = self.store.was_clean and not ended_here and not self.rocketmq_wrote
         return Witness.CLEAN_STOP if was_clean else Witness.NONE

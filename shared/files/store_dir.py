@@ -367,7 +367,7 @@ class StoreDir:
         """Keep RocketMQ from changing a store that is in use.
 
         RocketMQ recovers before it takes the lock (docs/formats.md, section 8), and so removes log
-        files and index files behind the end that it finds. A name in commitlog/ whose size is not a
+        files and index files after the end that it finds. A name in commitlog/ whose size is not a
         log file's makes it give up before that. It removes a dangling link and continues, so a
         store whose process was killed opens as before.
         """

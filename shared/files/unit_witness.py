@@ -1,13 +1,13 @@
 """Evidence of queue units about a log that ends before the records they point to.
 
-A unit is created for a record that is on disk, so a unit that points behind the log's end means
+A unit is created for a record that is on disk, so a unit that points beyond the log's end means
 that the log lost something. But a unit is derived data, and a flipped bit has the same effect. So a
 unit counts only if the log agrees: the record that it points to is there and is the correct one, or
 it begins exactly at the log's end, as the first lost record did. A unit whose queue offset the log
 has at another place is damaged, and is ignored.
 
-Used by ``recovery`` and by the offline tools if a unit points behind the log's end. That is rare,
-so reading every unit behind the end is acceptable.
+Used by ``recovery`` and by the offline tools if a unit points beyond the log's end. That is rare,
+so reading every unit after the end is acceptable.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def proven_end(
     queues: Iterable[tuple[QueueKey, Callable[[], QueueFiles]]],
     next_offsets: Mapping[QueueKey, int],
 ) -> int:
-    """Return the farthest record end of trusted units; 0 if no unit points behind end.
+    """Return the farthest record end of trusted units; 0 if no unit points beyond end.
     end: end of the record chain. queues: each with a function that opens its files. next_offsets:
-    queue offset behind the last record of a queue that was read in the log."""
+    queue offset after the last record of a queue that was read in the log."""
     farthest, is_proven = 0, False
     for key, opened in queues:
         with closing(opened()) as units:
@@ -48,7 +48,7 @@ def proven_end(
 
 
 def _behind(units: QueueFiles, end: int) -> Iterable[tuple[int, Unit]]:
-    """Yield all units that point to end or behind it, with their queue offsets."""
+    """Yield all units that point to end or after it, with their queue offsets."""
     low = units.count(end)
     for start in list(units.starts):
         if start + units.file_size <= low * UNIT_SIZE:

@@ -3,7 +3,7 @@
 It makes two decisions of recovery: the byte from which the log is read, and the meaning of the
 first byte that is not a record. A bad byte below a *durable mark*, which is any evidence that the
 log was on disk up to there, is corruption: a sender may rely on it, so nothing may be cut. Above
-all marks it is a torn tail, whatever lies behind it: unsynced pages reach the disk in any order.
+all marks it is a torn tail, whatever lies after it: unsynced pages reach the disk in any order.
 
 Step before: ``recovery`` collected the facts. Step after: it acts on the decision.
 """
@@ -28,7 +28,7 @@ class Marks(NamedTuple):
     """The farthest record end that a trusted queue unit points to (``unit_witness``): units are
     created for flushed records."""
     state_flushed: int = 0
-    """The largest flushed offset in a state record behind the bad byte."""
+    """The largest flushed offset in a state record after the bad byte."""
     confirm: int = 0
     """The confirm offset of replication."""
 
@@ -64,10 +64,10 @@ class Behind(Enum):
 
 
 class Witness(Enum):
-    """Evidence that the bytes behind the end were on disk."""
+    """Evidence that the bytes after the end were on disk."""
 
     MARK = "mark"
-    """A durable mark lies behind the end."""
+    """A durable mark lies after the end."""
     CLEAN_STOP = "clean-stop"
     """The store was closed in order, and only we wrote: nothing was partially written."""
     ROCKETMQ = "rocketmq"
@@ -79,7 +79,7 @@ class Verdict(Enum):
     """Meaning of the first byte that is not a record."""
 
     CLEAN = "clean"
-    """The log ends here, with nothing behind it."""
+    """The log ends here, with nothing after it."""
     TORN_TAIL = "torn-tail"
     """The following bytes were never acknowledged: copy them aside and cut them."""
     CORRUPTION = "corruption"
@@ -120,7 +120,7 @@ def verdict(behind: Behind, witness: Witness) -> Verdict:
 
 def decide(bad_at: int, marks: Marks, behind: Behind, unmarked: Witness) -> Decision:
     """Decide what it means that the record chain ends at bad_at.
-    unmarked: the evidence if no mark lies behind bad_at; it may be better than an old or a lost
+    unmarked: the evidence if no mark lies after bad_at; it may be better than an old or a lost
     checkpoint."""
     name, mark = marks.farthest()
     witness = Witness.MARK if bad_at < mark else unmarked

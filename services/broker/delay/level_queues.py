@@ -31,7 +31,7 @@ class Head(NamedTuple):
     end: int
     """Queue offset up to which there are units."""
     next_due_ms: int | None
-    """Due time of the first message behind ``due``; None: there is none."""
+    """Due time of the first message after ``due``; None: there is none."""
     oldest: PhysicalOffset | None
     """Physical offset of the first waiting record; None: none waits."""
 
