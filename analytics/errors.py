@@ -32,11 +32,12 @@ class TablesMissing(AnalyticsError):
 class TablesDiffer(AnalyticsError):
     """The tables were made with another number of buckets or by a later version."""
 
-    code, title = "tables-differ", "The tables were made otherwise"
+    code, title = "tables-differ", "The tables have other settings"
 
     def __init__(self, path: Path, what: str, *, found: object, wanted: object) -> None:
         super().__init__(
-            f"{what} of the tables in {path} is {found}, asked for {wanted}. Nothing was written.",
+            f"{what} of the tables in {path} is {found}, but this job asks for {wanted}. "
+            "Nothing was written.",
             f"Leave the setting out, or give {found}; another value needs another directory.",
             path=path,
             found=found,
@@ -67,7 +68,7 @@ class TableFileMissing(AnalyticsError):
 
     def __init__(self, table: str, path: Path) -> None:
         super().__init__(
-            f"{path} belongs to table {table} and is not there. The other files are sound.",
+            f"{path} belongs to table {table} and does not exist. The other files are sound.",
             "Restore it, or make its hour again: "
             "`tidemark-analytics backfill --hour HOUR`, then `evaluate --since … --before …`.",
             table=table,
@@ -130,8 +131,8 @@ class FileUnusable(AnalyticsError):
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
-            f"{path} cannot be used: {reason}. Batches before are in the tables.",
-            "Check that it is there, that this user may write to it, and that the disk has room.",
+            f"{path} cannot be used: {reason}. Earlier batches are in the tables.",
+            "Check that it exists, that this user may write to it, and that the disk is not full.",
             path=path,
             reason=reason,
         )
@@ -144,7 +145,7 @@ class NotLocal(AnalyticsError):
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path} is a URI, and paths of lag analytics lie on a file system. Nothing was read "
+            f"{path} is a URI, but lag analytics needs paths on a file system. Nothing was read "
             "or written.",
             "Give a path on a volume that the driver and all executors mount, like /data/tables.",
             path=path,

@@ -141,7 +141,9 @@ def keep_days(values: tuple[str, ...]) -> dict[str, int]:
     found = {}
     for table, days in pairs(values, "--keep").items():
         if table not in TABLES:
-            raise BadOption(f"--keep names table {table!r}, which there is not.", ", ".join(TABLES))
+            raise BadOption(
+                f"--keep names table {table!r}, which does not exist.", ", ".join(TABLES)
+            )
         if not days.isdigit() or not 1 <= int(days) <= 3650:
             raise BadOption(f"--keep {table}={days}: days must be from 1 to 3650.", "")
         found[table] = int(days)

@@ -95,7 +95,7 @@ def command(
     if openmetrics is None:
         if since is not None or before is not None:
             raise BadOption(
-                "--since and --before are of --openmetrics.", "Name a file, or leave them out."
+                "--since and --before need --openmetrics.", "Name a file, or leave them out."
             )
         asyncio.run(serve(ExportOptions(tables, host, port, every_s, webhook)))
         return

@@ -61,8 +61,8 @@ class StreamFailed(AnalyticsError):
 
     def __init__(self, job: str, checkpoint: Path, reason: str) -> None:
         super().__init__(
-            f"{job} stopped at a batch that failed: {reason}. Batches before it are in the "
-            f"tables, it is not; the checkpoint is {checkpoint}.",
+            f"{job} stopped at a batch that failed: {reason}. Earlier batches are in the "
+            f"tables, this one is not. The checkpoint is {checkpoint}.",
             "Mend the cause and start the job again: it repeats this batch.",
             job=job,
             checkpoint=checkpoint,

@@ -35,7 +35,7 @@ def samples(path: Path) -> Iterator[pa.RecordBatch]:
         for scraped in read(path):
             yield from _of_target(scraped, missing)
     except FileNotFoundError:
-        missing.append(_of_file(path, Gap.VANISHED, "the spooled file is not there any more"))
+        missing.append(_of_file(path, Gap.VANISHED, "the spooled file no longer exists"))
     except (ValueError, KeyError, OSError) as error:
         missing.append(_of_file(path, Gap.DAMAGED, str(error)))
     if missing:

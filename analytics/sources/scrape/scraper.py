@@ -137,7 +137,7 @@ class Scraper:
 
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
-            return gap(Gap.LATE, "its turn did not come in time: too many targets are slow")
+            return gap(Gap.LATE, "it was not scraped in time, because too many targets are slow")
         headers: Mapping[str, str] = {"Accept": ACCEPT, "Accept-Encoding": "identity"}
         try:
             answer = fetch(
