@@ -14,6 +14,7 @@ from services.ha.core import lease_edits
 from services.ha.core.effects import Publish, Reply
 from services.ha.core.events import Command
 from services.ha.core.failover import State, Trigger, copies
+from services.ha.core.following import DAMAGED
 from services.ha.core.handover import STOPPING, Handover
 from services.ha.core.leadership import UNADOPTED, Leadership
 from services.ha.core.status import master_of
@@ -155,6 +156,12 @@ class AdminCommands:
             raise rules.Refused(
                 f"there is no master to copy from: {reason or 'it does not answer'}. Nothing was "
                 "done.",
+            )
+        if status.state != State.MASTER.value and status.facts.trouble == DAMAGED:
+            raise rules.Refused(
+                f"the log of {master} is damaged, too, and {master} has not opened its epoch: the "
+                f"log of {context.name} may have the only copy of those records. Nothing was done.",
+                f"Restore the record in the log of {master} first; its alarm gives the offset.",
             )
         if copies(context.state) and not context.holds_records:
             raise rules.AlreadySo(
