@@ -107,7 +107,7 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether the service serves and there is no reason against it."""
+        """Whether the service serves, and no reason against it is set."""
         return self.state == "serving" and not self._reasons
 
     def add_reason(self, code: str, detail: str, *, lasting: bool = False) -> bool:

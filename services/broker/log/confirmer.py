@@ -34,7 +34,7 @@ class Confirmer:
     def __init__(self, term: GrantedTerm, flushing: Flushing, clock: Clock) -> None:
         self._term = term
         self._flushing = flushing
-        # Nothing of this term is confirmed yet: every record of it ends behind this.
+        # Nothing of this term is confirmed yet: every record of it ends after this.
         self._waiting = Waiting(term.confirmed, clock)
 
     def durable(self, end: PhysicalOffset, deadline: float = NO_DEADLINE) -> asyncio.Future[bool]:

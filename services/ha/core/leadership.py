@@ -126,7 +126,7 @@ class Leadership:
         if self.campaign is not None:
             self.campaign.end(reason)
         self.following.leave(reason)
-        # A lease that shows less than an epoch that another node has taken went back.
+        # If the lease shows an older epoch than one that another node has taken, it was set back.
         self.context.session.note_seen((epoch, 0))
 
     def depose(self, reason: str) -> None:

@@ -225,7 +225,8 @@ class ControlSocket:
         await self.close()
 
     async def close(self) -> None:
-        """Stop listening. ha must still have its lock byte: later the path may be a successor's."""
+        """Stop listening. ha must still hold its lock byte, because later the path may belong to a
+        successor."""
         if self._runner is None:
             return
         await self._runner.cleanup()

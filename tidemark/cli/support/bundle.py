@@ -51,7 +51,8 @@ class Bundle:
         self._lock = threading.Lock()
 
     def add(self, name: str, data: bytes) -> None:
-        """Add a file; it is truncated at its limit, and omitted at the bundle's."""
+        """Add a file. It is truncated above its own limit, and omitted above the limit of the
+        bundle."""
         with self._lock:
             if self._closed:
                 return
