@@ -242,7 +242,7 @@ class ReplicaContext:
     def step_back(self, reason: str, *, times: int = 1) -> None:
         """End the term or the campaign, and let others take the lease first.
 
-        times: number of the usual pauses for the others.
+        times: factor of this replica's usual pause.
         """
         self.paused_until_ms = self.now_ms + times * STEP_BACK_PAUSES * self.times.lease_ms
         self.cannot_lead = reason

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from services.ha.core.mastership import Mastership
 
 STABLE_MS: Final = 20
-"""The completely confirmed log must not grow for this time; then the last appends are in."""
+"""The completely confirmed log must not grow for this time; then no append is in progress."""
 HOLD_MS_MAX: Final = 1000
 FENCE_MS_MAX: Final = 2000
 """Limit of the wait for the append lock. A broker whose disk hangs keeps it, and the lease, which
