@@ -148,10 +148,10 @@ def recovery_of(
 ) -> tuple[Bools, Bools]:
     """Return where the age falls now, regardless of the window of progress.
 
-    A group that returns after ten minutes reads at three times the pace of its topic, but for half
-    a window the slope over all of it is still that of falling behind. If commits are less frequent
-    than samples, the age is compared over thirds of the time instead. It must fall by more than the
-    difference between two samples before and after one commit.
+    A group that returns after ten minutes reads at three times the pace of its topic. For half a
+    window, though, the slope over all of it is still that of falling behind. If commits are less
+    frequent than samples, the age is compared over thirds of the time instead. It must fall by more
+    than the difference between two samples before and after one commit.
     """
     least = rules.catches_up_above - 1
     minute = _changes(ts, age, segment, rules.ticks(rules.recovery_s)) < -least

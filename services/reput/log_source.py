@@ -2,7 +2,7 @@
 
 It reads between an offset and a published end, within one file at a time. It writes nothing and has
 no state. On a CPU with weak memory ordering, the published end may be visible before the bytes
-below it, so a suspicious record is read a second time before it is reported as damaged.
+below it. A suspicious record is therefore read a second time before it is reported as damaged.
 
 Read path, step 1: the step before published FLUSHED; ``formats.plan`` interprets the records, and
 ``dispatcher`` writes the results.
