@@ -293,6 +293,14 @@ def test_after_a_restart_a_member_gets_what_it_claims_and_waits_for_the_rest() -
     assert group.next_deadline_ms == 10 + SESSION_MS
 
 
+def test_after_a_restart_a_member_gets_all_that_it_claims_also_beyond_its_share() -> None:
+    # A member whose claim is refused loses the messages in its hands.
+    group = restarted(ordered=True)
+    assert beat(group, "m1", 10, holding={("a", 3)}).granted == [(("a", 3), "m1")]
+    claimed = {("a", 0), ("a", 1), ("a", 2)}
+    assert {queue for queue, _ in beat(group, "m2", 20, holding=claimed).granted} == claimed
+
+
 def test_unclaimed_queues_are_free_when_no_former_session_can_be_alive() -> None:
     group = restarted(ordered=True)
     assert beat(group, "m1", 10, holding=set()) == Change()
