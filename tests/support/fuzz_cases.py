@@ -443,7 +443,7 @@ def fuzz_select(rng: Random, same: Same, rounds: int) -> None:
                 7,
                 Exact(bytes(window) if hits_units else data),
                 window_at,
-                topic=common.topic.encode() if rng.random() < 0.95 else b"other",
+                topic=rng.choice((*[common.topic.encode()] * 20, b"other", b"x" * 300)),
                 queue=3,
                 limits=Limits(
                     rng.choice((1, 3, 100)),
