@@ -8,6 +8,7 @@ the probes, and whether the group has confirmed what was answered as done.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.replication import cluster_view
 from services.broker.replication.cluster_view import ClusterView
 from services.broker.schema.calls import ANYWHERE, READ_FROM
+from services.broker.schema.groups import GroupConfig
 from services.broker.send.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
 from tests.simulation.replication import view_rules
@@ -50,8 +52,10 @@ ASK_SHARE: Final = 0.15
 broker itself asks too rarely."""
 CHANGE_SHARE: Final = 0.1
 """Share of these checks at which a client creates or deletes a topic, if no such request waits."""
+GROUP_SHARE: Final = 0.4
+"""Share of these changes that create or delete a group instead."""
 CHANGED_TOPICS: Final = 3
-"""Topics that the clients of one node create and delete."""
+"""Topics, and groups, that the clients of one node create and delete."""
 ANYWHERE_HEADERS: Final = {READ_FROM: ANYWHERE}
 PORT: Final = 8080
 _PROTOCOL: Final = SimpleNamespace(
@@ -233,7 +237,7 @@ class ApiClient:
         assert isinstance(answered.body, bytes)
         return cast(dict[str, Any], json.loads(answered.body))
 
-    # -- changes of topics -----------------------------------------------------------------
+    # -- changes of topics and groups ------------------------------------------------------
 
     def _change_a_topic(self) -> None:
         waits = self.change is not None and not self.change.done()
@@ -241,21 +245,29 @@ class ApiClient:
             self.begin_change()
 
     def begin_change(self) -> None:
-        """Create a topic, or delete it if it exists."""
+        """Create a topic or a group, or delete it if it exists."""
         name = f"{self._machine.name}-{self._random.randrange(CHANGED_TOPICS)}"
-        task = self.change = asyncio.create_task(self._make_or_delete(name), name=CLIENT)
+        change = self._change_group if self._random.random() < GROUP_SHARE else self._change_topic
+        task = self.change = asyncio.create_task(change(name), name=CLIENT)
         self._broker.requests.wait_for_group(task)
 
-    async def _make_or_delete(self, name: str) -> None:
-        """Create or delete a topic. Success is answered only after the group has confirmed the
-        change, by a node that may answer for it."""
-        machine, history = self._machine, self._history
+    async def _change_topic(self, name: str) -> None:
         is_there = name in self._broker.state.topics
-        try:
+        with contextlib.suppress(TidemarkError):
             await self.call("DELETE" if is_there else "PUT", f"/v1/topics/{name}")
-        except TidemarkError:
-            return
-        what = f"answers that topic {name} is {'deleted' if is_there else 'made'}"
-        view_rules.check_in_time(machine, self._broker.process, what)
-        if (name in history.records.topics_at(len(history.confirmed))) == is_there:
-            raise Violation(f"{machine.name} {what} before the group has confirmed that")
+            self._must_be_confirmed("topics", name, is_there=not is_there)
+
+    async def _change_group(self, name: str) -> None:
+        is_there = name in self._broker.state.groups
+        configs = self._broker.api.components.groups.configs
+        with contextlib.suppress(TidemarkError):
+            await (configs.delete(name) if is_there else configs.put(name, GroupConfig()))
+            self._must_be_confirmed("groups", name, is_there=not is_there)
+
+    def _must_be_confirmed(self, table: str, name: str, *, is_there: bool) -> None:
+        """Check that success is answered only after the group has confirmed the change, by a node
+        that may answer for it."""
+        what = f"answers that {name} of the {table} is {'made' if is_there else 'deleted'}"
+        view_rules.check_in_time(self._machine, self._broker.process, what)
+        if (name in getattr(self._history.records.now, table)) != is_there:
+            raise Violation(f"{self._machine.name} {what} before the group has confirmed that")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from shared.state.state import BrokerState
+from tests.simulation.replication.confirmed import StateContent
 from tests.simulation.replication.confirmed_log import ANSWER_MAX_US, must_be_durable
 from tests.simulation.replication.lease_history import LeaseHistory
 from tests.simulation.replication.machine import Machine
@@ -142,16 +143,43 @@ class ClientAnswers(LeaseHistory):
                 f"{node.name} returns wrong messages of {topic}/{queue} from {offset} on"
             )
 
-    def state(self, node: Machine, state: BrokerState, end: int) -> None:
-        """Check the state that a broker serves: every topic has the value that the log has below
-        end, or a later one."""
+    def state(self, node: Machine, state: BrokerState, since: int, end: int) -> None:
+        """Check that the state that a slave serves is the state of its confirmed log at some record
+        between since and end: it lacks nothing below since, and has nothing above end."""
+        served, possible = StateContent.of(state), self.records.states(since, end)
+        if served not in reversed(possible):
+            raise Violation(
+                f"the state that {node.name} serves is none of its confirmed log from {since} to "
+                f"{end}: {served.differences(possible[-1])}"
+            )
+
+    def state_at_master(self, node: Machine, state: BrokerState, opened: int) -> None:
+        """Check that a master serves every topic with the value that the log had when its epoch was
+        opened, or a later one."""
+        later = self.records.states(opened, len(self.confirmed))
         lacking = [
             name
-            for name in self.records.topics_at(end)
-            if state.topics.get(name) not in self.records.configs_of(name, end)
+            for name in later[0].topics
+            if state.topics.get(name) not in [each.topics.get(name) for each in later]
         ]
         if lacking:
             raise Violation(f"{node.name} serves without the topics {lacking} of its log")
+
+    def begins_with(self, node: Machine, state: BrokerState) -> None:
+        """Check that a master begins with the state of its whole log, which is not confirmed yet up
+        to its end."""
+        if node.name in self.damaged or self.is_forced:
+            return
+        served = StateContent.of(state)
+        if node.end <= len(self.confirmed):
+            wanted = self.records.states(node.end, node.end)[-1]
+        else:
+            wanted = self.records.state_of(node.log(self.records.parsed, node.end))
+        if served != wanted:
+            raise Violation(
+                f"{node.name} becomes the master with a state that its log of {node.end} bytes "
+                f"does not have: {served.differences(wanted)}"
+            )
 
     def read_at_master(self, node: Machine, epoch: int, newest_before: int) -> None:
         """Check reads from a master. newest_before: epoch of the lease before the broker checked

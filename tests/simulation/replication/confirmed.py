@@ -8,13 +8,13 @@ and state are derived from these bytes alone, and brokers are compared with them
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from services.broker.state import state_replay
 from shared.state.records import STATE_TOPIC, EpochRecord
 from shared.state.state import BrokerState
-from shared.state.values import TopicConfig
+from shared.state.values import DelayState, GroupConfig, Queue, TopicConfig
 from tests.simulation.replication.store_view import FILE_SIZE
 from tests.simulation.replication.violation import Violation
 from tidemark.formats import native, record
@@ -33,6 +33,40 @@ class Place(NamedTuple):
     end: int
 
 
+class StateContent(NamedTuple):
+    """What a broker state says, whichever records it was read from."""
+
+    topics: dict[str, TopicConfig]
+    deleted: dict[str, TopicConfig]
+    groups: dict[str, GroupConfig]
+    offsets: dict[str, dict[Queue, int]]
+    delay: DelayState
+    start_count: int
+
+    @classmethod
+    def of(cls, state: BrokerState) -> StateContent:
+        """Copy what a state says now."""
+        return cls(
+            dict(state.topics),
+            dict(state.deleted),
+            dict(state.groups),
+            {name: dict(pairs) for name, pairs in state.offsets.items()},
+            state.delay,
+            state.start_count,
+        )
+
+    def differences(self, other: StateContent) -> str:
+        """Describe what differs."""
+        lines = []
+        for field, one, two in zip(self._fields, self, other, strict=True):
+            if isinstance(one, dict) and isinstance(two, dict):
+                names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
+                lines += [f"{field} {name} {one.get(name)}, not {two.get(name)}" for name in names]
+            elif one != two:
+                lines.append(f"{field} {one}, not {two}")
+        return "; ".join(lines)
+
+
 class Confirmed:
     """The confirmed log with its queues and its state. It only grows."""
 
@@ -40,8 +74,8 @@ class Confirmed:
         self.log = bytearray()
         self.queues: dict[tuple[str, int], list[Place]] = {}
         self._state = BrokerState()
-        self._topics: list[tuple[int, dict[str, TopicConfig]]] = []
-        """(end of a state record, topics after it), ascending."""
+        self._states = [(0, StateContent.of(self._state))]
+        """(end of a state record, the state after it), ascending."""
         self._epoch = 0
         """Last recorded epoch."""
         self._parsed = 0
@@ -49,19 +83,24 @@ class Confirmed:
     def extend(self, data: bytes) -> None:
         """Append confirmed bytes. Raises Violation if the queues are not dense."""
         self.log += data
-        while self._parsed < len(self.log):
+        for entry in self._walk(self.log):
+            self._add(entry)
+
+    def _walk(self, log: bytes | bytearray) -> Iterator[Any]:
+        """Yield the whole records of a log from the first one that was not parsed yet, and note how
+        far it is parsed. log: must begin like the confirmed log."""
+        while self._parsed < len(log):
             file_end = self._parsed - self._parsed % FILE_SIZE + FILE_SIZE
             walked = native.walk(
-                bytes(self.log[self._parsed : file_end]),
+                bytes(log[self._parsed : file_end]),
                 at=PhysicalOffset(self._parsed),
                 checks=ALL_CHECKS,
                 records_max=RECORDS_AT_ONCE,
                 delay_levels_ms=(),
             )
-            for entry in walked.entries:
-                self._add(entry)
+            yield from walked.entries
             self._parsed += walked.end
-            if walked.stop is Stop.BLANK and file_end <= len(self.log):
+            if walked.stop is Stop.BLANK and file_end <= len(log):
                 self._parsed = file_end
             elif walked.stop is Stop.BAD:
                 raise Violation(f"the confirmed record at {self._parsed} is bad: {walked.reason}")
@@ -73,15 +112,33 @@ class Confirmed:
         places = self.queues.get((topic, queue), [])
         return places[: bisect_right(places, end, key=lambda place: place.end)]
 
-    def topics_at(self, end: int) -> Mapping[str, TopicConfig]:
-        """The topics in the log below end."""
-        index = bisect_right(self._topics, end, key=lambda entry: entry[0])
-        return self._topics[index - 1][1] if index else {}
+    def states(self, since: int, end: int) -> Sequence[StateContent]:
+        """The state in the log below since, and after each later state record up to end."""
+        first, behind = (
+            bisect_right(self._states, at, key=lambda entry: entry[0]) for at in (since, end)
+        )
+        return [state for _, state in self._states[max(0, first - 1) : max(first, behind)]]
 
-    def configs_of(self, name: str, end: int) -> Sequence[TopicConfig | None]:
-        """Configuration of a topic at end, and after each later state record."""
-        index = max(0, bisect_right(self._topics, end, key=lambda entry: entry[0]) - 1)
-        return [topics.get(name) for _, topics in self._topics[index:]]
+    def state_of(self, tail: bytes) -> StateContent:
+        """The state of a log that is the confirmed log, up to its last whole record, and a tail."""
+        state, parsed = self._state.copy(), self._parsed
+        log = self.log[:parsed] + tail
+        for entry in self._walk(log):
+            if entry.topic == STATE_TOPIC:
+                stored = record.decode(bytes(log[entry.physical_offset :]))
+                state.apply(state_replay.decoded(stored), entry.physical_offset)
+        self._parsed = parsed
+        return StateContent.of(state)
+
+    @property
+    def now(self) -> StateContent:
+        """The state of the whole confirmed log."""
+        return self._states[-1][1]
+
+    @property
+    def parsed(self) -> int:
+        """End of the last whole record."""
+        return self._parsed
 
     def _add(self, entry: Any) -> None:
         places = self.queues.setdefault((entry.topic, entry.queue_id), [])
@@ -102,5 +159,23 @@ class Confirmed:
                         f"epoch {state_record.epoch} is recorded after epoch {self._epoch}"
                     )
                 self._epoch = state_record.epoch
+            snapshots = self._state.snapshots
             self._state.apply(state_record, entry.physical_offset)
-            self._topics.append((end, dict(self._state.topics)))
+            self._states.append((end, StateContent.of(self._state)))
+            if self._state.snapshots > snapshots:
+                self._must_keep_all(entry.physical_offset)
+
+    def _must_keep_all(self, at: int) -> None:
+        """Check that a snapshot takes nothing back of what the records before it say. It may have
+        offsets and delay progress whose records follow."""
+        before, after = (state for _, state in self._states[-2:])
+        changed = (before.topics, before.deleted, before.groups) != after[:3]
+        lost = any(
+            after.offsets.get(name, {}).get(queue, -1) < offset
+            for name, pairs in before.offsets.items()
+            for queue, offset in pairs.items()
+        )
+        if changed or lost or after.start_count < before.start_count:
+            raise Violation(
+                f"the snapshot that ends at {at} changes the state: {after.differences(before)}"
+            )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from services.broker.api.http_api import _checked
+from services.broker.groups.offsets import Offsets
 from services.broker.read.pull import PullRequest
 from shared.state.records import STATE_QUEUE, STATE_TOPIC
 from tests.simulation.replication.api_client import ANYWHERE_HEADERS
@@ -25,6 +27,13 @@ QUEUES_SEEN: Final = (*((topic, 0) for topic in dict.fromkeys(TOPICS)), (STATE_T
 PULLED_MAX: Final = 8
 HELD_MS: Final = 3_000
 HELD_MAX: Final = 5
+GROUP: Final = "readers"
+COMMIT_SHARE: Final = 0.2
+"""Share of the reads at a master that change the state."""
+DURABLE_SHARE: Final = 0.08
+"""Share that waits until the change is durable."""
+DELIVER_SHARE: Final = 0.04
+"""Share that records a delivery."""
 FOLLOWED_US: Final = 1_000_000
 """Time within which a running slave has applied the state of what it serves."""
 
@@ -38,6 +47,9 @@ class Consumer:
         self._history, self._random = broker.history, broker.machine.timeline.random
         self._shown = 0, broker.machine.timeline.now_us
         """End of the log that a slave served, and when."""
+        self._most = self._followed = 0
+        """Largest end of the log that a slave served, and the end whose state it has applied
+        since."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Read and hold pulls until stop."""
@@ -59,7 +71,8 @@ class Consumer:
             if not anywhere and epoch is not None:
                 self._history.read_at_master(self._machine, epoch, newest_before)
                 opened = self._machine.slot(Slot.EPOCH_RECORD_END)
-                self._history.state(self._machine, self._broker.state, opened)
+                self._history.state_at_master(self._machine, self._broker.state, opened)
+                self._change_state()
             self._history.read(self._machine, store.dispatched)
             self._pull_newest()
             if len(self._requests.held) < HELD_MAX and self._random.random() < 0.1:
@@ -68,12 +81,49 @@ class Consumer:
                 self._judge_followed(store.dispatched)
 
     def _judge_followed(self, dispatched: int) -> None:
-        """Check that a slave has applied the state up to the end that it served a while ago."""
+        """Check that the state of a slave is confirmed, and has all up to the end that it served a
+        while ago."""
         now_us = self._machine.timeline.now_us
         shown, since_us = self._shown
         if now_us - max(since_us, self._process.resumed_us) > FOLLOWED_US:
-            self._history.state(self._machine, self._broker.state, shown)
-            self._shown = dispatched, now_us
+            self._shown, self._followed = (dispatched, now_us), shown
+        # A reput that makes the queues anew begins before what is applied.
+        self._most = max(self._most, dispatched)
+        self._history.state(self._machine, self._broker.state, self._followed, self._most)
+
+    def _change_state(self) -> None:
+        """Commit offsets, or record a delivery, at a share of the reads at a master."""
+        groups, draw = self._broker.api.components.groups, self._random.random()
+        if self._history.producers_paused or draw > COMMIT_SHARE:
+            return
+        if draw < DELIVER_SHARE:
+            with contextlib.suppress(TidemarkError):
+                self._broker.gate.check_sends()
+                self._broker.api.components.delayed.deliver()
+            return
+        (topic, queue), puller = (
+            self._random.choice(QUEUES_SEEN),
+            self._broker.api.components.read.puller,
+        )
+        _, end = puller.bounds(topic, queue)
+        groups.offsets.accept(GROUP, {(topic, queue): end})
+        if draw < DURABLE_SHARE:
+            task = asyncio.create_task(
+                self._commit(groups.offsets, (topic, queue), end), name=CLIENT
+            )
+            self._requests.wait_for_group(task)
+
+    async def _commit(self, offsets: Offsets, queue: tuple[str, int], end: int) -> None:
+        """Wait until the offset is durable: the group has confirmed it then."""
+        try:
+            await offsets.durable()
+        except TidemarkError:
+            return
+        if self._history.records.now.offsets.get(GROUP, {}).get(queue, -1) < end:
+            raise Violation(
+                f"{self._machine.name} answers that offset {end} of {queue} is durable before the "
+                "group has confirmed that"
+            )
 
     def _hold(self) -> None:
         """Let a consumer wait for the next message of a queue."""

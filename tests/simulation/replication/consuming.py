@@ -1,4 +1,7 @@
-"""A broker without consumer groups and delayed messages; all other components of a term are
+"""The consumer side of a broker without members of groups and delivery of delayed messages.
+
+Groups, committed offsets and the progress of delayed delivery are real state: they are stored by
+the broker's own code, and clients change them (``consumer``). All other components of a term are
 real."""
 
 from __future__ import annotations
@@ -6,37 +9,58 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from services.broker.groups.configs import GroupConfigs
+from services.broker.groups.offsets import Offsets
+from shared.state import records
+from shared.state.records import DelayRecord
 from tests.simulation.replication.expiring import Expiring
 from tests.simulation.replication.process import running
 
 if TYPE_CHECKING:
     from services.broker.consuming import Core
 
-
-class _NoOffsets:
-    """Committed offsets of no group."""
-
-    changes = 0
-
-    def now(self) -> Mapping[str, Mapping[Any, int]]:
-        """Return no offsets."""
-        return {}
-
-    def recount(self) -> None:
-        """Do nothing: there are no offsets."""
+LEVEL: Final = 3
 
 
-class NoConsuming:
+class _Delivery:
+    """Replaces the delivery of delayed messages: it only records its progress."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def deliver(self) -> None:
+        """Record that one more message of a level is delivered. Raises TidemarkError."""
+        core = self._core
+        done = core.state_log.delay_now().levels.get(LEVEL, 0) + 1
+        record = DelayRecord(core.log.flushed(), {LEVEL: done})
+        core.state_log.append_state_now(records.encode(record))
+        core.state.apply(record)
+
+
+class SimpleConsuming:
     """Replaces ``services.broker.consuming.Consuming``."""
 
     def __init__(self, core: Core, *, on_group_change: Callable[[], None]) -> None:
-        self.offsets = _NoOffsets()
+        self._core = core
+        flushed = core.log.flushed
+        self.offsets = Offsets(core.state, core.state_log, flushed=flushed)
+        core.state_log.take_offsets_from(self.offsets.now)
+        configs = GroupConfigs(
+            core.state,
+            core.state_log,
+            core.topics,
+            self.offsets,
+            flushed=flushed,
+            on_change=on_group_change,
+        )
         self.retention = Expiring(core, core.log.queues.forget)
         coordinator = SimpleNamespace(topic_changed=lambda topic: None)
-        self.groups = SimpleNamespace(coordinator=coordinator, state=core.state)
-        self.delayed = None
+        self.groups = SimpleNamespace(
+            coordinator=coordinator, state=core.state, offsets=self.offsets, configs=configs
+        )
+        self.delayed = _Delivery(core)
 
     def runners(
         self, stop: asyncio.Event, opened: asyncio.Event, closed: asyncio.Future[bool]
@@ -46,13 +70,15 @@ class NoConsuming:
         assert thread is not None
         process = thread.process
         process.is_opened = False
+        process.machine.begins_with(self._core.state)
 
-        async def wait() -> None:
+        async def write_offsets() -> None:
             await opened.wait()
             process.is_opened = True
-            await stop.wait()
+            await self.offsets.run(stop)
 
-        return {"opened": wait, "retention": lambda: self.retention.run(stop)}
+        return {"offsets": write_offsets, "retention": lambda: self.retention.run(stop)}
 
     async def finish(self) -> None:
-        """Do nothing: no write is pending."""
+        """Append the last offsets."""
+        await self.offsets.finish()

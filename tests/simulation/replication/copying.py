@@ -22,11 +22,6 @@ from tidemark.formats.checkpoint import Slot
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
-GROWN_MS: Final = 20_000
-"""Time within which a few files of large records are confirmed, at four messages a second."""
-LARGE_SHARE: Final = 0.7
-KEPT_SIZE: Final = FILE_SIZE
-"""Size of the log that stays when retention deletes as much as it may."""
 SLOW_US: Final = 600_000
 """Longest sync of a slave that is to stay behind for a while."""
 BEHIND_SIZE: Final = 3 * WINDOW_SIZE
@@ -260,39 +255,6 @@ class Copying(Trying):
     def _go_without(self, slave: Machine) -> None:
         """Kill services of the slave and wait until it has left the in-sync set."""
         self._lose_from_set(slave, self._random.choice((("ha",), SERVICES)), UNHEARD_MS + AGAIN_MS)
-
-    def _grow(self, size: int) -> None:
-        """Wait until size more bytes are confirmed, most of them in large records."""
-        history = self._history
-        until = len(history.confirmed) + size
-        history.large_share = LARGE_SHARE
-        is_grown = self._until(lambda: len(history.confirmed) >= until, GROWN_MS)
-        history.large_share = 0.0
-        if not is_grown:
-            raise Violation(
-                f"in {GROWN_MS} ms without a fault {len(history.confirmed)} bytes are confirmed of "
-                f"{until}: {self._world.why_not_whole(0)}"
-            )
-
-    def _let_expire(self, end: int) -> None:
-        """Let the master, and every slave that follows it, delete all files up to the one that
-        holds end."""
-        self._keep_little(is_little=True)
-        machines = list(self._group.machines.values())
-        runs = [each for each in machines if self._group.broker_of(each.name) is not None]
-        runs = [each for each in runs if self._group.ha_of(each.name) is not None]
-        gone = end - end % FILE_SIZE + FILE_SIZE
-        if not self._until(lambda: all(each.begins_at >= gone for each in runs), AGAIN_MS):
-            begins = {each.name: each.begins_at for each in runs}
-            needed = {each.name: each.slot(Slot.NEEDED_FROM) for each in runs}
-            raise Violation(
-                f"files up to {gone} may be deleted, but logs begin at {begins}: {needed}"
-            )
-        self._keep_little(is_little=False)
-
-    def _keep_little(self, *, is_little: bool) -> None:
-        for machine in self._group.machines.values():
-            machine.log_size_max = KEPT_SIZE if is_little else 0
 
     def _let_expire_beside(self, slave: Machine) -> None:
         """Let the master delete files while the slave copies. Those that the slave needs stay."""

@@ -24,6 +24,8 @@ class GroupFacts:
         """Nodes that received corrupted log bytes."""
         self.lost_queues: set[str] = set()
         """Nodes whose queue files were removed. Their queues are short until they are rebuilt."""
+        self.unreadable: set[str] = set()
+        """Nodes whose broker cannot read its state."""
         self.foreign_stores: set[str] = set()
         """Nodes whose store belongs to no group and waits for an admin command."""
         self.replaced: set[str] = set()

@@ -29,7 +29,7 @@ from tests.simulation.replication.known_marks import check_cut
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.violation import Violation
-from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 from tidemark.formats.epochs import EpochStart
 
 LAGS_KEPT: Final = 200
@@ -77,6 +77,9 @@ class History(ClientAnswers):
             case Slot.ROLE if value in (NodeRole.HALTED, NodeRole.RESYNC):
                 confirm = max(machine.slot(Slot.CONFIRM), machine.noted_confirm)
                 self.halts_or_resyncs(machine, NodeRole(value), confirm)
+            case Slot.BROKER_TROUBLE if value == Trouble.DAMAGED:
+                if machine.name not in self.damaged | self.lost_queues | self.unreadable:
+                    raise Violation(f"{machine.name} publishes DAMAGED, but nothing is damaged")
             case Slot.SERVING_EPOCH if value:
                 self.serves(machine, value, machine.boot)
                 self.check_equal_histories()

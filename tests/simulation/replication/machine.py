@@ -8,6 +8,7 @@ from random import Random
 from typing import Final, Protocol
 
 from shared.files.store_dir import Role
+from shared.state.state import BrokerState
 from tests.simulation.replication.clock import Clock
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.store_view import (
@@ -73,6 +74,10 @@ class Judge(Protocol):
 
     def releases_log(self, machine: Machine, process: Process) -> None:
         """A process is about to release byte 0."""
+        ...
+
+    def begins_with(self, machine: Machine, state: BrokerState) -> None:
+        """A broker is about to serve an epoch with this state."""
         ...
 
 
@@ -172,6 +177,10 @@ class Machine(StoreView):
             )
         if self._armed and slot in self._armed:
             self._armed.pop(slot)()
+
+    def begins_with(self, state: BrokerState) -> None:
+        """Have the state checked with which the broker is about to serve an epoch."""
+        self._judge.begins_with(self, state)
 
     def check_write(self, process: Process, path: Path) -> None:
         """Check before a write to a file that the process may write to the log."""

@@ -128,6 +128,8 @@ def check_value(machine: Machine, process: Process, slot: Slot, value: int) -> N
             _must_be(machine, slot, value, idle, "of a start that serves an epoch already")
         case Slot.REPUT_GENERATION if value:
             _must_be(machine, slot, value, value <= machine.slot(Slot.GENERATION), "of no recovery")
+        case Slot.BROKER_TROUBLE if value == Trouble.DISK_FULL:
+            _must_be(machine, slot, value, _lacks_room(machine), "with room on its disk")
         case Slot.HA_NONCE:
             fenced = bool(machine.slot(Slot.FENCED)) and not machine.slot(Slot.GRANTED_TO)
             _must_be(machine, slot, value, fenced, "while the grant of the previous start is valid")
@@ -291,6 +293,12 @@ def _must_be_allowed_to_append(machine: Machine, process: Process) -> None:
         raise Violation(
             f"the broker of {machine.name} appends in epoch {serving}, fenced {fenced_us} µs ago"
         )
+
+
+def _lacks_room(machine: Machine) -> bool:
+    """Whether the disk takes no writes, or did not a short time ago."""
+    lacks = machine.is_full or machine.is_crowded or machine.queues_are_full or machine.has_failed
+    return lacks or machine.timeline.now_us - machine.roomy_us < ROOMY_US
 
 
 def _is_emptying(machine: Machine, process: Process) -> bool:

@@ -19,7 +19,8 @@ from unittest.mock import patch
 
 from services.broker import building, watch
 from services.broker.log import flusher, open_store, preallocator
-from services.broker.replication import grouped_store, master
+from services.broker.replication import followed_state, grouped_store, master
+from services.broker.state import state_replay
 from services.ha.core import catch_up, master_protocol, recreation
 from services.ha.lease import directory
 from services.ha.shell import (
@@ -39,7 +40,7 @@ from shared.files import commit_log_appender, file_run, log_writer, region_cache
 from shared.files.positions import Positions
 from shared.runtime.clock import BootId
 from tests.simulation.replication import threads
-from tests.simulation.replication.consuming import NoConsuming
+from tests.simulation.replication.consuming import SimpleConsuming
 from tests.simulation.replication.node_disk import ProcessDisk
 from tests.simulation.replication.plan import GENTLE_SIZE, WINDOW_SIZE
 from tests.simulation.replication.process import DeadlineCheck, Killed, border, running
@@ -66,6 +67,9 @@ BUSY_POLL_S: Final = 0.02
 """Doorbells are rarely lost, so frequent polls cost time and find nothing."""
 STREAM_SIZE_MAX: Final = 1_000
 """Frames end within records, as those of long logs do."""
+STATE_AT_ONCE: Final = 4
+"""State records that are applied or read together; some hundred in production."""
+STATE_BEHIND_MAX: Final = 40
 CHECKED_AT_ONCE: Final = 4_096
 CHECK_PASS_INTERVAL_S: Final = 2.0
 """Time between two checks of the log: days in production, seconds here."""
@@ -162,9 +166,13 @@ def simulated(timeline: Timeline) -> Iterator[None]:
             stack.enter_context(patch.object(module, "WINDOW_SIZE", WINDOW_SIZE))
         stack.enter_context(patch.object(catch_up, "GENTLE_SIZE", GENTLE_SIZE))
         stack.enter_context(patch.object(log_check, "CHUNK_SIZE", CHECKED_AT_ONCE))
+        for limit in ("APPLIED_AT_ONCE", "WALKED_AT_ONCE"):
+            stack.enter_context(patch.object(followed_state, limit, STATE_AT_ONCE))
+        stack.enter_context(patch.object(state_replay, "READ_AT_ONCE", STATE_AT_ONCE))
+        stack.enter_context(patch.object(followed_state, "BEHIND_MAX", STATE_BEHIND_MAX))
         for interval in ("CHECK_PASS_INTERVAL_S", "CHECK_EMPTY_INTERVAL_S"):
             stack.enter_context(patch.object(replica_disk, interval, CHECK_PASS_INTERVAL_S))
-        stack.enter_context(patch.object(building, "Consuming", NoConsuming))
+        stack.enter_context(patch.object(building, "Consuming", SimpleConsuming))
         stack.enter_context(patch.object(Positions, "get", _get(Positions.get)))
         stack.enter_context(patch.object(Positions, "publish", _publish(Positions.publish)))
         hooks.install(_at_step)

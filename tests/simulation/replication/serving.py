@@ -198,11 +198,13 @@ class Serving(Trying):
             raise DamagedFile("a unit of the state queue is damaged", "It is made again.")
 
         followed.to_end = fail  # type: ignore[method-assign, assignment]
+        self._history.unreadable.add(node.name)
         self._group.command("switchover", {"to": node.name})
         is_met = self._until(lambda: followed.to_end == read, AGAIN_MS)
         if is_met and self._may_lose_one:
             self._must_move_from(node, AGAIN_MS, "it cannot read its state")
         followed.to_end = read  # type: ignore[method-assign]
+        self._history.unreadable.clear()
         if is_met and self._group.plan.min_in_sync == 1 and self._random.random() < 0.5:
             self._lead_alone(node, broker)
         node.processes["reput"].end()

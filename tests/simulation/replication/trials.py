@@ -21,6 +21,7 @@ from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.operating import Operating
 from tests.simulation.replication.outages import Outages
 from tests.simulation.replication.plan import SERVICES, TIMES
+from tests.simulation.replication.promoting import Promoting
 from tests.simulation.replication.rotting import Rotting
 from tests.simulation.replication.serving import Serving
 from tests.simulation.replication.stalling import Stalling
@@ -80,6 +81,7 @@ class Trials(Trying):
             *Serving(world).trials,
             *KeepingInSync(world).trials,
             *ConnectingTrials(world).trials,
+            *Promoting(world).trials,
         )
 
     def run(self, count: int) -> None:

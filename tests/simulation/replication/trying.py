@@ -16,6 +16,7 @@ from services.ha.lease.value import Lease
 from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
+from tests.simulation.replication.store_view import FILE_SIZE
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot
 
@@ -35,6 +36,12 @@ FORGOTTEN_MS: Final = (FORGIVEN_PER_MS * STALLED_LEASES_MAX + 2) * TIMES.lease_m
 CALM_MS: Final = SETTLE_MS
 AGAIN_MS: Final = 10 * TIMES.lease_ms
 """Whatever was lost has recovered after this time."""
+
+GROWN_MS: Final = 20_000
+"""Time within which a few files of large records are confirmed, at four messages a second."""
+LARGE_SHARE: Final = 0.7
+KEPT_SIZE: Final = FILE_SIZE
+"""Size of the log that stays when retention deletes as much as it may."""
 
 
 class Trying:
@@ -99,6 +106,8 @@ class Trying:
             known |= {"trouble": facts.trouble, "over": facts.stalls_are_over}
         known |= {"table writes": own.table_writes, "damage": own.damage, "halted": own.halted}
         known |= {"stopping": own.stopping, "idle": own.idle_service}
+        broker = self._group.broker_of(name)
+        known["/ready"] = "no broker" if broker is None else broker.hindrances
         return {key: value for key, value in known.items() if value}
 
     def _troubles(self, name: str) -> dict[str, int]:
@@ -226,6 +235,39 @@ class Trying:
                 f"the probes of {name} report {sorted(shown)}, its alarms are {sorted(alarms)}"
             )
         return alarms
+
+    def _grow(self, size: int) -> None:
+        """Wait until size more bytes are confirmed, most of them in large records."""
+        history = self._history
+        until = len(history.confirmed) + size
+        history.large_share = LARGE_SHARE
+        is_grown = self._until(lambda: len(history.confirmed) >= until, GROWN_MS)
+        history.large_share = 0.0
+        if not is_grown:
+            raise Violation(
+                f"in {GROWN_MS} ms without a fault {len(history.confirmed)} bytes are confirmed of "
+                f"{until}: {self._world.why_not_whole(0)}"
+            )
+
+    def _let_expire(self, end: int) -> None:
+        """Let the master, and every slave that follows it, delete all files up to the one that
+        holds end."""
+        self._keep_little(is_little=True)
+        machines = list(self._group.machines.values())
+        runs = [each for each in machines if self._group.broker_of(each.name) is not None]
+        runs = [each for each in runs if self._group.ha_of(each.name) is not None]
+        gone = end - end % FILE_SIZE + FILE_SIZE
+        if not self._until(lambda: all(each.begins_at >= gone for each in runs), AGAIN_MS):
+            begins = {each.name: each.begins_at for each in runs}
+            needed = {each.name: each.slot(Slot.NEEDED_FROM) for each in runs}
+            raise Violation(
+                f"files up to {gone} may be deleted, but logs begin at {begins}: {needed}"
+            )
+        self._keep_little(is_little=False)
+
+    def _keep_little(self, *, is_little: bool) -> None:
+        for machine in self._group.machines.values():
+            machine.log_size_max = KEPT_SIZE if is_little else 0
 
     def _any_machine(self) -> Machine:
         return self._random.choice(list(self._group.machines.values()))

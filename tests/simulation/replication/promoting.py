@@ -1,0 +1,148 @@
+"""Trials of the state with which a broker follows and becomes the master.
+
+Whatever of the log a broker has not applied yet when an epoch is granted to it, it begins with the
+state of its whole log (``client_answers.begins_with``), and reports damage only if there is any
+(``history``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.simulation.replication.broker import Broker
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.plan import SERVICES
+from tests.simulation.replication.store_view import FILE_SIZE
+from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying
+from tests.simulation.replication.violation import Violation
+from tidemark.errors import DamagedFile
+from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.world import World
+
+BACKLOGS: Final = 10, 25, 60
+"""State records that a broker has not applied: more than it applies at once, and more than it
+reads without a snapshot (``seams``)."""
+APPLIED_MS: Final = 400
+"""Time within which they are confirmed and dispatched, shorter than a broker may be silent."""
+NOTICED_MS: Final = 500
+"""A slave applies its log twenty times a second."""
+GRANTED_MS: Final = 500
+"""Time within which a switch ends, or has failed because a broker is silent."""
+WAITS_MS: Final = 300
+RELEASE_STEPS: Final = 2, 40
+"""Steps of a broker within which it has released the log."""
+
+
+class Promoting(Trying):
+    """Trials of one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.trials: tuple[Callable[[], None], ...] = (
+            *(self._lead_after_a_backlog, self._fail_to_follow, self._begin_before_reput),
+            self._lead_twice,
+        )
+
+    def _lead_after_a_backlog(self) -> None:
+        """The broker of a slave stands still while state records are confirmed and dispatched, and
+        is granted an epoch before it has applied them."""
+        master, slave = self._master(), self._any_but(self._master())
+        process, broker = slave.processes["broker"], self._broker(master)
+        count, end = self._random.choice(BACKLOGS), len(self._history.confirmed)
+        process.pause()
+        self._call(broker, lambda: self._change_state(broker, count))
+        self._until(lambda: slave.slot(Slot.DISPATCHED) > end + count, APPLIED_MS)
+        self._group.command("switchover", {"to": slave.name})
+        self._until(lambda: self._is_granted(slave), GRANTED_MS)
+        process.resume()
+        self._must_be_whole_again(f"the broker of {slave.name} had {count} records to apply")
+
+    def _fail_to_follow(self) -> None:
+        """A slave that cannot read its state serves nothing and reports that, until reput has made
+        the queue anew. Then it is as good as any other."""
+        slave = self._any_but(self._master())
+        broker = self._broker(slave)
+        assert broker.node is not None, "the group is whole"
+        followed = broker.node._followed
+        follow = followed.follow
+
+        def fail(*_: Any) -> Any:
+            followed.follow = follow  # type: ignore[method-assign]
+            raise DamagedFile("a unit of the state queue is damaged", "It is made again.")
+
+        self._history.unreadable.add(slave.name)
+        followed.follow = fail  # type: ignore[method-assign, assignment]
+        self._wait(NOTICED_MS)
+        shown = slave.slot(Slot.BROKER_TROUBLE), broker.shows, DamagedFile.code in broker.hindrances
+        if shown != (Trouble.DAMAGED, 0, True):
+            raise Violation(
+                f"{slave.name} cannot read its state; its trouble, the end that it serves, and "
+                f"whether /ready reports it: {shown}"
+            )
+        self._history.unreadable.clear()
+        slave.processes["reput"].end()
+        self._must_be_whole_again(f"{slave.name} could not read its state")
+        self._wait(QUIET_MS)  # Its master knows that by then.
+        self._command("switchover", {"to": slave.name})
+
+    def _begin_before_reput(self) -> None:
+        """After a power cut an epoch is granted to a broker before reput has published what the
+        queues cover. The log begins after its first record."""
+        group, history = self._group, self._history
+        self._grow(2 * FILE_SIZE)
+        self._let_expire(len(history.confirmed) - FILE_SIZE)
+        machines = list(group.machines.values())
+        group.gone |= {(each.name, "reput") for each in machines}
+        for machine in machines:
+            group.cut_power(machine)
+        for machine in machines:
+            group.boot(machine)
+        self._until(lambda: any(self._is_granted(each) for each in machines), AGAIN_MS)
+        self._wait(WAITS_MS)
+        self._bring_back()
+        self._must_be_whole_again("all nodes began without reput")
+
+    def _lead_twice(self) -> None:
+        """The only node left loses its lease and takes it again before its broker has followed
+        anything in between."""
+        master, group = self._master(), self._group
+        if group.plan.min_in_sync > 1:
+            return
+        for other in self._history.others(master):
+            self._lose(other, SERVICES)
+        self._until(lambda: master.slot(Slot.IN_SYNC_SIZE) == 1, AGAIN_MS)
+        epoch, process = self._history.epoch, master.processes["broker"]
+
+        def pause_soon() -> None:
+            process.strike_after(self._random.randint(*RELEASE_STEPS), process.pause)
+
+        master.arm(Slot.SERVING_EPOCH, pause_soon)
+        group.lease.unreachable.add(master.name)
+        self._until(lambda: process.paused, AGAIN_MS)
+        group.lease.unreachable.clear()
+        self._until(lambda: self._history.epoch > epoch and self._is_granted(master), GRANTED_MS)
+        process.resume()
+        master.calm()
+        self._wait(QUIET_MS)
+        self._bring_back()
+        self._must_be_whole_again(f"{master.name} was the master twice in a row")
+
+    def _is_granted(self, machine: Machine) -> bool:
+        return machine.slot(Slot.ROLE) == NodeRole.PROMOTING and not machine.slot(Slot.FENCED)
+
+    def _change_state(self, broker: Broker, count: int) -> None:
+        """Append state records."""
+        if broker.gate.sends_open:
+            for _ in range(count):
+                broker.api.components.delayed.deliver()
+
+    def _call(self, broker: Broker, call: Callable[[], object]) -> None:
+        broker.loop.call_soon_threadsafe(call)
+
+    def _broker(self, machine: Machine) -> Broker:
+        broker = self._group.broker_of(machine.name)
+        assert broker is not None, "the group is whole"
+        return broker
