@@ -39,7 +39,7 @@ from tests.simulation.replication.service import Service
 from tests.simulation.replication.store_view import ROOT, STORE
 from tests.simulation.replication.violation import Violation
 from tidemark.errors import TidemarkError
-from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 
 if TYPE_CHECKING:
     from tests.simulation.replication.ha import Ha
@@ -110,6 +110,8 @@ class Broker(Service):
         """When its probes last matched its gate."""
         self._ruled_us = machine.timeline.now_us
         """When it last had a role, or refused reads."""
+        self._sound_us = machine.timeline.now_us
+        """When its published trouble last matched whether it can read its state."""
         self._free_us = machine.timeline.now_us
         """When it was last not stopping, or had reported that it stops."""
         self._hands_over_us: int | None = None
@@ -195,6 +197,7 @@ class Broker(Service):
                 "epoch"
             )
         self._check_probes()
+        self._check_damage()
         store, gate = self.store, self.gate
         if gate.reads_open and not machine.has_taken_up:
             raise Violation(f"{machine.name} accepts reads before reput has published the queues")
@@ -225,6 +228,19 @@ class Broker(Service):
             self._agreed_us = now_us
         if now_us - max(self._agreed_us, self.process.resumed_us) > SHUT_US:
             raise Violation(f"{self.machine.name}: {why}")
+
+    def _check_damage(self) -> None:
+        """Check that the page has DAMAGED exactly while nothing is served for damage."""
+        machine, now_us = self.machine, self.machine.timeline.now_us
+        has_fault = self.gate.fault is not None
+        is_published = machine.slot(Slot.BROKER_TROUBLE) == Trouble.DAMAGED
+        if has_fault == is_published or self.process.paused or self.stop.is_set():
+            self._sound_us = now_us
+        if now_us - max(self._sound_us, self.process.resumed_us) > SHUT_US:
+            raise Violation(
+                f"{machine.name} {'does not publish' if has_fault else 'publishes'} DAMAGED; its "
+                f"fault is {self.gate.fault}"
+            )
 
     @property
     def _can_hand_over(self) -> bool:

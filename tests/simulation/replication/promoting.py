@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.machine import Machine
-from tests.simulation.replication.plan import SERVICES
 from tests.simulation.replication.store_view import FILE_SIZE
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying
 from tests.simulation.replication.violation import Violation
@@ -32,8 +31,7 @@ NOTICED_MS: Final = 500
 GRANTED_MS: Final = 500
 """Time within which a switch ends, or has failed because a broker is silent."""
 WAITS_MS: Final = 300
-RELEASE_STEPS: Final = 2, 40
-"""Steps of a broker within which it has released the log."""
+KEPT_FILES: Final = 4
 
 
 class Promoting(Trying):
@@ -43,7 +41,6 @@ class Promoting(Trying):
         super().__init__(world)
         self.trials: tuple[Callable[[], None], ...] = (
             *(self._lead_after_a_backlog, self._fail_to_follow, self._begin_before_reput),
-            self._lead_twice,
         )
 
     def _lead_after_a_backlog(self) -> None:
@@ -87,12 +84,14 @@ class Promoting(Trying):
         self._must_be_whole_again(f"{slave.name} could not read its state")
         self._wait(QUIET_MS)  # Its master knows that by then.
         self._command("switchover", {"to": slave.name})
+        self._must_be_whole_again(f"{slave.name} had read its state again")
+        self._lead_after_a_backlog()
 
     def _begin_before_reput(self) -> None:
         """After a power cut an epoch is granted to a broker before reput has published what the
         queues cover. The log begins after its first record."""
         group, history = self._group, self._history
-        self._grow(2 * FILE_SIZE)
+        self._grow(max(0, KEPT_FILES * FILE_SIZE - len(history.confirmed)))
         self._let_expire(len(history.confirmed) - FILE_SIZE)
         machines = list(group.machines.values())
         group.gone |= {(each.name, "reput") for each in machines}
@@ -104,31 +103,7 @@ class Promoting(Trying):
         self._wait(WAITS_MS)
         self._bring_back()
         self._must_be_whole_again("all nodes began without reput")
-
-    def _lead_twice(self) -> None:
-        """The only node left loses its lease and takes it again before its broker has followed
-        anything in between."""
-        master, group = self._master(), self._group
-        if group.plan.min_in_sync > 1:
-            return
-        for other in self._history.others(master):
-            self._lose(other, SERVICES)
-        self._until(lambda: master.slot(Slot.IN_SYNC_SIZE) == 1, AGAIN_MS)
-        epoch, process = self._history.epoch, master.processes["broker"]
-
-        def pause_soon() -> None:
-            process.strike_after(self._random.randint(*RELEASE_STEPS), process.pause)
-
-        master.arm(Slot.SERVING_EPOCH, pause_soon)
-        group.lease.unreachable.add(master.name)
-        self._until(lambda: process.paused, AGAIN_MS)
-        group.lease.unreachable.clear()
-        self._until(lambda: self._history.epoch > epoch and self._is_granted(master), GRANTED_MS)
-        process.resume()
-        master.calm()
-        self._wait(QUIET_MS)
-        self._bring_back()
-        self._must_be_whole_again(f"{master.name} was the master twice in a row")
+        self._lead_after_a_backlog()
 
     def _is_granted(self, machine: Machine) -> bool:
         return machine.slot(Slot.ROLE) == NodeRole.PROMOTING and not machine.slot(Slot.FENCED)
