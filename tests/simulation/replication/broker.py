@@ -1,8 +1,8 @@
 """One start of the broker of a node of a group: the service's own roles, log and sends, and two
 clients.
 
-A producer sends while sends are accepted; a consumer reads while reads are. Not simulated are
-sockets and consumer groups (``consuming``).
+A producer sends while sends are accepted; a consumer reads while reads are, and commits offsets.
+Not simulated are sockets, members of consumer groups and delayed delivery (``consuming``).
 """
 
 from __future__ import annotations

@@ -135,4 +135,7 @@ FAULTS: Final[dict[str, Planted]] = {
     "promise-of-a-replaced-volume": Planted(
         shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 14, REPLACED
     ),
+    "state-read-from-the-confirm-offset": Planted(
+        shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 2
+    ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.broker.replication import group_leadership, grouped_store, master
+from services.broker.replication import followed_state, group_leadership, grouped_store, master
 from services.ha.core import following, mastership, recreation, switchover
 from tests.simulation.replication.mutation import change
 
@@ -85,3 +85,12 @@ PROMISE_OF_A_REPLACED_VOLUME: Final = change(
     ),
 )
 """The promise of a node's new volume counts for the member that its old volume was."""
+
+STATE_READ_FROM_THE_CONFIRM_OFFSET: Final = change(
+    followed_state,
+    (
+        "        at = max(dispatched, log.min_offset)\n",
+        "        at = max(PhysicalOffset(self._slots.get(Slot.CONFIRM)), log.min_offset)\n",
+    ),
+)
+"""A new master's state lacks what is confirmed and not dispatched."""
