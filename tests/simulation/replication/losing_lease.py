@@ -121,6 +121,7 @@ class LosingLease(Trying):
                 self._wait(DEAF_MS[1])
             else:
                 self._until(lambda: renewed > 0, QUIET_MS)
+                self._wait(TIMES.request_timeout_ms)  # The answer to the command came by then.
             group.lease.deaf.clear()
         self._until(lambda: token in ha.replies, QUIET_MS)
         reply, known = ha.replies.get(token), True if machine is master else None
