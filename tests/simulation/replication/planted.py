@@ -79,7 +79,7 @@ FAULTS: Final[dict[str, Planted]] = {
     "candidate-removed-as-the-old-holder": Planted(
         logs.candidate_removed_as_the_old_holder,
         "is not in the set|below the minimum|and its version",
-        1,
+        3,
     ),
     "promised-before-the-lease-is-won": Planted(
         logs.promised_before_the_lease_is_won, "no node has acquired", 2
@@ -88,7 +88,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.old_version_read_as_not_applied, "A: |may be in the published set", 8, WRITES
     ),
     "no-truncation-on-rejoin": Planted(
-        logs.no_truncation_on_rejoin, "healed for|cannot be true", 19
+        logs.no_truncation_on_rejoin, "healed for|cannot be true", 58
     ),
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
@@ -99,7 +99,7 @@ FAULTS: Final[dict[str, Planted]] = {
     "table-cut-only-with-bytes": Planted(
         logs.table_cut_only_with_bytes,
         "healed for|has no connection|closes a link, for epoch",
-        2,
+        3,
         TABLES,
     ),
     "no-entry-for-an-empty-term": Planted(
@@ -121,7 +121,7 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
     ),
     "hello-before-the-promise-is-durable": Planted(
-        shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 0
+        shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 9
     ),
     "grant-not-looked-at-with-byte-0": Planted(
         shells.GRANT_NOT_LOOKED_AT_WITH_BYTE_0, "before it took byte 0", 0
@@ -133,9 +133,9 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 6, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 14, REPLACED
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 13, REPLACED
     ),
     "state-read-from-the-confirm-offset": Planted(
-        shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 2
+        shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 22
     ),
 }
