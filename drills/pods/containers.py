@@ -32,7 +32,6 @@ PASSWD: Final = (
 GROUP: Final = "root:x:0:\ntidemark:x:10001:\n"
 NSSWITCH: Final = "passwd: files\ngroup: files\nhosts: files\n"
 SHOWN_OF_HOST: Final = ("/etc/ld.so.cache", "/etc/localtime")
-REPORT_S: Final = 20.0
 OUTPUT_MAX: Final = 4000
 
 

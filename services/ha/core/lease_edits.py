@@ -64,7 +64,9 @@ class LeaseEdits:
                 self._refuse("the write of the lease was given up, and may be applied: look again")
             return
         if context.now_ms - edit.since_ms > EDIT_MS_MAX:
-            self._refuse(f"the lease could not be written: {context.session.reason or 'no answer'}")
+            self._refuse(
+                f"the lease could not be read or written: {context.session.reason or 'no answer'}"
+            )
             return
         session = context.session
         if not session.free or (session.stored is None and not (edit.creates and session.absent)):
