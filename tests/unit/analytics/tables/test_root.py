@@ -166,7 +166,7 @@ def test_rows_that_do_not_fit_are_refused_and_leave_no_file(root: TableRoot) -> 
 def test_what_is_missing_or_damaged_is_named_with_its_path(root: TableRoot, tmp_path: Path) -> None:
     with pytest.raises(TablesMissing, match=r"nothing-here holds no tables"):
         TableRoot(tmp_path / "nothing-here")
-    with pytest.raises(TablesDiffer, match=r"number of buckets .* is 4, asked for 9"):
+    with pytest.raises(TablesDiffer, match=r"number of buckets .* is 4, but this job asks for 9"):
         TableRoot.create(root.path, buckets=9)
     files = root.write("positions", positions([1], 3), batch="a")
     root.commit("positions", batch="a", files=files)
