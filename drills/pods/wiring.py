@@ -102,7 +102,7 @@ class Wiring:
         services = objects.of_kind("Service")
         for member in members:
             text = hosts_file(member, members, services, self.addresses)
-            hosts_files[member.plan.name].write_text(text, encoding="ascii")
+            _overwrite(hosts_files[member.plan.name], text.encode("ascii"))
         if self.enforced:
             self._enforce([self._end(member) for member in members])
 
@@ -147,3 +147,10 @@ class Wiring:
             }}
         """
         subprocess.run(["nft", "-f", "-"], input=text.encode(), check=True)
+
+
+def _overwrite(path: Path, data: bytes) -> None:
+    """Write in place, and never leave the file empty: a process may be looking up a name in it."""
+    with path.open("r+b") as file:
+        file.write(data)
+        file.truncate()

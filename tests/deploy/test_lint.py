@@ -29,7 +29,7 @@ BROKEN: Final[dict[str, Breaking]] = {
         "schema: dev-monitoring: PodMonitor/tidemark: Kubernetes",
     ),
     "a field that only the Spark operator's objects lack": (
-        *("k8s/components/analytics-operator/streams.yaml", "mainApplicationFile", "mainFile"),
+        *("k8s/components/analytics-operator/application.yaml", "mainApplicationFile", "mainFile"),
         "schema: analytics-operator: SparkApplication/tidemark-analytics-collect: Kubernetes",
     ),
     "a driver whose root can be written": (

@@ -105,8 +105,10 @@ def reached(host, port):
         return "open"
     except TimeoutError:
         return "silence"
-    except OSError:
+    except ConnectionRefusedError:
         return "refused"
+    except OSError as error:
+        return str(error)
 def written(path):
     try:
         open(path, "w").close()
