@@ -6,6 +6,8 @@ during a trial, so a slow switch, a lasting alarm or undetected damage is a mist
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 from services.ha.core.handover import SWITCH_PAUSE_MS
@@ -84,13 +86,24 @@ class Trials(Trying):
             *Promoting(world).trials,
         )
 
-    def run(self, count: int) -> None:
-        """Check for a while that nothing happens; then run count trials. Raises Violation."""
+    def drawn(self, count: int) -> list[Callable[[], None]]:
+        """Return count trials drawn at random."""
+        return self._random.sample(self._trials, count)
+
+    def in_turn(self, turn: int, count: int) -> list[Callable[[], None]]:
+        """Return the trials of a turn: consecutive turns of count trials go through all of them,
+        each time in another order."""
+        each = len(self._trials)
+        places = [divmod(place, each) for place in range(turn * count, (turn + 1) * count)]
+        return [Random(deal).sample(self._trials, each)[place] for deal, place in places]
+
+    def run(self, trials: Iterable[Callable[[], None]]) -> None:
+        """Check for a while that nothing happens; then run the trials. Raises Violation."""
         self._wait(SETTLE_MS)
         self.must_be_forgotten()
         self._stay_whole()
         self._losing_lease.touch_the_lease()
-        for trial in self._random.sample(self._trials, count):
+        for trial in trials:
             self._group.trace("world", f"trial {trial.__name__}")
             self._history.replaced.clear()
             self._world.strikes.count += 1

@@ -65,10 +65,12 @@ class World:
         plan = draw_plan(self.timeline.random)
         faults_given = bool(faults)
         faults = faults or theme_of(seed) or plan.faults
-        self._is_tried = not faults_given and seed % TRIED_EVERY == 0
+        is_tried = not faults_given and seed % TRIED_EVERY == 0
+        self._turn = seed // TRIED_EVERY if is_tried else None
+        """Which trials come, in a world that has trials instead of faults."""
         self._has_rounds = not faults_given and seed % ROUNDS_EVERY == ROUNDS_EVERY // 2
-        self._begins_whole = self._has_rounds or self._is_tried
-        if self._is_tried:
+        self._begins_whole = self._has_rounds or is_tried
+        if is_tried:
             plan = plan._replace(sends_per_s=min(plan.sends_per_s, TRIED_SENDS_PER_S))
         plan = plan._replace(faults=faults)
         if has_lease_in_directory(seed):
@@ -112,7 +114,7 @@ class World:
             self._boot_all()
         if self._has_rounds:
             whole = self._go_through_rounds()
-        elif self._is_tried:
+        elif self._turn is not None:
             whole = self._become_whole()
         else:
             self.strikes.begin()
@@ -121,8 +123,10 @@ class World:
         if whole and self._left is None:
             trials = Trials(self)
             trials.calm_down()
-            if self._is_tried or self.timeline.random.random() < QUIET_SHARE:
-                trials.run(TRIALS if self._is_tried else TRIALS_BEHIND)
+            if self._turn is not None:
+                trials.run(trials.in_turn(self._turn, TRIALS))
+            elif self.timeline.random.random() < QUIET_SHARE:
+                trials.run(trials.drawn(TRIALS_BEHIND))
 
     def _go_through_rounds(self) -> bool:
         """Strike with few faults at a time, which later ones do not hide; whether the group is
