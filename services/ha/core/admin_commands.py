@@ -157,10 +157,10 @@ class AdminCommands:
                 f"there is no master to copy from: {reason or 'it does not answer'}. Nothing was "
                 "done.",
             )
-        if status.state != State.MASTER.value and status.facts.trouble == DAMAGED:
+        if status.facts.trouble == DAMAGED:
             raise rules.Refused(
-                f"the log of {master} is damaged, too, and {master} has not opened its epoch: the "
-                f"log of {context.name} may have the only copy of those records. Nothing was done.",
+                f"the log of {master} is damaged, and nothing behind the damage could be copied: "
+                f"{context.name} may have the only copy of those records. Nothing was done.",
                 f"Restore the record in the log of {master} first; its alarm gives the offset.",
             )
         if copies(context.state) and not context.holds_records:

@@ -107,8 +107,16 @@ def test_one_of_two_required_copies_is_copied_anew_from_a_master_that_opens_with
     assert same_logs(group, group.send_confirmed())
 
 
+def must_keep_its_copy(group: Group, node: str, master: str) -> None:
+    """The node may have the only copy of what the master has lost."""
+    before = group[node].state
+    reply = order(group[node], "resync", group="g0")
+    assert not reply.ok
+    assert f"the log of {master} is damaged" in reply.body["detail"]
+    assert group[node].state == before
+
+
 def test_no_copy_is_emptied_for_a_damaged_master_that_has_not_opened_its_epoch() -> None:
-    # The halted node may have the only copy of what the other one has lost.
     group = grown(2, ("a", "b"))
     damage(group, "a")
     group.until(lambda: group["a"].state == "halted")
@@ -116,10 +124,18 @@ def test_no_copy_is_emptied_for_a_damaged_master_that_has_not_opened_its_epoch()
     group.until(lambda: group["b"].context.trouble == "damaged")
     group.until(lambda: group["b"].state == "promoting")
     group.run(LOCAL.heartbeat_ms)
-    reply = order(group["a"], "resync", group="g0")
-    assert not reply.ok
-    assert "the log of b is damaged, too" in reply.body["detail"]
-    assert group["a"].state == "halted"
+    must_keep_its_copy(group, "a", "b")
+
+
+def test_no_copy_is_emptied_for_a_damaged_master_that_serves() -> None:
+    group = grown(1, ("a", "b"))
+    damage(group, "a")
+    group.until(lambda: group["a"].state == "halted" and group.serves("b"))
+    damage(group, "b")
+    group.until(lambda: group["b"].context.trouble == "damaged")
+    group.run(LOCAL.heartbeat_ms)
+    assert group.serves("b")
+    must_keep_its_copy(group, "a", "b")
 
 
 def test_damage_that_is_not_the_log_s_changes_nothing() -> None:
