@@ -60,8 +60,8 @@ class ConfirmedLog(GroupFacts):
                 continue
             first = node.first_file(durable=True)
             is_long = self._expired_below(first)
-            found = node.durable_log(first, end)
-            if found != self.confirmed[first:] or not is_long:
+            if not node.has(self.confirmed, first, end, durable=True) or not is_long:
+                found = node.durable_log(first, end)
                 raise Violation(
                     f"A: {node.name} is in the in-sync set and its disk lacks confirmed bytes, "
                     f"{first} to {end}, {when}: {_difference(found, self.confirmed[first:], first)}"
@@ -72,7 +72,7 @@ class ConfirmedLog(GroupFacts):
         bytes (D)."""
         confirm = node.noted_confirm
         first = node.begins_at
-        is_same = node.log(first, confirm) == self.confirmed[first:confirm]
+        is_same = node.has(self.confirmed, first, confirm)
         if node.name not in self.damaged and not (is_same and self._expired_below(first)):
             raise Violation(
                 f"D: {node.name} has noted {confirm} as confirmed, but lacks some of it"
@@ -92,9 +92,9 @@ class ConfirmedLog(GroupFacts):
 
     def _must_match_confirmed(self, node: Machine, end: int, what: str) -> None:
         first = node.begins_at
-        found, known = node.log(first, end), self.confirmed[first:end]
-        is_same = node.name in self.damaged or found == known
+        is_same = node.name in self.damaged or node.has(self.confirmed, first, end)
         if end > len(self.confirmed) or not is_same or not self._expired_below(first):
+            found, known = node.log(first, end), self.confirmed[first:end]
             raise Violation(
                 f"C: {node.name} {what} {end} bytes; the confirmed log of "
                 f"{len(self.confirmed)} differs: {_difference(found, known, first)}"

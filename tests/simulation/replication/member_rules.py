@@ -137,8 +137,9 @@ class MemberRules:
         own_end = self._ends[-1] if self._ends else self._replica.context.end
         before_ms = copy.acks[-1][0] if copy.acks else now_ms
         slack_ms = max(self._lag_ms(copy.end, now_ms), now_ms - before_ms)
-        recent = [each for each in copy.acks if now_ms - each[0] < KEPT_MS]
-        copy.acks = [*recent, (now_ms, slack_ms)]
+        while copy.acks and now_ms - copy.acks[0][0] >= KEPT_MS:
+            del copy.acks[0]
+        copy.acks.append((now_ms, slack_ms))
         copy.end = ack.durable
         copy.leaves = copy.leaves or ack.leaving
         copy.has_caught_up = copy.has_caught_up or copy.end >= own_end
@@ -207,7 +208,8 @@ class MemberRules:
                         f"it has acknowledged {known}"
                     )
             return
-        sent = [lags for at_us, lags in history.lags_sent.get(master, []) if at_us > self._fresh_us]
+        fresh_us = self._ha.machine.timeline.now_us - FRESH_US
+        sent = [lags for at_us, lags in history.lags_sent.get(master, []) if at_us > fresh_us]
         for name, node in nodes.items():
             lag_ms = node["lag_ms"]
             if lag_ms is None or name == master:
@@ -217,10 +219,6 @@ class MemberRules:
                     f"{self._ha.node} shows that {name} is {lag_ms} ms behind; its master {master} "
                     f"has sent {[lags.get(name) for lags in sent]} of late"
                 )
-
-    @property
-    def _fresh_us(self) -> int:
-        return self._ha.machine.timeline.now_us - FRESH_US
 
     def _must_show(self, member: Member, copy: _Copy, shown: int | None, now_ms: int) -> None:
         node = self._ha.node

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from greenlet import GreenletExit, getcurrent, greenlet
+from greenlet import GreenletExit, greenlet
 
 from tests.simulation.replication.timeline import Timeline
 
@@ -178,13 +179,7 @@ class Thread:
     def schedule(self, delay_us: int) -> None:
         """Go on after the delay, and not before."""
         self._ticket += 1
-        ticket = self._ticket
-
-        def go_on() -> None:
-            if ticket == self._ticket:
-                self._go_on()
-
-        self._timeline.after(delay_us, go_on)
+        self._timeline.after(delay_us, partial(self._go_on, self._ticket))
 
     def work(self, duration_us: int) -> None:
         """Spend that much time. Of the running thread only."""
@@ -241,8 +236,8 @@ class Thread:
         self._timeline.hub.switch()
         self.process.check_alive()
 
-    def _go_on(self) -> None:
-        if self.ended or not self.process.alive:
+    def _go_on(self, ticket: int) -> None:
+        if ticket != self._ticket or self.ended or not self.process.alive:
             return
         if self.process.paused:
             self._due = True
@@ -269,13 +264,12 @@ class Thread:
 
 
 _running: list[Thread] = []
+"""The thread that runs now; empty if the world itself runs."""
 
 
 def running() -> Thread | None:
     """The simulated thread that runs now; None if the world itself runs."""
-    if _running and _running[-1]._greenlet is getcurrent():
-        return _running[-1]
-    return None
+    return _running[0] if _running else None
 
 
 def border(*, of_load: bool = False) -> None:

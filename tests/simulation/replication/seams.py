@@ -18,6 +18,7 @@ from typing import Final, cast
 from unittest.mock import patch
 
 from services.broker import building, watch
+from services.broker.api import api_document
 from services.broker.log import flusher, open_store, preallocator
 from services.broker.replication import followed_state, grouped_store, master
 from services.broker.state import state_replay
@@ -173,6 +174,9 @@ def simulated(timeline: Timeline) -> Iterator[None]:
         for interval in ("CHECK_PASS_INTERVAL_S", "CHECK_EMPTY_INTERVAL_S"):
             stack.enter_context(patch.object(replica_disk, interval, CHECK_PASS_INTERVAL_S))
         stack.enter_context(patch.object(building, "Consuming", SimpleConsuming))
+        # It describes the calls, takes longer to build than all other parts of a start, and has no
+        # reader here.
+        stack.enter_context(patch.object(api_document, "document", lambda **_: {}))
         stack.enter_context(patch.object(Positions, "get", _get(Positions.get)))
         stack.enter_context(patch.object(Positions, "publish", _publish(Positions.publish)))
         hooks.install(_at_step)

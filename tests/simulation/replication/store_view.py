@@ -6,6 +6,7 @@ Each value exists twice: as processes see it now, and as it will be after a powe
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -38,6 +39,8 @@ CONFIRM: Final = ROOT / "ha" / "confirm"
 DAMAGE: Final = ROOT / "ha" / "damage"
 TABLE_BACKUP: Final = TABLE.with_name(TABLE.name + ".bak")
 CUT: Final = ROOT / "cut"
+_SLOT: Final = struct.Struct("<Q")
+_name_of: Final = lru_cache(maxsize=1024)(offset_name)
 
 
 class StoreView:
@@ -49,10 +52,11 @@ class StoreView:
 
     def slot(self, slot: Slot) -> int:
         """Current value of a slot of the page."""
-        page = self._inode(PAGE)
-        if page is None or len(page.cache) < (slot + 1) * 8:
+        page = self.disk._find(PAGE)
+        if not isinstance(page, Inode) or len(page.cache) <= slot * 8:
             return 0
-        return int.from_bytes(page.cache[slot * 8 : slot * 8 + 8], "little")
+        value: int = _SLOT.unpack_from(page.cache, slot * 8)[0]
+        return value
 
     def durable_slot(self, slot: Slot) -> int:
         """Value of a slot after a power cut."""
@@ -225,6 +229,26 @@ class StoreView:
         """Bytes [start, end) of the log that survive a power cut, up to the first missing byte."""
         return self._bytes(start, end, durable=True)
 
+    def has(self, log: bytearray, start: int, end: int, *, durable: bool = False) -> bool:
+        """Whether bytes [start, end) of this log are those of another one. durable: after a power
+        cut."""
+        at, directory = start, self._directory()
+        names = {} if directory is None else directory.durable if durable else directory.names
+        wanted = memoryview(log)[:end]
+        while at < end:
+            within = at % FILE_SIZE
+            inode = names.get(_name_of(at - within))
+            if not isinstance(inode, Inode):
+                return False
+            piece = wanted[at : at - within + FILE_SIZE]
+            at += len(piece)
+            if durable and inode.lengths[0] < within + len(piece):
+                return False
+            source = inode.durable if durable else inode.cache
+            if not piece or not source.startswith(piece, within):
+                return False
+        return True
+
     def unsynced(self) -> Iterator[Path]:
         """Log files, and their offset files, of which a power cut would lose something."""
         for path, names in ((LOG, None), (ROOT, TABLE.name), (IDENTITY.parent, IDENTITY.name)):
@@ -245,13 +269,15 @@ class StoreView:
         found = []
         while start < end:
             first = start - start % FILE_SIZE
-            inode = names.get(offset_name(first))
+            inode = names.get(_name_of(first))
             if not isinstance(inode, Inode):
                 break
             size = min(end, first + FILE_SIZE) - start
             at = start - first
-            source = inode.durable[: inode.lengths[0]] if durable else inode.cache
-            piece = bytes(source[at : at + size])
+            if durable:
+                piece = inode.durable[at : min(at + size, inode.lengths[0])]
+            else:
+                piece = inode.cache[at : at + size]
             found.append(piece)
             if len(piece) < size:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Final
 
@@ -28,6 +29,9 @@ from tests.simulation.replication.strikes import Strikes
 from tests.simulation.replication.timeline import Timeline
 from tests.simulation.replication.trials import Trials
 from tests.simulation.replication.violation import Violation
+
+gc.freeze()
+"""Modules stay for good. A collection during a seed need not visit their objects."""
 
 HEAL_MS: Final = 20 * TIMES.lease_ms
 """Time within which a healed group has a master and all nodes in the set."""
