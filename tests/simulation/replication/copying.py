@@ -287,18 +287,3 @@ class Copying(Trying):
         """Resync the node by command, which is repeated until it is accepted."""
         self._history.replaced.add(machine.name)
         self._must_be_copied_anew(machine, lambda: self._must_accept_resync(machine))
-
-    def _must_accept_resync(self, machine: Machine) -> None:
-        group, before = self._group, machine.incarnation
-        ha, token = group.ha_of(machine.name), None
-
-        def is_taken() -> bool:
-            nonlocal ha, token
-            reply = None if ha is None or token is None else ha.replies.get(token)
-            if token is None or reply is not None:
-                ha = group.ha_of(machine.name)
-                token = group.command("resync", {"group": "g0"}, machine)
-            return machine.incarnation != before
-
-        if not self._until(is_taken, AGAIN_MS):
-            raise Violation(f"{machine.name} accepts no resync")

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from services.ha.core.handover import STALLED
 from services.ha.core.liveness import stall_ms
+from services.ha.core.replica_context import LOGS_DIFFER
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
-from tests.simulation.replication.trying import Trying
+from tests.simulation.replication.trying import AGAIN_MS, Trying
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot
 
@@ -61,6 +62,20 @@ class KeepingInSync(Trying):
         cuts = self._replica(self._ha(slave)).count.truncations
         group.network.break_links(slave.name, master.name)
         group.network.heal()
+
+        def is_cut_or_differs() -> bool:
+            cut = self._replica(self._ha(slave)).count.truncations > cuts
+            return cut or LOGS_DIFFER in self._alarms_of(slave)
+
+        self._until(is_cut_or_differs, AGAIN_MS)
+        if LOGS_DIFFER in self._alarms_of(slave) and master.slot(Slot.CONFIRM) > at:
+            # The master went on without the slave, which connected again too late. Nothing that the
+            # master has confirmed is cut: the log of either node may be the damaged one.
+            history.replaced.add(slave.name)
+            self._must_accept_resync(slave)
+            self._must_be_whole_again(f"{slave.name} was resynced")
+            history.damaged.clear()
+            return
         self._must_be_whole_again(f"unconfirmed byte {at} of {slave.name} was another one")
         history.damaged.clear()
         is_cut = self._replica(self._ha(slave)).count.truncations == cuts + 1

@@ -270,20 +270,8 @@ class Rotting(Trying):
 
     def _copy_anew(self, machine: Machine) -> None:
         """Resync the node by command, in the running process; then the group is whole again."""
-        ha, before = self._group.ha_of(machine.name), machine.incarnation
-        assert ha is not None, "it reports damage"
         self._history.replaced.add(machine.name)
-        token: int | None = None
-
-        def is_begun() -> bool:
-            nonlocal token
-            reply = None if token is None else ha.replies.get(token)
-            if token is None or (reply is not None and not reply.ok):
-                token = self._group.command("resync", {"group": "g0"}, machine)
-            return machine.incarnation != before
-
-        if not self._until(is_begun, AGAIN_MS):
-            raise Violation(f"{machine.name} is damaged, but accepts no resync")
+        self._must_accept_resync(machine)
         self._must_be_whole_again(f"{machine.name} was resynced")
         if machine.noted_damage is not None:
             raise Violation(f"{machine.name} was copied anew, but ha/damage is still there")

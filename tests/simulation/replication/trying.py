@@ -216,6 +216,22 @@ class Trying:
             raise Violation(f"{since}; since then {self._world.why_not_whole(0)}")
         self.calm_down()
 
+    def _must_accept_resync(self, machine: Machine) -> None:
+        """Order a resync of the node until it is accepted, and wait until the store is empty."""
+        group, before = self._group, machine.incarnation
+        ha, token = group.ha_of(machine.name), None
+
+        def is_taken() -> bool:
+            nonlocal ha, token
+            reply = None if ha is None or token is None else ha.replies.get(token)
+            if token is None or reply is not None:
+                ha = group.ha_of(machine.name)
+                token = group.command("resync", {"group": "g0"}, machine)
+            return machine.incarnation != before
+
+        if not self._until(is_taken, AGAIN_MS):
+            raise Violation(f"{machine.name} accepts no resync")
+
     def _open_alarms(self, name: str) -> dict[str, str]:
         alarms = self._alarms_of(self._group.machines[name])
         return {} if STALLED in alarms else alarms
