@@ -49,7 +49,7 @@ class LostLeases(Trying):
         epoch, before = history.epoch, set(history.published)
         others = [each for each in group.machines.values() if each is not master]
         self._world.operator_paused = True
-        # Without answers of a shared volume, a node does not get as far as to create the lease there.
+        # Without answers of a shared volume, a node does not even create the lease there.
         is_deaf = self._random.random() < 0.3 and not group.plan.lease_in_directory
         if is_deaf:
             self._any_but(master).arm_file(PROMISE.name, lambda: group.lease.deaf.add(master.name))
