@@ -55,7 +55,7 @@ class OpenStore:
         self.dir.open_or_create()
         self.positions = Positions.open(self.dir.disk, self.dir.checkpoint_path)
         self.appender = CommitLogAppender(self.dir, self.positions, **files)
-        self.appender.start_at(recover(self.dir, self.positions, boot_id=BOOT, now=0).end)
+        self.appender.start_at(recover(self.dir, self.positions, boot_id=BOOT).end)
 
     def reader(self) -> CommitLogReader:
         return CommitLogReader(self.dir, self.positions)

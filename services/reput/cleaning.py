@@ -72,7 +72,7 @@ class Cleaning:
         self._round_for = -1
         self._keys: deque[QueueKey] = deque()
         self._not_yet: list[QueueKey] = []
-        self._off = self._settled = NOTHING
+        self._settled = NOTHING
         self._base = NOTHING
         self.removed = NOTHING
         """Removals since the start of the process."""

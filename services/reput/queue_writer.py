@@ -142,7 +142,6 @@ class QueueWriter:
         self._firsts = 0
         self.compare = False
         """Whether units may already be stored, so that they are compared before writing."""
-        self.stored_count = 0
         """Number of units stored since the start of the process."""
         self.repaired_count = 0
         """Number of these that replaced a different unit."""
@@ -305,7 +304,6 @@ class QueueWriter:
                 self._touched.add(queue.path)
                 file.pwrite(units, position)
                 self._count(queue, size // UNIT_SIZE)
-                self.stored_count += size // UNIT_SIZE
                 return
         self._append_slowly(queue, run)
 
@@ -398,7 +396,6 @@ class QueueWriter:
         if start != reserved.start or position < reserved.low or end > reserved.high:
             self._reserve(queue, file, start, position, end)
         file.pwrite(units, position)
-        self.stored_count += len(units) // UNIT_SIZE
 
     # -- mending ------------------------------------------------------------------------------
 

@@ -168,17 +168,6 @@ class ConsumeQueueReader:
 
     # -- times --------------------------------------------------------------------------------
 
-    def earliest_message_time(self, dispatched: int) -> int | None:
-        """Return the store time of the message at the min offset; None if it is not readable."""
-        first = self.min_offset(self._log.min_offset)
-        if first >= self.max_offset(dispatched):
-            return None
-        unit = self.unit(first)
-        if unit is None:
-            return None
-        time = self._store_time(unit.physical_offset, unit.size, dispatched)
-        return None if time < 0 else time
-
     def offset_by_time(
         self, timestamp_ms: int, boundary: Boundary = Boundary.LOWER, *, dispatched: int
     ) -> QueueOffset:

@@ -189,9 +189,6 @@ class Disk(Protocol):
     def whole_sync(self, path: Path) -> WholeSync | None:
         """Return a sync of path's file system; None if it does not report all failed writes."""
 
-    def free_bytes(self, path: Path) -> int:
-        """Return the bytes available to an ordinary user on the file system of path."""
-
     def space(self, path: Path) -> Space:
         """Return the usage of the file system of path; path may be missing. Raises OSError."""
 

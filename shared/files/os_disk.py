@@ -406,9 +406,6 @@ class OsDisk:
     def whole_sync(self, path: Path) -> OsWholeSync | None:
         return OsWholeSync(path) if reports_failed_writes(path) else None
 
-    def free_bytes(self, path: Path) -> int:
-        return _free_bytes(path)
-
     def space(self, path: Path) -> Space:
         return _space(path)
 

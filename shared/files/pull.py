@@ -30,10 +30,8 @@ from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 MESSAGES_MAX: Final = 32
 """Messages in one answer if the records are in memory (11.2)."""
-MESSAGES_MAX_ON_DISK: Final = 8
 BYTES_MAX: Final = 262_144
 """Record bytes in one answer if the records are in memory (11.2)."""
-BYTES_MAX_ON_DISK: Final = 65_536
 SCAN_BYTES_MAX: Final = 16_000
 """Unit bytes examined for one answer: 800 units (11.1)."""
 TOTAL_BYTES_MAX: Final = 134_217_728
@@ -41,8 +39,6 @@ TOTAL_BYTES_MAX: Final = 134_217_728
 TOTAL_BYTES_MIN: Final = 100
 NEIGHBOURS_MAX: Final = 1024
 """Damaged units that are skipped to find out whether a unit after them has expired."""
-RESIDENT_PERCENT: Final = 40
-"""Records within this share of the machine's memory from the log's end count as in memory."""
 
 _QUEUE_OFFSET_AT: Final = 20
 _NO_WINDOW: Final = memoryview(b"")
@@ -60,9 +56,7 @@ class PullStatus(Enum):
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
     """The offset is the end of the queue: wait for the next message."""
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-    OFFSET_RESET = "OFFSET_RESET"
 
 
 class PullResult(NamedTuple):
@@ -80,8 +74,6 @@ class PullResult(NamedTuple):
     """Bytes in all views of ``stretches``."""
     filtered: int
     """Examined units that the subscription did not match."""
-    last_physical_offset: PhysicalOffset
-    """Physical offset of the last examined unit; 0 if none was examined."""
     looked_from: QueueOffset
     """Queue offset of the first examined unit."""
     units: bytes
@@ -116,11 +108,6 @@ class PullResult(NamedTuple):
         )
 
 
-def suggests_slave(log_end: int, result: PullResult, memory_bytes: int) -> bool:
-    """Whether the examined units lie so far back that a replica should serve them (11.3)."""
-    return log_end - result.last_physical_offset > memory_bytes * RESIDENT_PERCENT // 100
-
-
 def get_message(
     queue: ConsumeQueueReader,
     log: CommitLogReader,
@@ -130,15 +117,14 @@ def get_message(
     count_max: int = MESSAGES_MAX,
     bytes_max: int | None = None,
     wanted: Wanted | None = None,
-    in_memory: bool = True,
     bulk: bool = False,
 ) -> PullResult:
     """Select the answer to a pull from queue offset ``offset``.
 
     dispatched: physical end of the visible records. count_max, bytes_max: limits of the caller, in
     addition to the store's own; bytes_max None means no limit of the caller. wanted: filter; None
-    accepts every message. in_memory: False reduces the store's limits to half or less. bulk: only
-    the caller's limits apply (for our raw pulls; RocketMQ has no such pulls).
+    accepts every message. bulk: only the caller's limits apply (for our raw pulls; RocketMQ has no
+    such pulls).
     Raises DamagedFile if the first unit points to another message's record; damage further on ends
     the answer before it.
     """
@@ -166,12 +152,7 @@ def get_message(
     if bulk:
         limits = Limits(count_max, bytes_max, count_at_once=count_max, bytes_at_once=bytes_max)
     else:
-        limits = Limits(
-            count_max,
-            bytes_max,
-            count_at_once=MESSAGES_MAX if in_memory else MESSAGES_MAX_ON_DISK,
-            bytes_at_once=BYTES_MAX if in_memory else BYTES_MAX_ON_DISK,
-        )
+        limits = Limits(count_max, bytes_max, count_at_once=MESSAGES_MAX, bytes_at_once=BYTES_MAX)
     scan.run(view, offset, limits)
     return scan.result(scan.status, offset + scan.looked, first, end)
 
@@ -203,7 +184,7 @@ class _Scan:
     """The scan of units of section 11.1, with its results."""
 
     __slots__ = (
-        "bytes_total", "dispatched", "filtered", "last_physical_offset", "log", "looked",
+        "bytes_total", "dispatched", "filtered", "log", "looked",
         "looked_from", "message_count", "queue", "skip_until", "status", "stretches", "units",
         "wanted",
     )  # fmt: skip
@@ -223,7 +204,6 @@ class _Scan:
         self.looked_from = 0
         self.units = b""
         self.looked = 0
-        self.last_physical_offset = 0
         self.skip_until = -1
         self.message_count = 0
         self.bytes_total = 0
@@ -254,7 +234,6 @@ class _Scan:
             )
             if found.looked:
                 self.looked += found.looked
-                self.last_physical_offset = found.last_physical_offset
                 self.filtered += found.filtered
                 if found.stretches:
                     self.stretches += [window[start:end] for start, end in found.stretches]
@@ -335,7 +314,6 @@ class _Scan:
         if not self.message_count:
             self.status = PullStatus.MESSAGE_WAS_REMOVING
         self.looked += 1
-        self.last_physical_offset = unit.physical_offset
         self.skip_until = self.log.next_file(PhysicalOffset(unit.physical_offset))
 
     def _stranger(self, number: int, unit: Unit) -> CorruptRecord | DamagedFile:
@@ -377,7 +355,6 @@ class _Scan:
             self.message_count,
             self.bytes_total,
             self.filtered,
-            PhysicalOffset(self.last_physical_offset),
             QueueOffset(self.looked_from),
             self.units,
         )

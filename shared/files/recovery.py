@@ -83,13 +83,10 @@ class Recovered(NamedTuple):
     generation: int
     cut: CutTail | None
     walked_bytes: int
-    walked_records: int
     dispatched_trusted: bool
     """Queues cover the log up to DISPATCHED_DURABLE; else dispatch starts again at min_offset."""
     last_store_timestamp_ms: int
     """Store time of the newest record that was read; 0 if none was."""
-    clock_behind_ms: int
-    """How far the clock is behind that record's store time."""
     read_only: StoreError | None
     """Why nothing could be written: the log ends at ``end``, but appending is not possible."""
 
@@ -99,7 +96,6 @@ def recover(
     positions: Positions,
     *,
     boot_id: tuple[int, int],
-    now: int,
     progress: Progress = lambda done, total: None,
     confirm: int = 0,
     recovered_by: int = 0,
@@ -107,17 +103,17 @@ def recover(
 ) -> Recovered:
     """Make the log ready for appending, and return its end.
 
-    boot_id: (high, low) of this boot. now: wall clock in ms. confirm: offset that ha knows to be
-    confirmed even if the page is lost. recovered_by: the ``start_id`` of this process. begin_at:
-    start of the log by an operator's decision, whatever is missing. progress: called with (bytes
-    done, total bytes) at least every 64 MiB, and with zeros while queues are examined; an exception
-    from it ends the recovery. Raises CorruptRecord, LogFilesMissing, LogFilesMisnamed with nothing
+    boot_id: (high, low) of this boot. confirm: offset that ha knows to be confirmed even if the
+    page is lost. recovered_by: the ``start_id`` of this process. begin_at: start of the log by an
+    operator's decision, whatever is missing. progress: called with (bytes done, total bytes) at
+    least every 64 MiB, and with zeros while queues are examined; an exception from it ends the
+    recovery. Raises CorruptRecord, LogFilesMissing, LogFilesMisnamed with nothing
     cut or written, StrayFile, WrongFileSize.
     """
     with closing(
         LogFiles(store.disk, store.commit_log_dir, store.config.commit_log_file_size)
     ) as files:
-        recovery = _Recovery(store, positions, files, boot_id, now, confirm, begin_at)
+        recovery = _Recovery(store, positions, files, boot_id, confirm, begin_at)
         recovered = recovery.run(progress, recovered_by)
     store.forget_clean()
     return recovered
@@ -132,7 +128,6 @@ class _Recovery:
         positions: Positions,
         files: LogFiles,
         boot_id: tuple[int, int],
-        now: int,
         confirm: int,
         begin_at: int | None,
     ) -> None:
@@ -142,7 +137,6 @@ class _Recovery:
         self.positions = positions
         self.files = files
         self.boot_id = boot_id
-        self.now = now
         self.region_is_ours = positions.get(Slot.MAGIC_AND_FORMAT) == REGION_MAGIC
         if self.region_is_ours or not store.is_foreign:
             self.origin = Origin.OURS
@@ -215,10 +209,8 @@ class _Recovery:
             self._publish(end, recovered_by),
             cut,
             end - start,
-            walked.records,
             dispatched_durable is not None,
             walked.last_store_timestamp_ms,
-            max(0, walked.last_store_timestamp_ms - self.now),
             read_only,
         )
 

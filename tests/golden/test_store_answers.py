@@ -15,7 +15,7 @@ import pytest
 from shared.files.commit_log import CommitLogAppender
 from shared.files.consume_queue import Boundary, ConsumeQueueReader
 from shared.files.mapped_file_queue import MappedFileQueue
-from shared.files.pull import get_message, suggests_slave
+from shared.files.pull import get_message
 from tests.support import golden, golden_rules, golden_store
 from tests.support.golden_rules import Answer, has_key
 from tests.support.golden_store import IndexFacts, Opened
@@ -27,8 +27,6 @@ from tidemark.formats.record import Checks, Message
 from tidemark.formats.scan import Stop
 from tidemark.formats.select import Wanted
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
-
-MEMORY_BYTES = 1 << 33
 
 
 @pytest.fixture(scope="module", params=golden.golden_names())
@@ -119,7 +117,6 @@ def test_every_queue_has_the_bounds_of_the_manifest(opened: Opened) -> None:
         first = units.min_offset(opened.log.min_offset)
         end = units.max_offset(opened.end)
         last = units.last_record_end(opened.end)
-        time = units.earliest_message_time(opened.end)
         directory = opened.store.consume_queue_dir(queue["topic"], queue["queueId"])
         files = sorted(path.name for path in directory.iterdir())
         readable = (number for number in range(first, end) if units.unit(number) is not None)
@@ -129,7 +126,6 @@ def test_every_queue_has_the_bounds_of_the_manifest(opened: Opened) -> None:
             "minLogicOffset": first * UNIT_SIZE,
             "maxPhysicOffset": last,
             "lastOffset": last,
-            "earliestMessageTime": -1 if time is None else time,
             "messageTotal": end - first,
             "files": [name for name in files if int(name) < end * UNIT_SIZE],
             "firstUnit": next(readable, None),
@@ -211,7 +207,6 @@ def test_every_pull_has_the_manifests_status_and_messages(opened: Opened) -> Non
             "maxOffset": result.max_offset,
             "messageCount": result.message_count,
             "bufferTotalSize": result.bytes_total,
-            "suggestPullingFromSlave": suggests_slave(opened.end, result, MEMORY_BYTES),
             "queueOffsets": [number for number, _, _ in messages],
             "physicalOffsets": [unit.physical_offset for _, unit, _ in messages],
         }

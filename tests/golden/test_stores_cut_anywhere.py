@@ -56,7 +56,6 @@ def test_a_killed_store_recovers_to_its_last_whole_record(
         end = last["physicalOffset"] + last["size"]
         # A filler between the two is the end of a file: the log then goes on in the next one.
         assert opened.end in (end, lost["physicalOffset"])
-        assert opened.recovered.walked_records <= len(kept)
         unqueued = {message["physicalOffset"] for message in golden.manifest(name)["unqueued"]}
         for queue in golden.manifest(name)["queues"]:
             behind = [

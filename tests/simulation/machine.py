@@ -96,9 +96,7 @@ class Machine:
         self.store.open_or_create()
         self.store.mark_running(pid=1)
         self.positions = Positions.open(disk, self.store.checkpoint_path)
-        self.recovered: Recovered = recover(
-            self.store, self.positions, boot_id=self.boot_id, now=disk.now_ms
-        )
+        self.recovered: Recovered = recover(self.store, self.positions, boot_id=self.boot_id)
         self.next_queue_offsets: dict[Queue, int] = dict(self.recovered.next_queue_offsets)
         self.appender = CommitLogAppender(
             self.store, self.positions, background=False, **self.log._asdict()

@@ -94,7 +94,7 @@ def open_unpacked(name: str, root: Path) -> Opened:
     store = StoreDir(OsDisk(), root, config_of(name))
     store.open_or_create()
     positions = Positions.open(store.disk, store.checkpoint_path)
-    recovered = recover(store, positions, boot_id=BOOT_ID, now=0)
+    recovered = recover(store, positions, boot_id=BOOT_ID)
     log = CommitLogReader(store, positions)
     dispatch_all(store, positions, log)
     return Opened(

@@ -32,7 +32,7 @@ def again(
         store.disk, store.checkpoint_path, fallback=store.private_positions_path
     )
     try:
-        return recover(store, positions, boot_id=boot, now=0)
+        return recover(store, positions, boot_id=boot)
     finally:
         positions.close()
 

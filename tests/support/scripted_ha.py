@@ -198,7 +198,6 @@ class ScriptedHa:
             self.directory,
             self.slots,
             boot_id=boot_id(),
-            now=self._clock.wall_ms(),
             recovered_by=os.getpid(),
         )
 

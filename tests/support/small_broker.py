@@ -80,7 +80,7 @@ class SmallBroker:
         self.store.open_or_create()
         self.positions = Positions.open(self.store.disk, self.store.checkpoint_path)
         self.appender = CommitLogAppender(self.store, self.positions, ahead=1)
-        self.appender.start_at(recover(self.store, self.positions, boot_id=BOOT, now=0).end)
+        self.appender.start_at(recover(self.store, self.positions, boot_id=BOOT).end)
         self.reader = CommitLogReader(self.store, self.positions)
         self.queues = ConsumeQueues(self.store, self.reader)
         self.index = IndexReader(self.store, self.reader)

@@ -52,7 +52,7 @@ class SmallStore:
         self.store.open_or_create()
         self.positions = Positions.open(self.store.disk, self.store.checkpoint_path)
         self.appender = CommitLogAppender(self.store, self.positions, ahead=1)
-        self.recovered = recover(self.store, self.positions, boot_id=BOOT, now=0)
+        self.recovered = recover(self.store, self.positions, boot_id=BOOT)
         self.appender.start_at(self.recovered.end)
         self.now_ms = FIRST_MS
         self.units: list[tuple[str, int, QueueOffset, Unit]] = []

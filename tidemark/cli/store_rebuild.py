@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -365,8 +364,7 @@ def _recover(
     with closing(Positions.open(store.disk, store.checkpoint_path)) as positions:
         for slot in positions.damaged():
             positions.publish(slot, 0)
-        now = time.time_ns() // 1_000_000
-        recovered = recover(store, positions, boot_id=boot_id(), now=now, begin_at=begin_at)
+        recovered = recover(store, positions, boot_id=boot_id(), begin_at=begin_at)
         positions.sync()
     if recovered.cut is not None:
         say(f"cut a torn tail at {recovered.cut.start}, kept in {recovered.cut.path}")

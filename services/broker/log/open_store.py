@@ -39,12 +39,10 @@ class OpenStore:
         directory: StoreDir,
         positions: Positions,
         locks: list[RecordLock],
-        clock: Clock,
     ) -> None:
         self.directory = directory
         self.positions = positions
         self._locks = locks
-        self._clock = clock
         self._recovered: Recovered | None = None
         self._unmarked: StoreError | None = None
 
@@ -75,7 +73,7 @@ class OpenStore:
         positions.publish(Slot.SERVING_EPOCH, 0)
         positions.claim(Slot.BROKER_PID, new_start_id())
         positions.publish(Slot.BROKER_HEARTBEAT_MS, clock.boot_ms())
-        return cls(directory, positions, locks, clock)
+        return cls(directory, positions, locks)
 
     @property
     def confirm_slot(self) -> Slot:
@@ -117,7 +115,6 @@ class OpenStore:
             self.directory,
             self.positions,
             boot_id=boot_id(),
-            now=self._clock.wall_ms(),
             progress=progress,
             recovered_by=self.positions.get(Slot.BROKER_PID),
         )

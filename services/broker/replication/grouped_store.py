@@ -40,7 +40,8 @@ class GroupedStore(OpenStore):
     def __init__(
         self, directory: StoreDir, positions: Positions, lock: RecordLock, clock: Clock
     ) -> None:
-        super().__init__(directory, positions, [lock], clock)
+        super().__init__(directory, positions, [lock])
+        self._clock = clock
         self.nonce = secrets.randbits(63) | 1
         """Nonce of this start; ha grants epochs to it, and to no other."""
         self.boot: tuple[int, int] = boot_id()

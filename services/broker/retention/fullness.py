@@ -153,12 +153,6 @@ class Fullness:
         """Used share of the log's file system in percent; None: unknown."""
         return _percents(self.spaces)[0]
 
-    @property
-    def capacity_bytes(self) -> int | None:
-        """Size of the log's file system for ordinary users; None: unknown."""
-        space = self.spaces[0]
-        return None if space is None else space.used + space.available
-
     def spaces_dict(self) -> dict[str, dict[str, Any]]:
         """Return the file systems in the form of ``GET /v1/retention``."""
         return {

@@ -52,13 +52,12 @@ class LockedStore:
         positions: Positions,
         lock: RecordLock,
         setup: Setup,
-        clock: Clock,
     ) -> None:
         self.directory, self.positions = directory, positions
         self.files = ReplicaFiles(directory)
         self._lock: RecordLock | None = lock
         self._append_lock: RecordLock | None = None
-        self._setup, self._clock = setup, clock
+        self._setup = setup
         self.boot_id = (0, 0)
         """(high, low) of this boot of the machine."""
         self.is_halted = False
@@ -90,7 +89,7 @@ class LockedStore:
         positions.publish(Slot.HA_NONCE, secrets.randbits(64) | 1)
         positions.claim(Slot.HA_PID, new_start_id())
         positions.publish(Slot.HA_HEARTBEAT_MS, clock.boot_ms())
-        return cls(directory, positions, lock, setup, clock)
+        return cls(directory, positions, lock, setup)
 
     # -- the log --------------------------------------------------------------------------------
 
@@ -122,7 +121,6 @@ class LockedStore:
             self.directory,
             self.positions,
             boot_id=self.boot_id,
-            now=self._clock.wall_ms(),
             progress=report,
             confirm=self.files.confirm(),
             recovered_by=self.positions.get(Slot.HA_PID),

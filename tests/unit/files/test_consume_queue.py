@@ -37,7 +37,6 @@ class TestHowFar:
         assert queue.min_offset(0) == 0
         assert queue.units(0, 10, 1 << 60) == []
         assert queue.last_record_end() is None
-        assert queue.earliest_message_time(1 << 60) is None
         assert queue.offset_by_time(5, dispatched=1 << 60) == 0
         assert queue.directory_is_empty
 
@@ -161,7 +160,6 @@ class TestMinimum:
         assert queue.max_offset(unit.end) == first + 1
         assert queue.max_offset(unit.end - 1) == first
         assert queue.last_record_end(unit.end - 1) is None
-        assert queue.earliest_message_time(unit.end) == FIRST_MS + 1
 
 
 class TestTimes:
@@ -208,7 +206,6 @@ class TestTimes:
         last = queue.max_offset(small.end)
         assert queue.offset_by_time(1 << 60, Boundary.LOWER, dispatched=small.end) == last
         assert queue.offset_by_time(1 << 60, Boundary.UPPER, dispatched=small.end) == last - 1
-        assert queue.earliest_message_time(small.end) == FIRST_MS + 1 + first
 
 
 class TestManyQueues:
@@ -253,6 +250,5 @@ def test_no_bytes_in_a_queue_file_raise(tmp_path: Path, data: bytes, end: int) -
         assert len(queue.units(0, 1000, end)) <= 10
         assert 0 <= queue.offset_by_time(FIRST_MS, dispatched=end) <= last
         queue.last_record_end(end)
-        queue.earliest_message_time(end)
     finally:
         small.close()

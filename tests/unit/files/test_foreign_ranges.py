@@ -40,7 +40,7 @@ def again(small: SmallStore) -> Recovered:
     store.open_or_create()
     positions = Positions.open(store.disk, store.checkpoint_path)
     try:
-        return recover(store, positions, boot_id=BOOT, now=0)
+        return recover(store, positions, boot_id=BOOT)
     finally:
         positions.close()
 

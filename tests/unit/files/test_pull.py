@@ -9,7 +9,7 @@ import pytest
 
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader
-from shared.files.pull import PullResult, PullStatus, get_message, suggests_slave
+from shared.files.pull import PullResult, PullStatus, get_message
 from shared.files.store_dir import StoreConfig
 from tests.support.small_store import SmallStore
 from tidemark.errors import CorruptRecord, DamagedFile
@@ -163,7 +163,6 @@ class TestMessages:
         bodies = [bytes(record.decode(data).body) for data in records_of(result)]
         assert bodies == [b"1", b"2", b"3"]
         assert result.bytes_total == sum(map(len, result.stretches))
-        assert result.last_physical_offset == units[3].physical_offset
 
     def test_nothing_beyond_the_dispatched_offset_is_served(self, small: SmallStore) -> None:
         units = put(small, 5)
@@ -219,16 +218,6 @@ class TestLimits:
         put(small, 100, size=20_000)
         result = pull(small, 100)
         assert result.bytes_total <= 262_144 < result.bytes_total + len(records_of(result)[0])
-
-    def test_8_messages_and_64_kib_from_disk(self, small: SmallStore) -> None:
-        put(small, 20)
-        log = CommitLogReader(small.store, small.positions)
-        queue = ConsumeQueueReader(small.store, "orders", 0, log)
-        result = get_message(queue, log, offset=0, dispatched=small.end, in_memory=False)
-        assert numbers(result) == list(range(8))
-        put(small, 10, size=20_000)
-        result = get_message(queue, log, offset=20, dispatched=small.end, in_memory=False)
-        assert numbers(result) == [20, 21, 22]
 
     @pytest.mark.parametrize("count_max", [0, 1, 2, 31])
     def test_the_callers_count_is_kept_but_one_message_always_comes(
@@ -479,11 +468,3 @@ class TestDamage:
         assert names(view, b"TopicA", 0, 2, unit)
         assert not names(view, b"TopicB", 0, 2, unit)
         assert not names(view, b"Topic", 0, 2, unit)
-
-
-def test_a_slave_is_suggested_only_far_behind_the_end(small: SmallStore) -> None:
-    put(small, 2)
-    result = pull(small)
-    assert not suggests_slave(small.end, result, 1 << 30)
-    assert suggests_slave(small.end, result, 100)
-    assert suggests_slave(1 << 40, pull(small, 99), 1 << 30)

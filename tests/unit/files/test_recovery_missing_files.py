@@ -168,7 +168,7 @@ def test_an_operator_can_accept_the_present_beginning_of_the_log(small: SmallSto
     store = StoreDir(OsDisk(), small.store.root, CONFIG)
     store.open_or_create()
     positions = Positions.open(store.disk, store.checkpoint_path)
-    found = recover(store, positions, boot_id=BOOT, now=0, begin_at=FILE)
+    found = recover(store, positions, boot_id=BOOT, begin_at=FILE)
     positions.close()
     assert (found.min_offset, found.end) == (FILE, small.end)
     assert again(small).min_offset == FILE
@@ -238,7 +238,7 @@ class TestBesideABroker:
         store = StoreDir(OsDisk(), small.store.root, GROUPED)
         small.store.mark_running()
         store.open_or_create()
-        recover(store, small.positions, boot_id=BOOT, now=0, progress=raise_minimum)
+        recover(store, small.positions, boot_id=BOOT, progress=raise_minimum)
         assert small.positions.get(Slot.MIN) == 2 * FILE
         assert read_log_start(OsDisk(), store.log_start_path) == 2 * FILE
         small.close()

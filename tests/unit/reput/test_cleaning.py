@@ -266,7 +266,7 @@ def test_a_kill_at_any_operation_causes_no_rebuild(after: int, power: str) -> No
         store = StoreDir(disk, ROOT, CONFIG)
         store.open_or_create()
         positions = Positions.open(disk, store.checkpoint_path)
-        log_min = recover(store, positions, boot_id=BOOT, now=0).min_offset
+        log_min = recover(store, positions, boot_id=BOOT).min_offset
     else:
         disk.crash_at = None
         disk.revive()

@@ -55,7 +55,7 @@ def opened(small: SmallStore) -> list[str]:
 
 def test_recovery_opens_each_queue_once(small: SmallStore) -> None:
     disk_of(small).trace = []
-    found = recover(small.store, small.positions, boot_id=BOOT, now=0)
+    found = recover(small.store, small.positions, boot_id=BOOT)
     assert found.dispatched_trusted
     assert found.next_queue_offsets == {("orders", queue): 3 for queue in range(QUEUES)}
     assert len(opened(small)) == len(set(opened(small))) == QUEUES

@@ -34,7 +34,7 @@ class Written:
         store = StoreDir(self.disk, ROOT, CONFIG)
         store.open_or_create()
         self.positions = Positions.open(self.disk, store.checkpoint_path)
-        recovered = recover(store, self.positions, boot_id=BOOT, now=0)
+        recovered = recover(store, self.positions, boot_id=BOOT)
         self.appender = CommitLogAppender(store, self.positions)
         self.appender.start_at(recovered.end)
         for number in range(5):
@@ -58,7 +58,7 @@ def test_the_mark_covers_only_records_that_survive_a_power_cut() -> None:
     store = StoreDir(after, ROOT, CONFIG)
     store.open_or_create()
     positions = Positions.open(after, store.checkpoint_path)
-    assert recover(store, positions, boot_id=(2, 2), now=0).end == end
+    assert recover(store, positions, boot_id=(2, 2)).end == end
 
 
 def test_a_log_that_cannot_be_synced_leaves_the_mark_and_is_not_written_to() -> None:

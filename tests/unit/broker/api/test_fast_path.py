@@ -34,7 +34,7 @@ from tidemark.errors import UnknownTopic
 from tidemark.formats import batch, properties
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Checks
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import QueueOffset
 
 HOST = Host(b"\x7f\x00\x00\x01", 10911)
 RULES = Rules(message_size_max=1000, record_crc=True)
@@ -94,7 +94,7 @@ class Puller:
         self.asked.append(request)
         zero = QueueOffset(0)
         nothing = PullStatus.NO_MESSAGE_IN_QUEUE
-        return PullResult(nothing, zero, zero, zero, [], 0, 0, 0, PhysicalOffset(0), zero, b"")
+        return PullResult(nothing, zero, zero, zero, [], 0, 0, 0, zero, b"")
 
     def checks_at(self, offset: int) -> Checks:
         return Checks()

@@ -129,7 +129,6 @@ def test_deliveries_are_traced_by_ids_and_places_only(
         message_count=40,
         bytes_total=int(small.end),
         filtered=0,
-        last_physical_offset=PhysicalOffset(small.units[-1][3].physical_offset),
         looked_from=QueueOffset(0),
         units=b"".join(encode(unit) for _, _, _, unit in small.units),
     )

@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestServer
 
 from services.broker.api.zero_copy import COPIED_MAX, PIECE_MIN, Stretches, records_answer
 from shared.files.pull import PullResult, PullStatus
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import QueueOffset
 
 SIZE = 24 << 20
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -64,7 +64,7 @@ def result_of(stretches: list[memoryview]) -> PullResult:
     return PullResult(
         PullStatus.FOUND if stretches else PullStatus.OFFSET_OVERFLOW_ONE,
         QueueOffset(9), QueueOffset(0), QueueOffset(11), stretches, len(stretches),
-        sum(map(len, stretches)), 0, PhysicalOffset(0), QueueOffset(0), b"",
+        sum(map(len, stretches)), 0, QueueOffset(0), b"",
     )  # fmt: skip
 
 
