@@ -115,6 +115,12 @@ class Start:
     def json(self, name: str, text: str) -> None:
         (self.store.config_dir / name).write_text(text)
 
+    def rocketmq(self) -> Start:
+        """With the files that RocketMQ leaves."""
+        for name, text in ROCKETMQS.items():
+            self.json(name, text)
+        return self
+
     def names(self) -> list[str]:
         return sorted(path.name for path in self.store.config_dir.iterdir())
 
@@ -142,9 +148,7 @@ async def test_a_new_store_gets_a_start_record_and_no_files(tmp_path: Path) -> N
 
 async def test_rocketmqs_state_is_taken_over_once_with_one_snapshot(tmp_path: Path) -> None:
     log = Log()
-    start = Start(tmp_path, log)
-    for name, text in ROCKETMQS.items():
-        start.json(name, text)
+    start = Start(tmp_path, log).rocketmq()
     await start.open()
     group = GroupConfig("g", retry_max=3, forbidden={"t": 1})
     replayed = BrokerState()
@@ -175,9 +179,7 @@ def timer_check(read_to_ms: int, queue_offset: int) -> bytes:
 
 async def test_how_far_rocketmqs_timer_has_come_is_taken_over(tmp_path: Path) -> None:
     log = Log()
-    start = Start(tmp_path, log)
-    for name, text in ROCKETMQS.items():
-        start.json(name, text)
+    start = Start(tmp_path, log).rocketmq()
     (start.store.config_dir / "timercheck").write_bytes(timer_check(5000, 7))
     await start.open()
     mark = start.state.delay.timer
@@ -213,9 +215,7 @@ async def test_a_timercheck_of_ours_counts_alone_once_rocketmq_has_moved_it(tmp_
     "raw", [b"", b"\0" * 4096, timer_check(5000, 7)[:55], timer_check(5000, -1)]
 )
 async def test_an_empty_timercheck_marks_nothing(tmp_path: Path, raw: bytes) -> None:
-    start = Start(tmp_path, Log())
-    for name, text in ROCKETMQS.items():
-        start.json(name, text)
+    start = Start(tmp_path, Log()).rocketmq()
     (start.store.config_dir / "timercheck").write_bytes(raw)
     await start.open()
     assert not start.state.delay.timer.passed(0, 0)
@@ -226,9 +226,7 @@ async def test_a_timercheck_of_the_far_future_is_damage_and_marks_nothing(
     tmp_path: Path, bit: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     # By one flipped bit all waiting messages counted as delivered.
-    start = Start(tmp_path, Log())
-    for name, text in ROCKETMQS.items():
-        start.json(name, text)
+    start = Start(tmp_path, Log()).rocketmq()
     read_to_ms = SystemClock().wall_ms() & ~(1 << bit)
     (start.store.config_dir / "timercheck").write_bytes(timer_check(read_to_ms ^ 1 << bit, 7))
     await start.open()
@@ -240,9 +238,7 @@ async def test_a_timercheck_of_the_far_future_is_damage_and_marks_nothing(
 
 async def test_only_the_file_that_rocketmq_wrote_counts(tmp_path: Path) -> None:
     log = Log()
-    first = Start(tmp_path, log)
-    for name, text in ROCKETMQS.items():
-        first.json(name, text)
+    first = Start(tmp_path, log).rocketmq()
     await first.open()
     first.json("consumerOffset.json", '{"offsetTable":{"t@g":{0:20}}}')
     first.json("topics.json", '{"topicConfigTable":{"u":{}},"tidemark":{"epoch":0}}')
@@ -258,9 +254,7 @@ async def test_only_the_file_that_rocketmq_wrote_counts(tmp_path: Path) -> None:
 async def test_no_file_is_written_before_it_was_read_for_what_rocketmq_left(tmp_path: Path) -> None:
     # The part that writes began at once, whatever the reading part was doing: now and then the
     # files were ours before they were read, and RocketMQ's topics and groups were lost.
-    start = Start(tmp_path, Log())
-    for name, text in ROCKETMQS.items():
-        start.json(name, text)
+    start = Start(tmp_path, Log()).rocketmq()
     start.files.topics_changed()
     start.files.groups_changed()
     running = asyncio.create_task(start.files.run(start.stop))
@@ -292,9 +286,7 @@ async def test_it_waits_for_a_disk_that_takes_writes(
     monkeypatch.setattr(opening_module, "PAUSE_S", 0.01)
     log = Log()
     log.full = True
-    start = Start(tmp_path, log)
-    for name, text in ROCKETMQS.items():
-        start.json(name, text)
+    start = Start(tmp_path, log).rocketmq()
     opening = asyncio.create_task(start.opening.run(start.stop))
     await log.refused.wait()
     assert not start.state.groups

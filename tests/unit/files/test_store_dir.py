@@ -507,18 +507,28 @@ class TestGroups:
         content = json.loads((tmp_path / "tidemark.json").read_text())
         assert content["delay_levels"] == [SMALL.delay_levels]
 
+    @pytest.fixture
+    def hold(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[StoreDir], OsRecordLock]:
+        """Takes the lock of the description as another process that keeps it for ever."""
+        monkeypatch.setattr(store_dir, "DESCRIBE_TRIES", 3)
+        monkeypatch.setattr(store_dir, "DESCRIBE_PAUSE_S", 0.0)
+
+        def take(opened: StoreDir) -> OsRecordLock:
+            held = DISK.lock(opened.lock_path, byte=store_dir.DESCRIBE_BYTE)
+            assert held is not None
+            return held
+
+        return take
+
     def test_a_process_that_keeps_the_lock_for_ever_does_not_stop_a_start(
         self,
         tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        hold: Callable[[StoreDir], OsRecordLock],
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         opened = store(tmp_path)
         opened.open_or_create()
-        monkeypatch.setattr(store_dir, "DESCRIBE_TRIES", 3)
-        monkeypatch.setattr(store_dir, "DESCRIBE_PAUSE_S", 0.0)
-        held = DISK.lock(opened.lock_path, byte=store_dir.DESCRIBE_BYTE)
-        assert held is not None
+        held = hold(opened)
         opened.describe_delay_levels()
         assert "delay_levels" not in json.loads(opened.description_path.read_text())
         assert [one.__dict__["event"] for one in caplog.records] == ["description-left-out"]
@@ -530,16 +540,13 @@ class TestGroups:
     def test_an_adoption_that_could_not_be_finished_is_named(
         self,
         tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        hold: Callable[[StoreDir], OsRecordLock],
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         make_foreign(tmp_path)
         opened = store(tmp_path)
         opened.open_or_create()
-        monkeypatch.setattr(store_dir, "DESCRIBE_TRIES", 3)
-        monkeypatch.setattr(store_dir, "DESCRIBE_PAUSE_S", 0.0)
-        held = DISK.lock(opened.lock_path, byte=store_dir.DESCRIBE_BYTE)
-        assert held is not None
+        held = hold(opened)
         opened.finish_adoption()
         assert [one.__dict__["event"] for one in caplog.records] == ["description-left-out"]
         assert "the next start takes it over again" in caplog.text
@@ -548,15 +555,11 @@ class TestGroups:
         assert "adopting" not in json.loads(opened.description_path.read_text())
 
     def test_a_store_is_not_made_without_its_description(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, hold: Callable[[StoreDir], OsRecordLock]
     ) -> None:
         """The next start mistook it for a store of RocketMQ."""
-        monkeypatch.setattr(store_dir, "DESCRIBE_TRIES", 3)
-        monkeypatch.setattr(store_dir, "DESCRIBE_PAUSE_S", 0.0)
         making = store(tmp_path)
-        making.lock_path.parent.mkdir(parents=True, exist_ok=True)
-        held = DISK.lock(making.lock_path, byte=store_dir.DESCRIBE_BYTE)
-        assert held is not None
+        held = hold(making)
         with pytest.raises(StoreLocked, match=r"tidemark\.json was not made"):
             making.open_or_create()
         held.release()

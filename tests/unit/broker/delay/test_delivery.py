@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 import pytest
 
@@ -33,6 +35,19 @@ def full_error() -> sqlite3.OperationalError:
     error = sqlite3.OperationalError("database or disk is full")
     error.sqlite_errorcode = sqlite3.SQLITE_FULL
     return error
+
+
+@contextlib.contextmanager
+def full_disk(method: str) -> Iterator[None]:
+    """The disk has no room for this change of the file of pending times."""
+    with patch.object(PendingTimes, method, side_effect=full_error()):
+        yield
+
+
+def read_in_steps(monkeypatch: pytest.MonkeyPatch, count: int = 2) -> None:
+    """Take in so many messages of the timer's queue at once."""
+    monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", count)
+    monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", count)
 
 
 async def test_a_level_is_delivered_when_it_is_due_and_not_before(store: DelayedStore) -> None:
@@ -214,8 +229,7 @@ async def test_a_queue_that_is_read_anew_delivers_nothing_before_it_is_read_whol
     await store.turn()
     await store.delayed.carry_below(store.dispatched())
     await store.turn()
-    monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", 2)
-    monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", 2)
+    read_in_steps(monkeypatch)
     await store.kill(reboot=True)
     store.now_ms += 1000
     await store.turn()
@@ -248,8 +262,7 @@ async def test_a_file_that_missed_its_last_commit_delivers_nothing_before_it_has
         await store.turn()
         assert store.delay_now().levels[1] == 1
         await store.kill()
-    monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", 2)
-    monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", 2)
+    read_in_steps(monkeypatch)
     store.now_ms += 5000
     await store.turn()
     expected = [b"kept", b"level", *(b"%d" % number for number in range(6))]
@@ -264,12 +277,8 @@ async def test_carrying_does_not_wait_for_a_file_that_waits_for_room(
     the waiting messages carried; 3. that waited for the file to be opened, which needs space. Or
     it opens, which needs little, and there is no space for what is read into it."""
 
-    def is_full(times: PendingTimes, *_: object, **__: object) -> None:
-        raise full_error()
-
     store.wait_until(b"a", FIRST_MS + 5000)
-    with monkeypatch.context() as full:
-        full.setattr(PendingTimes, refused, is_full)
+    with full_disk(refused):
         await store.turn()
         for _ in range(5):
             with pytest.raises(DiskFull):
@@ -342,8 +351,7 @@ async def test_carrying_does_not_wait_for_ever_for_a_long_queue(
     for number in range(6):
         store.wait_until(b"%d" % number, FIRST_MS + 5000)
     await store.turn()
-    monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", 1)
-    monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", 1)
+    read_in_steps(monkeypatch, 1)
     monkeypatch.setattr(delayed, "ASKED_MAX", 2)
     await store.kill(reboot=True)
     await store.delayed.delivery.turn()
@@ -360,13 +368,9 @@ async def test_a_file_that_stays_lost_is_a_fault_and_how_late_delivery_is_not_kn
     """Messages stalled as long as the disk was full, and their delay was reported as 0: it was that
     of the levels alone."""
 
-    def is_full(times: PendingTimes, *_: object, **__: object) -> None:
-        raise full_error()
-
     store.wait_until(b"a", FIRST_MS + 5000)
     store.wait_level(b"level", 4)
-    with monkeypatch.context() as full:
-        full.setattr(PendingTimes, refused, is_full)
+    with full_disk(refused):
         store.now_ms += 9000
         await store.turn()
         assert store.faults == [], "it may be back in a moment"
@@ -394,8 +398,7 @@ async def test_how_late_delivery_is_is_not_known_before_the_queue_is_read_whole(
     for number in range(6):
         store.wait_until(b"%d" % number, FIRST_MS + 5000 - number)
     await store.turn()
-    monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", 2)
-    monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", 2)
+    read_in_steps(monkeypatch)
     await store.kill(reboot=True)
     await store.delayed.delivery.turn()
     assert store.delayed.overdue_s is None
@@ -416,8 +419,7 @@ async def test_unread_messages_count_as_waiting_below_any_offset(
     store.now_ms += 1
     await store.turn()
     await store.turn()
-    monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", 2)
-    monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", 2)
+    read_in_steps(monkeypatch)
     await store.kill(reboot=True)
     await store.delayed.delivery.turn()
     assert store.delayed.pending_below(store.dispatched())
@@ -433,16 +435,12 @@ async def test_a_message_delivered_while_the_file_is_lost_is_delivered_once(
     and progress was recorded although it was unknown how far the queue was read: a mark that
     covers nothing; 3. the file is opened again, and has the delivered message."""
 
-    def is_full(times: PendingTimes, rows: object) -> None:
-        raise full_error()
-
     store.wait_level(b"waits", len(LEVELS_MS))
     for number in range(3):
         store.wait_until(b"%d" % number, FIRST_MS + 1000)
     await store.turn()
     store.now_ms += 1000
-    with monkeypatch.context() as full:
-        full.setattr(PendingTimes, "remove", is_full)
+    with full_disk("remove"):
         for _ in range(3):
             await store.delayed.delivery.turn()
     for _ in range(5):

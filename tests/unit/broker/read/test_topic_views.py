@@ -123,10 +123,15 @@ def put_each_second(made: Views, count: int) -> None:
     made.small.dispatch()
 
 
-async def test_messages_older_than_the_topic_shows_are_not_shown(made: Views) -> None:
+async def retained(made: Views, retention_ms: int = 3000) -> None:
+    """Ten such messages, nine seconds after the first, in a topic that shows only some of them."""
     put_each_second(made, 10)
-    await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
+    await made.views.put("orders", parsed({"retention_ms": retention_ms}, NewTopic))
     made.clock.now_s = 9.0
+
+
+async def test_messages_older_than_the_topic_shows_are_not_shown(made: Views) -> None:
+    await retained(made)
     assert made.views.floor("orders", 2) == 6
     assert made.views.shown_from("orders", 2) == 6
     shown = await made.views.one("orders")
@@ -145,9 +150,7 @@ async def test_messages_older_than_the_topic_shows_are_not_shown(made: Views) ->
 async def test_where_a_queue_begins_is_looked_for_once_a_second_and_never_moves_back(
     made: Views,
 ) -> None:
-    put_each_second(made, 10)
-    await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
-    made.clock.now_s = 9.0
+    await retained(made)
     assert made.views.floor("orders", 2) == 6
     made.clock.now_s = 9.9
     assert made.views.floor("orders", 2) == 6
@@ -174,9 +177,7 @@ async def test_hidden_messages_are_reported_once_and_in_that_step(made: Views) -
 
 
 async def test_messages_hidden_before_a_start_are_not_reported_again(made: Views) -> None:
-    put_each_second(made, 10)
-    await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
-    made.clock.now_s = 9.0
+    await retained(made)
     after_start = TopicViews(
         made.topics,
         made.queues,
@@ -208,9 +209,7 @@ async def test_when_all_messages_are_too_old_the_queue_is_empty_and_goes_on(made
 
 async def test_a_longer_retention_brings_nothing_back(made: Views) -> None:
     """Also after a restart: where the queues began is in the topic's record."""
-    put_each_second(made, 10)
-    await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
-    made.clock.now_s = 9.0
+    await retained(made)
     for retention_ms in (600_000, 0):
         await made.views.put("orders", parsed({"retention_ms": retention_ms}, NewTopic))
         assert made.views.floor("orders", 2) == 6
