@@ -118,11 +118,9 @@ class Links:
             timer.cancel()
 
     def disk_changed(self, done: Done) -> None:
-        """Take new files after an effect on the disk, and a new incarnation for later
-        handshakes."""
+        """Take a new incarnation, which a resync has written, for later handshakes."""
         if done.incarnation:
             self._own = self._own._replace(incarnation=done.incarnation)
-        self._views.refresh()
 
     # -- effects --------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 The replica decides which bytes; they are not copied before the socket takes them. A view stays
 valid while it is held, even if retention removes the file meanwhile. Bytes below the published end
-never change. Step before: ``Stream``. Step after: ``link`` sends them behind a frame's head.
+never change. A cut and a resync end with a recovery, after which the reader opens the files anew.
+Step before: ``Stream``. Step after: ``link`` sends them behind a frame's head.
 """
 
 from __future__ import annotations
@@ -41,10 +42,6 @@ class LogViews:
             found.append(view)
             offset, size = offset + len(view), size - len(view)
         return found
-
-    def refresh(self) -> None:
-        """Reopen the files after the log was cut or emptied."""
-        self._reader.refresh()
 
     def close(self) -> None:
         """Unmap what is not borrowed."""

@@ -261,13 +261,19 @@ class Broker(Service):
             self._hands_over_us = self.machine.timeline.now_us
 
     def check_ended(self) -> None:
-        """Check that a broker which another member could replace has reported its stop before it
-        ended."""
-        begun_us, changed_us = self._hands_over_us, self.machine.changed_us
+        """Check that a broker which shut down cleanly has stored the last offsets of its term, and
+        that one which another member could replace has reported its stop before it ended."""
+        begun_us, changed_us, machine = self._hands_over_us, self.machine.changed_us, self.machine
+        ended_us, fenced_us = (
+            changed_us.get(slot, 0) for slot in (Slot.SERVING_EPOCH, Slot.FENCED)
+        )
+        held_us = changed_us.get(Slot.SENDS_HELD, 0)
+        is_fenced = machine.slot(Slot.FENCED) and fenced_us <= ended_us
+        if self.process.is_opened and not (is_fenced or held_us > self.process.begun_us):
+            self.history.ends_with(machine, self.state)
         if begun_us is None:
             return
-        ended_us = changed_us.get(Slot.SERVING_EPOCH, 0)
-        is_fenced = begun_us <= changed_us.get(Slot.FENCED, 0) <= ended_us
+        is_fenced = begun_us <= fenced_us <= ended_us
         if changed_us.get(Slot.BROKER_TROUBLE, 0) < begun_us and not is_fenced:
             raise Violation(f"the broker of {self.machine.name} ended without a report to ha")
 

@@ -170,16 +170,29 @@ class ClientAnswers(LeaseHistory):
         to its end."""
         if node.name in self.damaged or self.is_forced:
             return
-        served = StateContent.of(state)
-        if node.end <= len(self.confirmed):
-            wanted = self.records.states(node.end, node.end)[-1]
-        else:
-            wanted = self.records.state_of(node.log(self.records.parsed, node.end))
+        served, wanted = StateContent.of(state), self._state_in_log(node)
         if served != wanted:
             raise Violation(
                 f"{node.name} becomes the master with a state that its log of {node.end} bytes "
                 f"does not have: {served.differences(wanted)}"
             )
+
+    def ends_with(self, node: Machine, state: BrokerState) -> None:
+        """Check that the log has all offsets and groups that a master served until it stopped."""
+        if node.name in self.damaged or self.is_forced or node.is_full or node.has_failed:
+            return
+        served, stored = StateContent.of(state), self._state_in_log(node)
+        if served != stored:
+            raise Violation(
+                f"the broker of {node.name} has shut down, and its log lacks what it served: "
+                f"{served.differences(stored)}"
+            )
+
+    def _state_in_log(self, node: Machine) -> StateContent:
+        """The state of the whole log of a node, which may not be confirmed up to its end."""
+        if node.end <= len(self.confirmed):
+            return self.records.states(node.end, node.end)[-1]
+        return self.records.state_of(node.log(self.records.parsed, node.end))
 
     def read_at_master(self, node: Machine, epoch: int, newest_before: int) -> None:
         """Check reads from a master. newest_before: epoch of the lease before the broker checked

@@ -14,6 +14,7 @@ from services.ha.shell import replica_disk
 from tests.simulation.replication.confirmed import Place
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES, WINDOW_SIZE
+from tests.simulation.replication.process import Process
 from tests.simulation.replication.store_view import CONFIRM, FILE_SIZE
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, UNHEARD_MS, Trying
 from tests.simulation.replication.violation import Violation
@@ -39,6 +40,8 @@ BEFORE_ZEROS: Final = ("cut-6", "cut-7", "cut-8", "cut-8")
 """Steps of a cut before which the removed bytes are still there."""
 RESYNC_STEPS: Final = tuple(f"resync-{step}" for step in range(2, 9))
 """Steps of a resync after the point from which the next start continues it."""
+PAGE_SYNCED: Final = tuple(f"resync-{step}" for step in range(4, 9))
+"""Steps before which the role that the page shows meanwhile is on the disk."""
 
 
 NEVER_S: Final = 1e6
@@ -56,7 +59,7 @@ class Copying(Trying):
         super().__init__(world)
         self.trials: tuple[Callable[[], None], ...] = (
             *(self._overtake_a_slave, self._stop_while_cutting, self._stop_while_emptying),
-            *(self._spoil_a_piece, self._meet_damage_at_a_slave),
+            *(self._empty_during_a_write, self._spoil_a_piece, self._meet_damage_at_a_slave),
         )
 
     def _overtake_a_slave(self) -> None:
@@ -109,20 +112,31 @@ class Copying(Trying):
 
     def _stop_while_emptying(self) -> None:
         """A store that is being emptied by command is empty in the end, although the node is
-        stopped repeatedly meanwhile. Nothing of the previous log returns."""
+        stopped repeatedly meanwhile. Nothing of the previous log returns. After a power cut the
+        broker opens the store before ha continues."""
         slave = self._any_but(self._master())
-        before, service = slave.incarnation, self._group.ha_of(slave.name)
-        assert service is not None, "the group is whole"
-        if self._random.random() < 0.5:  # A write of an offset file is still under way.
-            slave.held_up[CONFIRM.name + ".tmp"] = HELD_UP_US
-            slave.arm_file(CONFIRM.name + ".tmp", lambda: self._command_during_write(slave))
-        else:
-            self._stop_at(slave, self._random.sample(RESYNC_STEPS, 3))
-            self._group.command("resync", {"group": "g0"}, slave)
+        steps = self._random.sample(RESYNC_STEPS, 2)
+        self._stop_at(slave, [self._random.choice(PAGE_SYNCED), *steps], by_power=True)
+        self._must_be_emptied(
+            slave,
+            lambda: self._group.command("resync", {"group": "g0"}, slave),
+            "stopped meanwhile",
+        )
+
+    def _empty_during_a_write(self) -> None:
+        """A store is being emptied by command while ha writes an offset file."""
+        slave = self._any_but(self._master())
+        slave.held_up[CONFIRM.name + ".tmp"] = HELD_UP_US
+        slave.arm_file(CONFIRM.name + ".tmp", lambda: self._command_during_write(slave))
+        self._must_be_emptied(slave, lambda: None, "wrote an offset")
+
+    def _must_be_emptied(self, slave: Machine, begin: Callable[[], object], how: str) -> None:
+        before = slave.incarnation
+        begin()
         self._history.replaced.add(slave.name)
         self._until(lambda: slave.incarnation not in ("", before), AGAIN_MS)
         slave.held_up.clear()
-        self._must_be_whole_again(f"{slave.name} was resynced and stopped meanwhile")
+        self._must_be_whole_again(f"{slave.name} {how} while it was emptied")
         slave.calm()
         if slave.incarnation == before:
             raise Violation(
@@ -142,25 +156,29 @@ class Copying(Trying):
         self._timeline.after(self._random.randint(*QUEUED_US), order)
         self._timeline.after(HELD_UP_US + WRITTEN_US, self._group.network.heal)
 
-    def _stop_at(self, machine: Machine, steps: list[str]) -> None:
+    def _stop_at(self, machine: Machine, steps: list[str], *, by_power: bool = False) -> None:
         """Stop the node, or its ha, before the first of the steps, and at the next one after its
-        restart."""
+        restart. by_power: first by a power cut, after which the broker starts first."""
         if not steps:
             return
 
         def strike() -> None:
+            process = machine.processes["ha"]
             self._group.trace("world", f"{machine.name} is stopped before {steps[0]}")
-            self._strike(machine)
+            if by_power:
+                self._cut_power(machine, process, "broker")
+            elif self._random.random() < 0.5:
+                process.strike_after(self._random.choice((1, 1, 4, 12)), process.end)
+            else:
+                # A broker that starts first opens a store that is about to be emptied.
+                self._cut_power(machine, process, self._random.choice(("broker", "reput", "ha")))
             self._stop_at(machine, steps[1:])
 
         machine.arm_step(steps[0], strike)
 
-    def _strike(self, machine: Machine) -> None:
-        """Kill ha, now or some steps later, or cut the power. It starts again."""
-        process = machine.processes["ha"]
-        if self._random.random() < 0.5:
-            process.strike_after(self._random.choice((1, 1, 4, 12)), process.end)
-            return
+    def _cut_power(self, machine: Machine, process: Process, first: str) -> None:
+        """Cut the power within the present step of a process. first: the service that starts before
+        the others afterwards."""
         process.pause()
 
         def cut_power() -> None:
@@ -169,8 +187,7 @@ class Copying(Trying):
                 self._timeline.after(1_000, boot)
 
         def boot() -> None:
-            # A broker that starts first opens a store that is about to be emptied.
-            self._group.boot(machine, first=self._random.choice(("broker", "reput", "ha")))
+            self._group.boot(machine, first=first)
 
         self._timeline.after(self._random.randint(0, 200), cut_power)
 

@@ -170,6 +170,12 @@ class LeaseApi(LeaseObject):
             if ha.node in self.unreachable:
                 reply_later(self._random.choice((None, None, *PROXY)))
                 return
+            fate = self._fate_of(ha.node, is_write=body is not None)
+            if fate is not None:
+                if fate.is_applied:
+                    perform()
+                reply_later(self._random.choice(BROKEN if fate.is_applied else PROXY))
+                return
             if body is not None and random.random() < weather.refused:
                 answer = Answer(409, {"kind": "Status", "message": "try again"})
             else:

@@ -37,6 +37,13 @@ class Weather(NamedTuple):
     """Of a directory: the change is made, and it is not known whether it is on the disk."""
 
 
+class Fate(NamedTuple):
+    """What becomes of a request that gets an error at once."""
+
+    is_write: bool
+    is_applied: bool
+
+
 class _Write(NamedTuple):
     """A write under way."""
 
@@ -63,6 +70,8 @@ class LeaseObject:
         """Nodes whose requests are lost."""
         self.deaf: set[str] = set()
         """Nodes to which answers are lost."""
+        self.fates: dict[str, list[Fate]] = {}
+        """By node, what becomes of its next requests, in this order."""
         self.late_change: Callable[[Lease, Lease], None] | None = None
         """If set, the next change of the set is applied late, and this is called with the old and
         the new lease."""
@@ -150,6 +159,11 @@ class LeaseObject:
     def replace(self, lease: Lease) -> None:
         """Replace the lease by an earlier one, as an operator with a backup does."""
         raise NotImplementedError
+
+    def _fate_of(self, node: str, *, is_write: bool) -> Fate | None:
+        """The fate of a request; None if it gets its answer."""
+        fates = self.fates.get(node)
+        return fates.pop(0) if fates and fates[0].is_write == is_write else None
 
     def _fails(self) -> bool:
         """Whether the change that was just applied is answered with an error."""

@@ -358,7 +358,12 @@ class _Store(DirectoryLease):
             volume.turns[node] = turns
             if is_lost or node in volume.unreachable:
                 raise _error(errno.EIO, volume.path)
+            fate = volume._fate_of(node, is_write=call != self._object.get)
+            if fate is not None and not fate.is_applied:
+                raise _error(errno.EIO, volume.path)
             outcome = call()
+            if fate is not None:
+                raise _error(errno.EIO, volume.path)
             volume._wait_in_vain()
             for _ in range(DEAF_TURNS):
                 if node in volume.deaf:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from services.ha.core.failover import State
 from services.ha.lease.value import Lease
+from tests.simulation.replication.lease_object import Fate
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying
 from tests.simulation.replication.violation import Violation
@@ -22,6 +23,16 @@ CUT_OFF_MS: Final = TIMES.lease_ms + 500, 4 * TIMES.lease_ms
 """Longer than a candidate waits for a lease that is not renewed."""
 DEAF_MS: Final = 50, TIMES.renew_ms - 50
 """With a renewal interval and one request, shorter than a master may go on without the lease."""
+RENEWED_MS: Final = 2 * TIMES.renew_ms
+"""Time within which a lease is written whose requests get answers."""
+READ: Final = Fate(is_write=False, is_applied=False)
+WRITE: Final = Fate(is_write=True, is_applied=False)
+UNANSWERED: Final = Fate(is_write=True, is_applied=True)
+LOST: Final = (
+    *((WRITE,), (UNANSWERED,), (UNANSWERED, READ, WRITE), (WRITE, READ, UNANSWERED)),
+    (WRITE, READ, WRITE),
+)
+"""Requests that get errors one after the other: a write is repeated after each read."""
 KNOWN_MS: Final = TIMES.renew_ms + 2 * TIMES.request_timeout_ms
 """Time within which a node has read the lease."""
 WENT_BACK: Final = "lease-went-backwards"
@@ -34,6 +45,7 @@ class LosingLease(Trying):
         super().__init__(world)
         self.trials: tuple[Callable[[], None], ...] = (
             *(self._cut_off_from_the_lease, self._lose_an_answer, self._put_back_an_older_lease),
+            self._lose_requests,
         )
 
     def touch_the_lease(self) -> None:
@@ -91,6 +103,37 @@ class LosingLease(Trying):
                 f"{history.late_count - late} sends waited"
             )
         self._must_be_whole_again("a node did not reach the lease")
+
+    def _lose_requests(self) -> None:
+        """Some requests get errors, of which some are applied. The master repeats its renewal in
+        time, and does not serve for longer than the applied one allows. A command of any node
+        succeeds."""
+        group, history, master = self._group, self._history, self._master()
+        epoch, late, fates = history.epoch, history.late_count, group.lease.fates
+        self._world.operator_paused = True
+        for lost in self._random.sample(LOST, len(LOST)):
+            fates[master.name] = [*lost]
+            self._until(lambda: not fates[master.name], QUIET_MS)
+            applied_us = history.applied_us
+            if not self._until(lambda us=applied_us: history.applied_us > us, RENEWED_MS):
+                raise Violation(f"{master.name} lost {lost} and renews nothing in {RENEWED_MS} ms")
+        for name, machine in (("pause", self._any_but(master)), ("resume", master)):
+            fates[machine.name] = [*self._random.choice(LOST)]
+            reply, stored = self._reply_to(name, {}, machine), group.lease.stored
+            is_done = stored is not None and stored.lease.paused == (name == "pause")
+            if reply is None or not reply.ok or not is_done:
+                raise Violation(
+                    f"requests of {machine.name} were lost; its reply to {name} is {reply}, and "
+                    f"the lease is {stored}"
+                )
+        self._world.operator_paused = False
+        self._must_be_whole_again("requests to the lease were lost")
+        self._must_be(master, State.MASTER, "lost single requests to the lease")
+        if history.epoch != epoch or history.late_count > late:
+            raise Violation(
+                f"{master.name} lost single requests to the lease; epoch {epoch} became "
+                f"{history.epoch}, and {history.late_count - late} sends waited"
+            )
 
     def _lose_an_answer(self) -> None:
         """A write of the lease is applied and its answer is lost. A command gets a reply with what

@@ -31,7 +31,7 @@ from tests.support.sim_disk import SimDisk
 from tests.support.sim_files import Inode
 from tidemark.errors import DiskFull
 from tidemark.formats.checkpoint import Slot, check_slot, proven
-from tidemark.formats.filenames import offset_name
+from tidemark.formats.filenames import offset_name, parse_offset_name
 
 WATCHED_FILES: Final = (
     *("promise", "confirm", "intent", "identity"),
@@ -190,10 +190,14 @@ class Machine(StoreView):
                 strike, self._armed_append = self._armed_append, None
                 strike()
 
-    def unlinks(self, path: Path) -> None:
+    def unlinks(self, path: Path, process: Process) -> None:
         """Check before a name is removed."""
         if path == INTENT:
             self._judge.finishes_cut(self)
+        start = parse_offset_name(path.name) if path.parent == LOG else None
+        # The broker of a slave deletes files below the published start without byte 0.
+        if start is not None and (process.name == "ha" or start >= self.slot(Slot.MIN)):
+            self._judge.writes(self, process, f"removes the log file {path.name}")
 
     def touched(self, path: Path, process: Process) -> None:
         """Check after a name was created, replaced or removed."""
@@ -361,8 +365,10 @@ class Machine(StoreView):
             file.close()
         self.disk.sync_directory(path.parent)
 
-    def must_have_room(self, path: Path) -> None:
-        """Raise DiskFull if a file may not be created."""
+    def creates(self, path: Path, process: Process) -> None:
+        """Check before a file is created that the process may do it. Raises DiskFull."""
+        if path.parent == LOG:
+            self._judge.writes(self, process, f"creates the log file {path.name}")
         if self.queues_are_full and QUEUES in path.parents:
             raise DiskFull(f"no room for {path}.", path=path, free_bytes=0, limit=1)
 

@@ -27,7 +27,7 @@ class ProcessDisk:
 
     def create(self, path: Path, size: int, *, reserve: bool) -> File:
         """Create a file."""
-        self.machine.must_have_room(path)
+        self.machine.creates(path, self.process)
         file = self._disk.create(path, size, reserve=reserve)
         self.machine.touched(path, self.process)
         border()
@@ -57,7 +57,7 @@ class ProcessDisk:
 
     def unlink(self, path: Path) -> None:
         """Remove a file."""
-        self.machine.unlinks(path)
+        self.machine.unlinks(path, self.process)
         self._disk.unlink(path)
         self.machine.touched(path, self.process)
         border()

@@ -8,12 +8,19 @@ state of its whole log (``client_answers.begins_with``), and reports damage only
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.store_view import FILE_SIZE
-from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying
+from tests.simulation.replication.trying import (
+    AGAIN_MS,
+    QUIET_MS,
+    STATE_DAMAGED,
+    UNHEARD_MS,
+    Trying,
+)
 from tests.simulation.replication.violation import Violation
 from tidemark.errors import DamagedFile
 from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
@@ -32,6 +39,10 @@ GRANTED_MS: Final = 500
 """Time within which a switch ends, or has failed because a broker is silent."""
 WAITS_MS: Final = 300
 KEPT_FILES: Final = 4
+ENDED_MS: Final = 3_000
+"""Time within which a broker ends that has waited for another master in vain."""
+GROUP: Final = "last"
+QUEUE: Final = "orders", 0
 
 
 class Promoting(Trying):
@@ -41,6 +52,7 @@ class Promoting(Trying):
         super().__init__(world)
         self.trials: tuple[Callable[[], None], ...] = (
             *(self._lead_after_a_backlog, self._fail_to_follow, self._begin_before_reput),
+            self._stop_without_a_successor,
         )
 
     def _lead_after_a_backlog(self) -> None:
@@ -63,16 +75,9 @@ class Promoting(Trying):
         slave = self._any_but(self._master())
         broker = self._broker(slave)
         assert broker.node is not None, "the group is whole"
-        followed = broker.node._followed
-        follow = followed.follow
-
-        def fail(*_: Any) -> Any:
-            followed.follow = follow  # type: ignore[method-assign]
-            raise DamagedFile("a unit of the state queue is damaged", "It is made again.")
-
         self._history.unreadable.add(slave.name)
-        followed.follow = fail  # type: ignore[method-assign, assignment]
-        self._wait(NOTICED_MS)
+        with self._fails_once(broker.node._followed, "follow", STATE_DAMAGED):
+            self._wait(NOTICED_MS)
         shown = slave.slot(Slot.BROKER_TROUBLE), broker.shows, DamagedFile.code in broker.hindrances
         if shown != (Trouble.DAMAGED, 0, True):
             raise Violation(
@@ -104,6 +109,34 @@ class Promoting(Trying):
         self._bring_back()
         self._must_be_whole_again("all nodes began without reput")
         self._lead_after_a_backlog()
+
+    def _stop_without_a_successor(self) -> None:
+        """The broker of a master that no node can replace shuts down cleanly while offsets are
+        committed. Its log has all of them (``client_answers.ends_with``)."""
+        master = self._master()
+        broker, commits = self._broker(master), 0
+        for machine in self._history.others(master):
+            self._lose(machine, ["broker"])
+        self._wait(UNHEARD_MS)
+        self._history.producers_paused = True
+        broker.ask_to_end()
+
+        def has_ended() -> bool:
+            nonlocal commits
+            commits += 1
+            if broker.process.alive:
+                self._call(broker, partial(self._commit, broker, commits))
+            return not broker.process.alive
+
+        if not self._until(has_ended, ENDED_MS) or not broker.process.is_finished:
+            raise Violation(f"the broker of {master.name} was asked to end and did not")
+        self._history.producers_paused = False
+        self._bring_back()
+        self._must_be_whole_again(f"the broker of {master.name} had shut down")
+
+    def _commit(self, broker: Broker, offset: int) -> None:
+        if broker.gate.reads_open and broker.epoch is not None:
+            broker.api.components.groups.offsets.accept(GROUP, {QUEUE: offset})
 
     def _is_granted(self, machine: Machine) -> bool:
         return machine.slot(Slot.ROLE) == NodeRole.PROMOTING and not machine.slot(Slot.FENCED)

@@ -20,7 +20,7 @@ from unittest.mock import patch
 from services.broker import building, watch
 from services.broker.api import api_document
 from services.broker.log import flusher, open_store, preallocator
-from services.broker.replication import followed_state, grouped_store, master
+from services.broker.replication import followed_state, grouped_store, leaving, master
 from services.broker.state import state_replay
 from services.ha.core import catch_up, master_protocol, recreation
 from services.ha.lease import directory
@@ -59,6 +59,7 @@ RANDOM: Final = (grouped_store, links, locked_store, replica_store, store_dir, d
 BOOTED: Final = (grouped_store, open_store, reput_store)
 HEARTBEAT_S: Final = 0.2
 """In proportion to the times of ``plan``, which are those of a fast profile."""
+LEAVE_S: Final = 0.6
 ASK_AGAIN_MS: Final = 150
 """Shortened in the same proportion: a promise whose answer is lost is requested once more before
 the old term ends."""
@@ -160,6 +161,7 @@ def simulated(timeline: Timeline) -> Iterator[None]:
         stack.enter_context(patch.object(watch, "HEARTBEAT_S", HEARTBEAT_S))
         stack.enter_context(patch.object(follower, "WATCH_INTERVAL_S", HEARTBEAT_S))
         stack.enter_context(patch.object(master, "BUSY_POLL_S", BUSY_POLL_S))
+        stack.enter_context(patch.object(leaving, "WAIT_S", LEAVE_S))
         stack.enter_context(patch.object(recreation, "ASK_AGAIN_MS", ASK_AGAIN_MS))
         stack.enter_context(patch.object(master_protocol, "STREAM_SIZE_MAX", STREAM_SIZE_MAX))
         stack.enter_context(patch.object(copied_log, "REPORT_SIZE", STREAM_SIZE_MAX))

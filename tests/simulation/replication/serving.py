@@ -15,9 +15,9 @@ from tests.simulation.replication.lease_object import Weather
 from tests.simulation.replication.loop import CLIENT
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES, TIMES
-from tests.simulation.replication.trying import AGAIN_MS, CHECK_MS, QUIET_MS, Trying
+from tests.simulation.replication.trying import AGAIN_MS, CHECK_MS, QUIET_MS, STATE_DAMAGED, Trying
 from tests.simulation.replication.violation import Violation
-from tidemark.errors import AckTimeout, DamagedFile, TidemarkError
+from tidemark.errors import AckTimeout, TidemarkError
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 if TYPE_CHECKING:
@@ -190,20 +190,12 @@ class Serving(Trying):
         node = self._any_but(self._master())
         broker = self._broker(node)
         assert broker.node is not None, "the group is whole"
-        followed = broker.node._followed
-        read = followed.to_end
-
-        def fail(*_: Any) -> Any:
-            followed.to_end = read  # type: ignore[method-assign]
-            raise DamagedFile("a unit of the state queue is damaged", "It is made again.")
-
-        followed.to_end = fail  # type: ignore[method-assign, assignment]
         self._history.unreadable.add(node.name)
-        self._group.command("switchover", {"to": node.name})
-        is_met = self._until(lambda: followed.to_end == read, AGAIN_MS)
+        with self._fails_once(broker.node._followed, "to_end", STATE_DAMAGED) as has_failed:
+            self._group.command("switchover", {"to": node.name})
+            is_met = self._until(has_failed, AGAIN_MS)
         if is_met and self._may_lose_one:
             self._must_move_from(node, AGAIN_MS, "it cannot read its state")
-        followed.to_end = read  # type: ignore[method-assign]
         self._history.unreadable.clear()
         if is_met and self._group.plan.min_in_sync == 1 and self._random.random() < 0.5:
             self._lead_alone(node, broker)

@@ -18,6 +18,7 @@ from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.store_view import FILE_SIZE
 from tests.simulation.replication.violation import Violation
+from tidemark.errors import DamagedFile, TidemarkError
 from tidemark.formats.checkpoint import Slot
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ GROWN_MS: Final = 20_000
 LARGE_SHARE: Final = 0.7
 KEPT_SIZE: Final = FILE_SIZE
 """Size of the log that stays when retention deletes as much as it may."""
+
+
+STATE_DAMAGED: Final = DamagedFile("a unit of the state queue is damaged", "It is made again.")
 
 
 class Trying:
@@ -160,6 +164,21 @@ class Trying:
         self._group.on_lease.append(call)
         yield
         self._group.on_lease.remove(call)
+
+    @contextmanager
+    def _fails_once(
+        self, of: object, method: str, error: TidemarkError
+    ) -> Iterator[Callable[[], bool]]:
+        """Let the next call of a method raise the error, for the length of a ``with``; yields a
+        function that returns whether it has."""
+
+        def fail(*_: object) -> object:
+            delattr(of, method)  # The attribute hides the method of the class.
+            raise error
+
+        setattr(of, method, fail)
+        yield lambda: method not in vars(of)
+        vars(of).pop(method, None)
 
     def _lose(self, machine: Machine, services: Iterable[str]) -> None:
         """Kill services. They stay away until ``_bring_back``."""

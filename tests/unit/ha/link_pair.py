@@ -24,10 +24,6 @@ class OneLog:
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = data
-        self.refreshed = 0
-
-    def refresh(self) -> None:
-        self.refreshed += 1
 
     def views(self, offset: int, size: int) -> list[memoryview] | None:
         if offset + size > len(self.data):
