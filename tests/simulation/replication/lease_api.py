@@ -232,6 +232,10 @@ class LeaseApi(LeaseObject):
             self._becomes(self._now)
         return answer
 
+    def shown_role(self, node: str) -> str | None:
+        """Role that the pod of a node shows."""
+        return self._objects.labels(NAMESPACE, node).get("role", "none")
+
     def patch_pod(self, node: str, body: dict[str, Any]) -> Answer:
         """Change the labels of a pod."""
         return self._objects.patch_pod(NAMESPACE, node, body)

@@ -148,6 +148,10 @@ class LeaseObject:
             and (put.base.version, put.base.uid) == (stored.version, stored.uid)
         ]
 
+    def shown_role(self, node: str) -> str | None:
+        """Role that the pod of a node shows; None if nodes are no pods."""
+        return None
+
     def delete(self) -> None:
         """Delete the object, as an operator may by mistake."""
         raise NotImplementedError

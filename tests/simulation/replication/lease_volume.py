@@ -222,7 +222,7 @@ class LeaseVolume(LeaseObject):
         thread = running()
         assert thread is not None
         machine = thread.process.machine
-        work(machine.disk_delay_us())
+        work(self._delay_us())  # The disk of the volume is not that of the node.
         fails = self._random.random() < self.weather.sync_fails
         if machine.name in self.deaf or fails or self._fails():
             raise _error(errno.EIO, path)

@@ -22,7 +22,7 @@ from tests.simulation.replication.trying import (
     Trying,
 )
 from tests.simulation.replication.violation import Violation
-from tidemark.errors import DamagedFile
+from tidemark.errors import AckTimeout, DamagedFile, TidemarkError
 from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 
 if TYPE_CHECKING:
@@ -112,9 +112,11 @@ class Promoting(Trying):
 
     def _stop_without_a_successor(self) -> None:
         """The broker of a master that no node can replace shuts down cleanly while offsets are
-        committed. Its log has all of them (``client_answers.ends_with``)."""
+        committed. Its log has all of them (``client_answers.ends_with``), and no stored send is
+        left without its answer."""
         master = self._master()
         broker, commits = self._broker(master), 0
+        asked: list[list[TidemarkError | None]] = []
         for machine in self._history.others(master):
             self._lose(machine, ["broker"])
         self._wait(UNHEARD_MS)
@@ -126,10 +128,14 @@ class Promoting(Trying):
             commits += 1
             if broker.process.alive:
                 self._call(broker, partial(self._commit, broker, commits))
+                asked.append(self._send(broker, None, AGAIN_MS))
             return not broker.process.alive
 
         if not self._until(has_ended, ENDED_MS) or not broker.process.is_finished:
             raise Violation(f"the broker of {master.name} was asked to end and did not")
+        late = [error for each in asked for error in each if isinstance(error, AckTimeout)]
+        if late:
+            raise Violation(f"{master.name} shut down, and does not answer stored sends: {late}")
         self._history.producers_paused = False
         self._bring_back()
         self._must_be_whole_again(f"the broker of {master.name} had shut down")
@@ -146,11 +152,3 @@ class Promoting(Trying):
         if broker.gate.sends_open:
             for _ in range(count):
                 broker.api.components.delayed.deliver()
-
-    def _call(self, broker: Broker, call: Callable[[], object]) -> None:
-        broker.loop.call_soon_threadsafe(call)
-
-    def _broker(self, machine: Machine) -> Broker:
-        broker = self._group.broker_of(machine.name)
-        assert broker is not None, "the group is whole"
-        return broker

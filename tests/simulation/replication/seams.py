@@ -27,6 +27,7 @@ from services.ha.lease import directory
 from services.ha.shell import (
     copied_log,
     hooks,
+    lease_client,
     links,
     lock_bytes,
     locked_store,
@@ -60,6 +61,7 @@ BOOTED: Final = (grouped_store, open_store, reput_store)
 HEARTBEAT_S: Final = 0.2
 """In proportion to the times of ``plan``, which are those of a fast profile."""
 LEAVE_S: Final = 0.6
+ANNOUNCE_MAX_S: Final = 2.0
 ASK_AGAIN_MS: Final = 150
 """Shortened in the same proportion: a promise whose answer is lost is requested once more before
 the old term ends."""
@@ -161,6 +163,7 @@ def simulated(timeline: Timeline) -> Iterator[None]:
         stack.enter_context(patch.object(watch, "HEARTBEAT_S", HEARTBEAT_S))
         stack.enter_context(patch.object(follower, "WATCH_INTERVAL_S", HEARTBEAT_S))
         stack.enter_context(patch.object(master, "BUSY_POLL_S", BUSY_POLL_S))
+        stack.enter_context(patch.object(lease_client, "ANNOUNCE_PAUSE_MAX_S", ANNOUNCE_MAX_S))
         stack.enter_context(patch.object(leaving, "WAIT_S", LEAVE_S))
         stack.enter_context(patch.object(recreation, "ASK_AGAIN_MS", ASK_AGAIN_MS))
         stack.enter_context(patch.object(master_protocol, "STREAM_SIZE_MAX", STREAM_SIZE_MAX))

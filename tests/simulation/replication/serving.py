@@ -132,7 +132,7 @@ class Serving(Trying):
         asked = [self._send(broker, level, LONG_MS) for level in SENDS]
         if how == "alone":
             asked += [self._send(broker, AckLevel.REPLICATED, SHORT_MS) for _ in SENDS]
-        self._client(broker, broker.client.begin_change)
+        self._call(broker, broker.client.begin_change)
         self._wait(STORED_MS)
         if how == "ends":
             master.processes["ha"].end()
@@ -169,7 +169,7 @@ class Serving(Trying):
         begun_us = self._timeline.now_us
         slave.arm(Slot.WRITTEN, process.pause)
         asked = [self._send(broker, level, LONG_MS) for level in SENDS]
-        self._client(broker, broker.client.begin_change)
+        self._call(broker, broker.client.begin_change)
         is_stopped = self._until(lambda: process.paused, STORED_MS)
         slave.calm()
         calm, group.lease.weather = group.lease.weather, Weather(delay_max_ms=SLOW_LEASE_MS)
@@ -281,30 +281,9 @@ class Serving(Trying):
         async def ask() -> None:
             answers.append(await broker.client.group())
 
-        self._client(broker, lambda: broker.loop.create_task(ask(), name=CLIENT))
+        self._call(broker, lambda: broker.loop.create_task(ask(), name=CLIENT))
         self._until(lambda: bool(answers) or not broker.process.alive, ANSWER_MS)
         return answers[0] if answers else None
-
-    def _send(
-        self, broker: Broker, level: AckLevel | None, timeout_ms: int
-    ) -> list[TidemarkError | None]:
-        """Send a message; the outcome will be in the list."""
-        outcome: list[TidemarkError | None] = []
-
-        async def send() -> None:
-            outcome.append(await broker.producer.send(timeout_ms, level, is_drawn=False))
-
-        self._client(broker, lambda: broker.loop.create_task(send(), name=CLIENT))
-        return outcome
-
-    def _client(self, broker: Broker, call: Callable[[], object]) -> None:
-        broker.loop.call_soon_threadsafe(call)
-
-    def _broker(self, machine: Machine) -> Broker:
-        self._until(lambda: self._group.broker_of(machine.name) is not None, AGAIN_MS)
-        broker = self._group.broker_of(machine.name)
-        assert broker is not None, "the group is whole"
-        return broker
 
     def _any_but_these(self, *machines: Machine) -> Machine:
         return next(each for each in self._group.machines.values() if each not in machines)

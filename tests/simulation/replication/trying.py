@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from services.broker.log.promises import AckLevel
 from services.ha.core.effects import Reply
 from services.ha.core.failover import State
 from services.ha.core.handover import STALLED
@@ -13,7 +14,10 @@ from services.ha.core.liveness import FORGIVEN_PER_MS, STALLED_LEASES_MAX
 from services.ha.core.replica import Replica
 from services.ha.core.status import own_status
 from services.ha.lease.value import Lease
+from services.ha.metrics import skews
+from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.ha import Ha
+from tests.simulation.replication.loop import CLIENT
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.store_view import FILE_SIZE
@@ -40,6 +44,8 @@ AGAIN_MS: Final = 10 * TIMES.lease_ms
 
 GROWN_MS: Final = 20_000
 """Time within which a few files of large records are confirmed, at four messages a second."""
+SKEW_ERROR_MS: Final = 100
+"""A status is answered within this time."""
 LARGE_SHARE: Final = 0.7
 KEPT_SIZE: Final = FILE_SIZE
 """Size of the log that stays when retention deletes as much as it may."""
@@ -110,6 +116,12 @@ class Trying:
             known |= {"trouble": facts.trouble, "over": facts.stalls_are_over}
         known |= {"table writes": own.table_writes, "damage": own.damage, "halted": own.halted}
         known |= {"stopping": own.stopping, "idle": own.idle_service}
+        role = "master" if name == answer["master"] else "slave"
+        shown = self._group.lease.shown_role(name)
+        known["role of its pod"] = None if shown in (role, None) else shown
+        for node, skew in skews(replica).items():  # All wall clocks are equal.
+            is_right = abs(skew.ahead_ms) <= skew.error_ms <= SKEW_ERROR_MS
+            known[f"clock of {node}"] = None if is_right else skew
         broker = self._group.broker_of(name)
         known["/ready"] = "no broker" if broker is None else broker.hindrances
         return {key: value for key, value in known.items() if value}
@@ -331,6 +343,27 @@ class Trying:
         service = self._group.ha_of(machine.name)
         assert service is not None, "the group is whole"
         return service
+
+    def _send(
+        self, broker: Broker, level: AckLevel | None, timeout_ms: int
+    ) -> list[TidemarkError | None]:
+        """Send a message; the outcome will be in the list."""
+        outcome: list[TidemarkError | None] = []
+
+        async def send() -> None:
+            outcome.append(await broker.producer.send(timeout_ms, level, is_drawn=False))
+
+        self._call(broker, lambda: broker.loop.create_task(send(), name=CLIENT))
+        return outcome
+
+    def _call(self, broker: Broker, call: Callable[[], object]) -> None:
+        broker.loop.call_soon_threadsafe(call)
+
+    def _broker(self, machine: Machine) -> Broker:
+        self._until(lambda: self._group.broker_of(machine.name) is not None, AGAIN_MS)
+        broker = self._group.broker_of(machine.name)
+        assert broker is not None, "the group is whole"
+        return broker
 
     def _has_another_master(self, machine: Machine) -> bool:
         holder = self._history.holder
