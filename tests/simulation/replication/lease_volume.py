@@ -31,6 +31,7 @@ from tests.simulation.replication.violation import Violation
 if TYPE_CHECKING:
     from tests.simulation.replication.ha import Ha
 
+SYNC_US_MAX: Final = 50_000
 UNREADABLE_US: Final = 1_500_000
 """A link is damaged for this time, which is longer than a lease."""
 DEAF_US: Final = 10_000
@@ -222,7 +223,8 @@ class LeaseVolume(LeaseObject):
         thread = running()
         assert thread is not None
         machine = thread.process.machine
-        work(self._delay_us())  # The disk of the volume is not that of the node.
+        # The disk of the volume is not that of the node, whose syncs may take seconds.
+        work(min(machine.disk_delay_us(), SYNC_US_MAX))
         fails = self._random.random() < self.weather.sync_fails
         if machine.name in self.deaf or fails or self._fails():
             raise _error(errno.EIO, path)

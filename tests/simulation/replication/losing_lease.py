@@ -7,6 +7,7 @@ and the replies to commands stay as they were.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from services.ha.core.failover import State
@@ -114,8 +115,7 @@ class LosingLease(Trying):
         for lost in self._random.sample(LOST, len(LOST)):
             fates[master.name] = [*lost]
             self._until(lambda: not fates[master.name], QUIET_MS)
-            applied_us = history.applied_us
-            if not self._until(lambda us=applied_us: history.applied_us > us, RENEWED_MS):
+            if not self._until(partial(self._is_renewed, history.applied_us), RENEWED_MS):
                 raise Violation(f"{master.name} lost {lost} and renews nothing in {RENEWED_MS} ms")
         for name, machine in (("pause", self._any_but(master)), ("resume", master)):
             fates[machine.name] = [*self._random.choice(LOST)]
@@ -134,6 +134,9 @@ class LosingLease(Trying):
                 f"{master.name} lost single requests to the lease; epoch {epoch} became "
                 f"{history.epoch}, and {history.late_count - late} sends waited"
             )
+
+    def _is_renewed(self, since_us: int) -> bool:
+        return self._history.applied_us > since_us
 
     def _lose_an_answer(self) -> None:
         """A write of the lease is applied and its answer is lost. A command gets a reply with what
