@@ -15,7 +15,6 @@ import pyarrow as pa
 from analytics.report.facts import to_json
 from analytics.report.gather import gather
 from analytics.report.page import page
-from analytics.report.source import RootTables
 from analytics.schema import TABLES, TIME, fit
 from analytics.tables import TableRoot
 from bench.harness import Options, Result, benchmark, interleave, of_ratios
@@ -83,7 +82,7 @@ def read(root: TableRoot) -> int:
 
 def make(root: TableRoot) -> int:
     """Build the whole report; return its size."""
-    facts = gather(RootTables(root), start=START, end=END, made_at=END)
+    facts = gather(root, start=START, end=END, made_at=END)
     return len(page(facts)) + len(to_json(facts))
 
 

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple, TextIO
 import pyarrow as pa
 
 from analytics.report.bins import micros
-from analytics.report.source import Tables, whole
 from analytics.statuses import Status
+from analytics.tables import TableRoot
 from shared.metrics.catalogue import analytics as of_analytics
 from shared.metrics.exposition import OPENMETRICS, Only
 from shared.metrics.family import Family
@@ -53,7 +53,7 @@ KINDS: Final[Sequence[_Kind]] = (
 )
 
 
-def write(tables: Tables, out: TextIO, since: datetime, before: datetime) -> Written:
+def write(tables: TableRoot, out: TextIO, since: datetime, before: datetime) -> Written:
     """Write the results with since ≤ tick < before, for all pairs."""
     samples = families = 0
     end = OPENMETRICS.encode(Only()).decode()
@@ -72,15 +72,17 @@ def write(tables: Tables, out: TextIO, since: datetime, before: datetime) -> Wri
     return Written(samples, families)
 
 
-def _lines(tables: Tables, kind: _Kind, since: datetime, before: datetime) -> Iterator[list[str]]:
+def _lines(
+    tables: TableRoot, kind: _Kind, since: datetime, before: datetime
+) -> Iterator[list[str]]:
     texts: dict[tuple[str, ...], str] = {}
     is_label = len(kind.family.labels) > len(NAMES)
     names = (*kind.family.labels, JOB[0])
     start = since
     while start < before:
         stop = min(before, start + HOUR)
-        rows = whole(
-            tables, kind.table, start=start, end=stop, columns=["tick", *NAMES, kind.column]
+        rows = tables.read(
+            kind.table, since=start, before=stop, columns=["tick", *NAMES, kind.column]
         )
         start = stop
         if not rows.num_rows:

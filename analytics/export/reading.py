@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -20,8 +19,8 @@ from analytics.report.bins import micros
 from analytics.report.facts import Pair
 from analytics.report.gather import urgency
 from analytics.report.overview import pairs_at
-from analytics.report.source import Tables, whole
 from analytics.statuses import Level
+from analytics.tables import TableRoot
 
 PAIRS_MAX: Final = 10_000
 """Maximum number of exported pairs; the worst are chosen."""
@@ -66,18 +65,10 @@ class Reading(NamedTuple):
     """Changes of the last minutes, of pairs as a whole."""
 
 
-class Root(Tables, Protocol):
-    """Tables with the time of their last row."""
-
-    def newest(self, table: str) -> datetime | None:
-        """The last time in a table; None if it is empty."""
-        ...
-
-
-def read(tables: Root, root: Path, now: datetime) -> Reading:
-    """Read once. root: directory with the notes of runs. Raises what the tables raise, and
-    BadRuns."""
-    newest = tables.newest("pair_lag")
+def read(tables: TableRoot, now: datetime) -> Reading:
+    """Read once. Raises what the tables raise, and BadRuns."""
+    span = tables.span("pair_lag")
+    newest = None if span is None else span[1]
     pairs = [] if newest is None else pairs_at(tables, newest, period_of(tables, newest))
     counts: dict[tuple[str, str], int] = {}
     for pair in pairs:
@@ -91,7 +82,7 @@ def read(tables: Root, root: Path, now: datetime) -> Reading:
         _volumes(tables, now),
         _anomalies(tables, now),
         _gaps(tables, now),
-        runs.read_all(root),
+        runs.read_all(tables.path),
         {
             pair.pair_id: Names(pair.cluster, pair.broker, pair.group, pair.topic, pair.cause)
             for pair in pairs
@@ -100,25 +91,24 @@ def read(tables: Root, root: Path, now: datetime) -> Reading:
     )
 
 
-def period_of(tables: Tables, newest: datetime) -> float:
+def period_of(tables: TableRoot, newest: datetime) -> float:
     """Time between ticks [s]: the median of the latest intervals."""
-    found = whole(
-        tables,
+    found = tables.read(
         "pair_lag",
-        start=newest - PERIOD_WITHIN,
-        end=newest + timedelta(microseconds=1),
+        since=newest - PERIOD_WITHIN,
+        before=newest + timedelta(microseconds=1),
         columns=["tick"],
     )
     ticks = np.unique(micros(found["tick"]))
     return float(np.median(np.diff(ticks))) / 1e6 if len(ticks) > 1 else _PERIOD_S
 
 
-def _changes(tables: Tables, newest: datetime) -> list[Change]:
+def _changes(tables: TableRoot, newest: datetime) -> list[Change]:
     found: list[Change] = []
     for piece in tables.scan(
         "status_changes",
-        start=newest - CHANGES_WITHIN,
-        end=newest + timedelta(microseconds=1),
+        since=newest - CHANGES_WITHIN,
+        before=newest + timedelta(microseconds=1),
         columns=["tick", "series_id", "pair_id", "status_from", "status_to"],
     ):
         rows = piece.filter(pc.is_null(piece["series_id"])).drop_columns("series_id")
@@ -126,11 +116,11 @@ def _changes(tables: Tables, newest: datetime) -> list[Change]:
     return found
 
 
-def _volumes(tables: Tables, now: datetime) -> dict[str, float]:
+def _volumes(tables: TableRoot, now: datetime) -> dict[str, float]:
     newest: dict[str, tuple[datetime, float | None]] = {}
     columns = ["issued_at", "subject", "kind", "time_to_limit_p10_seconds"]
     for piece in tables.scan(
-        "forecasts", start=now - ISSUED_WITHIN, end=now + RECENT, columns=columns
+        "forecasts", since=now - ISSUED_WITHIN, before=now + RECENT, columns=columns
     ):
         for row in piece.filter(pc.equal(piece["kind"], "disk")).to_pylist():
             known = newest.get(row["subject"])
@@ -145,10 +135,10 @@ def _volumes(tables: Tables, now: datetime) -> dict[str, float]:
     return {subject: max(0.0, found[subject]) for subject in soonest}
 
 
-def _anomalies(tables: Tables, now: datetime) -> dict[tuple[str, str], float]:
+def _anomalies(tables: TableRoot, now: datetime) -> dict[tuple[str, str], float]:
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
     columns = ["ts", "subject", "signal", "score", "suppressed"]
-    for piece in tables.scan("anomalies", start=now - RECENT, end=now + RECENT, columns=columns):
+    for piece in tables.scan("anomalies", since=now - RECENT, before=now + RECENT, columns=columns):
         for row in piece.filter(pc.invert(piece["suppressed"])).to_pylist():
             key = (row["subject"], row["signal"])
             if key not in newest or newest[key][0] < row["ts"]:
@@ -157,10 +147,10 @@ def _anomalies(tables: Tables, now: datetime) -> dict[tuple[str, str], float]:
     return {key: far[key] for key in sorted(far, key=lambda key: -abs(far[key]))[:ANOMALIES_MAX]}
 
 
-def _gaps(tables: Tables, now: datetime) -> list[Gap]:
+def _gaps(tables: TableRoot, now: datetime) -> list[Gap]:
     columns = ["source", "subject", "reason", "from_ts"]
     found: list[Gap] = []
-    for piece in tables.scan("gaps", start=now - GAPS_WITHIN, end=None, columns=columns):
+    for piece in tables.scan("gaps", since=now - GAPS_WITHIN, columns=columns):
         for row in piece.slice(0, GAPS_KEPT - len(found)).to_pylist():
             found.append((row["source"], row["subject"], row["reason"], row["from_ts"]))
     return found

@@ -20,7 +20,6 @@ from analytics.export.metrics import ExportMetrics
 from analytics.export.notices import Notices
 from analytics.export.reading import Reading, read
 from analytics.export.webhook import Webhook
-from analytics.report.source import RootTables
 from analytics.runs import BadRuns
 from analytics.tables import TableRoot
 from shared.metrics.process_facts import add_process_facts
@@ -106,4 +105,4 @@ class Exporter:
             await self._webhook.post(news)
 
     def _read(self) -> Reading:
-        return read(RootTables(TableRoot(self._options.tables)), self._options.tables, self._now())
+        return read(TableRoot(self._options.tables), self._now())

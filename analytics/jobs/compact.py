@@ -24,7 +24,6 @@ from analytics.errors import BadOption
 from analytics.jobs.options import pairs, spark_options, started, tables_option
 from analytics.schema import TABLES
 from analytics.tables import Batch, DataFile, TableRoot
-from analytics.tables.files import read_file
 from analytics.tables.layout import BUCKETED, hour_of, to_us
 from analytics.tables.parts import Writer, commit_all, run_parts
 from analytics.tables.retention import Removed, clean_up
@@ -105,15 +104,7 @@ def run(spark: SparkSession, options: CompactOptions) -> Compacted:
 
 def rewrite(root: TableRoot, piece: Piece, writer: Writer) -> None:
     """Merge the files of a piece into one; on an executor."""
-    names = TABLES[piece.table].names
-    rows = pa.concat_tables(
-        [
-            read_file(
-                root.path / file.path, piece.table, columns=names, since_us=None, before_us=None
-            )
-            for file in piece.files
-        ]
-    )
+    rows = pa.concat_tables([root.rows_of(file) for file in piece.files])
     owners = {file.bucket for file in piece.files}
     if piece.table == "series":
         rows = merged_series(rows)

@@ -34,8 +34,8 @@ def slow_puts(root: TableRoot, since: datetime, before: datetime) -> tuple[pa.Ta
     """99th percentile of the duration of a send [s]: rows of node and minute, and their values."""
     wanted = ["ts", "metric", *_NODE, "labels", "value", "started_at"]
     pieces = []
-    for batch in root.scan("counters", since=since, before=before, columns=wanted):
-        pieces.append(pa.Table.from_batches([batch]).filter(pc.field("metric") == PUT_BUCKETS))
+    for rows in root.scan("counters", since=since, before=before, columns=wanted):
+        pieces.append(rows.filter(pc.field("metric") == PUT_BUCKETS))
     if not sum(piece.num_rows for piece in pieces):
         return _minutes(_NODE, {}, np.empty(0, dtype=np.int64)), np.empty(0)
     rows = pa.concat_tables(pieces)
@@ -65,9 +65,8 @@ def repeated(root: TableRoot, since: datetime, before: datetime) -> tuple[pa.Tab
     """Share of repeated deliveries: rows of pair and minute, and their values."""
     wanted = ["ts", "pair_id", *_PAIR, "redelivered_total", "consumed_total"]
     pieces = [
-        _last_of_minutes(pa.Table.from_batches([batch]))
-        for batch in root.scan("pairs", since=since, before=before, columns=wanted)
-        if batch.num_rows
+        _last_of_minutes(rows)
+        for rows in root.scan("pairs", since=since, before=before, columns=wanted)
     ]
     if not pieces:
         return _minutes(_PAIR, {}, np.empty(0, dtype=np.int64)), np.empty(0)

@@ -6,9 +6,8 @@ return only counts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -16,7 +15,6 @@ import pyarrow.compute as pc
 
 from analytics.schema import TABLES
 from analytics.tables import DataFile, TableRoot
-from analytics.tables.files import read_file
 from analytics.tables.layout import from_us
 from analytics.tables.parts import Writer
 
@@ -73,7 +71,10 @@ def comparisons(old: Iterable[DataFile], new: Iterable[DataFile]) -> list[Compar
 
 def compare(root: TableRoot, task: Comparison, writer: Writer) -> None:
     """Count the differences; on an executor."""
-    old, new = (_rows(root.path, task.table, files) for files in (task.old, task.new))
+    nothing = TABLES[task.table].empty_table()
+    old, new = (
+        pa.concat_tables([nothing, *map(root.rows_of, files)]) for files in (task.old, task.new)
+    )
     counted = difference(old, new, KEYS[task.table])
     writer.facts |= {"table": task.table, "hour": f"{from_us(task.hour_us):%Y-%m-%dT%H}", **counted}
 
@@ -110,12 +111,3 @@ def _sides(old: pa.Table, new: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 def _count(rows: pa.Table, mask: pa.ChunkedArray) -> int:
     return int(rows.filter(mask).num_rows)
-
-
-def _rows(root: Path, table: str, files: Collection[DataFile]) -> pa.Table:
-    names = TABLES[table].names
-    pieces = [
-        read_file(root / file.path, table, columns=names, since_us=None, before_us=None)
-        for file in files
-    ]
-    return pa.concat_tables([TABLES[table].empty_table(), *pieces])

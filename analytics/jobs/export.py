@@ -17,7 +17,6 @@ from analytics.errors import BadOption
 from analytics.export import history
 from analytics.export.service import EVERY_S, PORT, Exporter, ExportOptions
 from analytics.jobs.options import MOMENT, LocalPath, tables_option
-from analytics.report.source import RootTables
 from analytics.tables import TableRoot
 from shared.runtime.lifecycle import stop_on_signals
 
@@ -39,7 +38,7 @@ def write_history(
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = out.with_name(f".{out.name}.new")
     with beside.open("w", encoding="utf-8") as file:
-        written = history.write(RootTables(root), file, since, before)
+        written = history.write(root, file, since, before)
     beside.replace(out)
     return written
 

@@ -33,8 +33,7 @@ def foresee_disks(root: TableRoot, issued_at: datetime, writer: Writer) -> None:
     young = first is not None and issued_at - first[0] < YOUNG
     spacing = columns.SECOND * round((SPACING if young else HOUR).total_seconds())
     since = issued_at - HISTORY
-    for batch in root.scan("logs", since=since, before=issued_at, columns=names):
-        rows = pa.Table.from_batches([batch])
+    for rows in root.scan("logs", since=since, before=issued_at, columns=names):
         tick, free = columns.micros(rows, "tick"), columns.floats(rows, "free_bytes")
         slot = tick // spacing
         places = columns.joined(rows, *names[1:4])

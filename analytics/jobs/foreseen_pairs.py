@@ -259,8 +259,7 @@ def _cells(
         "rate_seconds", "lag_min", "members",
     ]  # fmt: skip
     start = columns.micros_of(since)
-    for batch in root.scan("rollup", since=since, before=before, buckets=[bucket], columns=names):
-        rows = pa.Table.from_batches([batch])
+    for rows in root.scan("rollup", since=since, before=before, buckets=[bucket], columns=names):
         rows = rows.filter(
             pc.and_(
                 pc.is_null(rows.column("series_id")),

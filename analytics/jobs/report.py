@@ -22,7 +22,6 @@ from analytics.report.facts import Facts, to_json
 from analytics.report.gather import gather
 from analytics.report.page import page
 from analytics.report.sentences import headline
-from analytics.report.source import RootTables
 from analytics.tables import TableRoot
 
 JOB: Final = "report"
@@ -80,7 +79,7 @@ def run(options: ReportOptions) -> Written:
     html, json = options.out / "report.html", options.out / "report.json"
     with runs.run(root.path, JOB):
         facts = gather(
-            RootTables(root),
+            root,
             start=since,
             end=before,
             made_at=options.made_at or datetime.now(UTC),

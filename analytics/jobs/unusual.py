@@ -181,8 +181,7 @@ def _pair_names(
 ) -> dict[int, tuple[str, str, str, str]]:
     """Names of the pairs that were evaluated in the range, in the order of the tree."""
     named: dict[int, tuple[str, str, str, str]] = {}
-    for batch in root.scan("pair_lag", since=since, before=before, columns=["pair_id", *_NAMES]):
-        rows = pa.Table.from_batches([batch])
+    for rows in root.scan("pair_lag", since=since, before=before, columns=["pair_id", *_NAMES]):
         rows = rows.group_by(["pair_id", *_NAMES], use_threads=False).aggregate([])
         for row in rows.to_pylist():
             named[row["pair_id"]] = (row["cluster"], row["broker"], row["topic"], row["group"])
@@ -213,8 +212,7 @@ def _of_pairs(
         "bucket_start", "grain_seconds", "series_id", "pair_id", "produced", "consumed",
         "rate_seconds", "age_max_seconds",
     ]  # fmt: skip
-    for batch in root.scan("rollup", since=since, before=before, columns=names):
-        rows = pa.Table.from_batches([batch])
+    for rows in root.scan("rollup", since=since, before=before, columns=names):
         of_pair = pc.is_null(rows.column("series_id"))
         rows = rows.filter(pc.and_(of_pair, pc.equal(rows.column("grain_seconds"), grain_s)))
         pair = columns.ints(rows, "pair_id")

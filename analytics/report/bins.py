@@ -7,7 +7,7 @@ day of ten thousand pairs fits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -72,12 +72,6 @@ def summed(
     found = pa.concat_tables(parts).group_by(list(keys)).aggregate(again)
     wanted = [f"{name}_{function}" for name, function in again]
     return found.select([*keys, *wanted]).rename_columns([*keys, *renamed])
-
-
-def with_bins(pieces: Iterable[pa.Table], time: str, bins: Bins) -> Iterator[pa.Table]:
-    """Each piece with a column ``bin``."""
-    for piece in pieces:
-        yield piece.append_column("bin", places(piece[time], bins))
 
 
 def ranks(statuses: pa.ChunkedArray) -> pa.Array:

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analytics.kernel.age import CLOCK_OFF, CLOCK_UNKNOWN, CLOCKS
-from analytics.report.bins import by_pair, ranks, spread, summed, with_bins
+from analytics.report.bins import by_pair, places, ranks, spread, summed
 from analytics.report.facts import Attention, Bins, Course, MovedWith, OtherClock, Pair, QueueLag
 from analytics.report.moved import moved_with
 from analytics.report.overview import LOOK_BACK_TICKS, latest
-from analytics.report.source import Tables, whole
 from analytics.report.words import duration, moment, number, rate
 from analytics.statuses import BY_SEVERITY
+from analytics.tables import TableRoot
 
 QUEUES_MAX: Final = 24
 """Maximum number of queues drawn per pair: those with most lag."""
@@ -44,7 +44,7 @@ EVIDENCE_WORDS: Final = {
 
 
 def details(
-    tables: Tables, pairs: Sequence[Pair], bins: Bins, newest: datetime, period_s: float
+    tables: TableRoot, pairs: Sequence[Pair], bins: Bins, newest: datetime, period_s: float
 ) -> list[Attention]:
     """Return the pairs, in the same order, with the values that the report draws."""
     if not pairs:
@@ -70,17 +70,11 @@ def details(
     ]
 
 
-def _lag_by_bin(tables: Tables, bins: Bins, ids: Collection[int]) -> pa.Table:
-    columns = [
-        *("tick", "pair_id", "age_max_seconds", "objective_seconds", "lag_sum", "status", *_MEANS),
-    ]
+def _lag_by_bin(tables: TableRoot, bins: Bins, ids: Collection[int]) -> pa.Table:
+    columns = ("age_max_seconds", "objective_seconds", "lag_sum", "status", *_MEANS)
 
     def pieces() -> Iterator[pa.Table]:
-        for piece in with_bins(
-            tables.scan("pair_lag", start=bins.start, end=bins.end, columns=columns, pair_ids=ids),
-            "tick",
-            bins,
-        ):
+        for piece in _with_bins(tables, "pair_lag", columns, bins, ids):
             over = pc.greater(piece["age_max_seconds"], piece["objective_seconds"])
             yield piece.append_column("rank", ranks(piece["status"])).append_column(
                 "over", over.cast(pa.int64())
@@ -92,39 +86,36 @@ def _lag_by_bin(tables: Tables, bins: Bins, ids: Collection[int]) -> pa.Table:
     return summed(pieces(), ["pair_id", "bin"], how)
 
 
-def _stages_by_bin(tables: Tables, bins: Bins, ids: Collection[int]) -> pa.Table:
+def _stages_by_bin(tables: TableRoot, bins: Bins, ids: Collection[int]) -> pa.Table:
     terms = [f"{stage}{_SECONDS}" for stage in STAGES]
-    pieces = with_bins(
-        tables.scan(
-            "stages",
-            start=bins.start,
-            end=bins.end,
-            columns=["tick", "pair_id", *terms],
-            pair_ids=ids,
-        ),
-        "tick",
-        bins,
-    )
     how = [(term, each) for term in terms for each in ("sum", "count")]
-    return summed(pieces, ["pair_id", "bin"], how)
+    return summed(_with_bins(tables, "stages", terms, bins, ids), ["pair_id", "bin"], how)
+
+
+def _with_bins(
+    tables: TableRoot, table: str, columns: Sequence[str], bins: Bins, ids: Collection[int]
+) -> Iterator[pa.Table]:
+    """Rows of these pairs with a column ``bin``."""
+    wanted = ["tick", "pair_id", *columns]
+    for piece in tables.scan(
+        table, since=bins.start, before=bins.end, columns=wanted, pair_ids=ids
+    ):
+        yield piece.append_column("bin", places(piece["tick"], bins))
 
 
 def _queues(
-    tables: Tables, ids: Collection[int], newest: datetime, period_s: float
+    tables: TableRoot, ids: Collection[int], newest: datetime, period_s: float
 ) -> tuple[dict[int, list[QueueLag]], dict[tuple[int, str], str], dict[int, OtherClock]]:
     """Return the present queues of each pair, evidence per pair and status, and bounds by other
     clocks."""
     since = newest - timedelta(seconds=period_s * LOOK_BACK_TICKS)
     until = newest + timedelta(microseconds=1)
     rows = latest(
-        whole(tables, "lag", start=since, end=until, columns=_LAG_COLUMNS, pair_ids=ids),
+        tables.read("lag", since=since, before=until, columns=_LAG_COLUMNS, pair_ids=ids),
         "series_id",
     )
-    names = whole(
-        tables,
+    names = tables.read(
         "series",
-        start=None,
-        end=None,
         columns=["series_id", "pair_id", "queue"],
         pair_ids=ids,
     )

@@ -14,8 +14,8 @@ from analytics.report.course import details
 from analytics.report.facts import Facts, Pair
 from analytics.report.outlook import anomalies, capacity, forecasts, gaps, unknowns
 from analytics.report.overview import Overview, overview
-from analytics.report.source import Tables
 from analytics.statuses import LEVELS, Level
+from analytics.tables import TableRoot
 
 ATTENTION_MAX: Final = 24
 """Maximum number of cards; all other pairs are in the list."""
@@ -28,7 +28,7 @@ _PERIOD_S: Final = 15.0
 
 
 def gather(
-    tables: Tables,
+    tables: TableRoot,
     *,
     start: datetime,
     end: datetime,

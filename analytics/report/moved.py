@@ -28,8 +28,8 @@ from analytics.kernel.shape import ACK_SECONDS, FLUSH_SECONDS, PUT_SECONDS, TIME
 from analytics.kernel.stages import TERMS
 from analytics.report.bins import by_pair
 from analytics.report.facts import MovedWith, Pair
-from analytics.report.source import Tables, whole
 from analytics.schema import TABLES
+from analytics.tables import TableRoot
 
 Place = tuple[str, str]
 """Cluster and broker set."""
@@ -61,7 +61,7 @@ def steps_of(start: datetime, newest: datetime, period_s: float) -> Steps:
 
 
 def moved_with(
-    tables: Tables, pairs: Sequence[Pair], start: datetime, newest: datetime, period_s: float
+    tables: TableRoot, pairs: Sequence[Pair], start: datetime, newest: datetime, period_s: float
 ) -> dict[int, list[MovedWith]]:
     """For each pair whose blamed stage has its own time: the series that moved with it.
     start: nothing earlier is read. newest: the last tick. The strongest is first."""
@@ -72,11 +72,10 @@ def moved_with(
     since = max(start, _begin(steps))
     until = newest + timedelta(seconds=period_s)  # samples of that tick arrive within its period
     terms = by_pair(
-        whole(
-            tables,
+        tables.read(
             "stages",
-            start=since,
-            end=until,
+            since=since,
+            before=until,
             columns=("tick", "pair_id", *(f"{stage}_seconds" for stage in TERMS)),
             pair_ids=set(blamed),
         )
@@ -107,7 +106,7 @@ def _moving(term: Floats, times: Mapping[str, Floats], steps: Steps) -> list[Mov
 
 
 def _times_of(
-    tables: Tables, places: Collection[Place], since: datetime, until: datetime, steps: Steps
+    tables: TableRoot, places: Collection[Place], since: datetime, until: datetime, steps: Steps
 ) -> dict[Place, dict[str, Floats]]:
     """Times of sends, flushes and acknowledgements of each broker set [s], by step."""
     pieces = [
@@ -159,7 +158,7 @@ def _took(
 
 
 def _waits(
-    tables: Tables, places: Collection[Place], since: datetime, until: datetime, steps: Steps
+    tables: TableRoot, places: Collection[Place], since: datetime, until: datetime, steps: Steps
 ) -> dict[Place, Floats]:
     """Return the longest wait of the oldest queued send in each step, by broker set."""
     pieces = list(_of_places(tables, "logs", places, since, until, _WAITED, steps))
@@ -176,7 +175,7 @@ def _waits(
 
 
 def _of_places(
-    tables: Tables,
+    tables: TableRoot,
     table: str,
     places: Collection[Place],
     since: datetime,
@@ -188,7 +187,7 @@ def _of_places(
     time = "ts" if "ts" in names else "tick"
     schema = pa.schema([TABLES[table].field(name) for name in names])
     keys = pa.array(["\x1f".join(place) for place in sorted(places)], pa.string())
-    for read in tables.scan(table, start=since, end=until, columns=names):
+    for read in tables.scan(table, since=since, before=until, columns=names):
         piece = read.cast(schema)
         at = steps.of(columns.micros(piece, time))
         mine = pc.is_in(columns.joined(piece, "cluster", "broker"), value_set=keys)

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from analytics.report.bins import summed
 from analytics.report.facts import Anomaly, Capacity, Forecast, GapFact, UnknownFact
 from analytics.report.overview import LOOK_BACK_TICKS
-from analytics.report.source import Tables, whole
 from analytics.schema import ANOMALIES, CAPACITY, FORECASTS
 from analytics.statuses import Status
+from analytics.tables import TableRoot
 
 FORECASTS_MAX: Final = 12
 POINTS_MAX: Final = 240
@@ -35,7 +35,7 @@ _KINDS: Final = {"disk": 0, "produce": 1, "age": 2}
 """Order of kinds for forecasts that reach no limit."""
 
 
-def forecasts(tables: Tables, end: datetime) -> list[Forecast]:
+def forecasts(tables: TableRoot, end: datetime) -> list[Forecast]:
     """Return the newest version by subject and kind; the first to reach a limit is first.
 
     The first pass chooses the forecasts to show, of maybe hundreds of thousands; the second reads
@@ -45,7 +45,7 @@ def forecasts(tables: Tables, end: datetime) -> list[Forecast]:
     points: dict[tuple[str, str], list[dict[str, Any]]] = {key: [] for key in chosen}
     subjects = pa.array(sorted({subject for _, subject in chosen}), pa.string())
     for piece in tables.scan(
-        "forecasts", start=end - ISSUED_WITHIN, end=end, columns=FORECASTS.names
+        "forecasts", since=end - ISSUED_WITHIN, before=end, columns=FORECASTS.names
     ):
         for row in piece.filter(pc.is_in(piece["subject"], subjects)).to_pylist():
             key = (row["kind"], row["subject"])
@@ -54,11 +54,11 @@ def forecasts(tables: Tables, end: datetime) -> list[Forecast]:
     return [_forecast(sorted(each, key=lambda row: row["at"])) for each in points.values() if each]
 
 
-def _soonest(tables: Tables, end: datetime) -> dict[tuple[str, str], datetime]:
+def _soonest(tables: TableRoot, end: datetime) -> dict[tuple[str, str], datetime]:
     """Return the forecasts to show, in order, with the time of their newest version."""
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
     columns = ["issued_at", "subject", "kind", "time_to_limit_p50_seconds"]
-    for piece in tables.scan("forecasts", start=end - ISSUED_WITHIN, end=end, columns=columns):
+    for piece in tables.scan("forecasts", since=end - ISSUED_WITHIN, before=end, columns=columns):
         issues = piece.group_by(["kind", "subject", "issued_at"]).aggregate(
             [("time_to_limit_p50_seconds", "min")]
         )
@@ -89,10 +89,10 @@ def _forecast(rows: list[dict[str, Any]]) -> Forecast:
     )
 
 
-def capacity(tables: Tables, end: datetime) -> list[Capacity]:
+def capacity(tables: TableRoot, end: datetime) -> list[Capacity]:
     """Capacity of each group and topic on the newest day; the highest utilisation first."""
-    rows = whole(
-        tables, "capacity", start=end - 4 * ISSUED_WITHIN, end=end, columns=CAPACITY.names
+    rows = tables.read(
+        "capacity", since=end - 4 * ISSUED_WITHIN, before=end, columns=CAPACITY.names
     ).to_pylist()
     newest: dict[tuple[str | None, ...], dict[str, Any]] = {}
     for row in rows:
@@ -120,11 +120,11 @@ def capacity(tables: Tables, end: datetime) -> list[Capacity]:
     return found[:CAPACITY_MAX]
 
 
-def anomalies(tables: Tables, start: datetime, end: datetime) -> list[Anomaly]:
+def anomalies(tables: TableRoot, start: datetime, end: datetime) -> list[Anomaly]:
     """Return the largest anomaly of each subject and signal that no parent explains, largest
     first."""
     most: dict[tuple[str, str], Anomaly] = {}
-    for piece in tables.scan("anomalies", start=start, end=end, columns=ANOMALIES.names):
+    for piece in tables.scan("anomalies", since=start, before=end, columns=ANOMALIES.names):
         for row in piece.filter(pc.invert(piece["suppressed"])).to_pylist():
             one = Anomaly(
                 row["ts"],
@@ -140,11 +140,11 @@ def anomalies(tables: Tables, start: datetime, end: datetime) -> list[Anomaly]:
     return sorted(most.values(), key=lambda each: -abs(each.score))[:ANOMALIES_MAX]
 
 
-def gaps(tables: Tables, start: datetime, end: datetime) -> list[GapFact]:
+def gaps(tables: TableRoot, start: datetime, end: datetime) -> list[GapFact]:
     """Sum gaps by source, subject and reason; the newest first."""
     columns = ["source", "subject", "reason", "detail", "from_ts", "to_ts", "rows_lost"]
     found: dict[tuple[str, str, str], GapFact] = {}
-    for piece in tables.scan("gaps", start=start - GAP_LENGTH_MAX, end=end, columns=columns):
+    for piece in tables.scan("gaps", since=start - GAP_LENGTH_MAX, before=end, columns=columns):
         inside = pc.or_kleene(
             pc.is_null(piece["to_ts"]),
             pc.greater(piece["to_ts"], pa.scalar(start, piece.schema.field("to_ts").type)),
@@ -185,7 +185,7 @@ def _with_gap(known: GapFact | None, row: dict[str, Any]) -> GapFact:
     )
 
 
-def unknowns(tables: Tables, newest: datetime | None, period_s: float) -> list[UnknownFact]:
+def unknowns(tables: TableRoot, newest: datetime | None, period_s: float) -> list[UnknownFact]:
     """Number of queues with an unknown value at the newest tick, by reason."""
     if newest is None:
         return []
@@ -194,8 +194,8 @@ def unknowns(tables: Tables, newest: datetime | None, period_s: float) -> list[U
     def pieces() -> Iterator[pa.Table]:
         for piece in tables.scan(
             "lag",
-            start=since,
-            end=newest + timedelta(microseconds=1),
+            since=since,
+            before=newest + timedelta(microseconds=1),
             columns=["series_id", "pair_id", "reason", "status"],
         ):
             is_unknown = pc.or_kleene(

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from analytics.report.bins import bins_of, micros, places, summed
 from analytics.report.facts import Bins, Pair, Values
-from analytics.report.source import Tables, whole
 from analytics.schema import PAIR_LAG, Stage
 from analytics.statuses import URGENT, Level, Status, row_of, severity
+from analytics.tables import TableRoot
 
 LOOK_BACK_TICKS: Final = 8
 """A pair is listed if it has a row within this number of ticks."""
@@ -45,13 +45,13 @@ class Overview(NamedTuple):
     """Last known state of all pairs, unordered."""
 
 
-def overview(tables: Tables, start: datetime, end: datetime) -> Overview:
+def overview(tables: TableRoot, start: datetime, end: datetime) -> Overview:
     """Read all pairs. Raises ValueError for an empty time."""
     by_tick: list[pa.Table] = []
 
     def noting() -> Iterator[pa.Table]:
         columns = ["tick", "pair_id", "status", "age_max_seconds", "objective_seconds"]
-        for piece in tables.scan("pair_lag", start=start, end=end, columns=columns):
+        for piece in tables.scan("pair_lag", since=start, before=end, columns=columns):
             by_tick.append(piece.group_by(["tick", "status"]).aggregate([([], "count_all")]))
             is_over = pc.greater(piece["age_max_seconds"], piece["objective_seconds"])
             yield piece.select(columns[:3]).append_column("is_over", is_over)
@@ -148,15 +148,15 @@ def _late(seen: pa.Table) -> frozenset[int]:
     return frozenset(pair for pair, (_, is_late) in last.items() if is_late)
 
 
-def pairs_at(tables: Tables, newest: datetime, period_s: float) -> list[Pair]:
+def pairs_at(tables: TableRoot, newest: datetime, period_s: float) -> list[Pair]:
     """Return the last known state of all pairs, unordered. newest: the newest tick of any pair."""
     since = newest - timedelta(seconds=period_s * LOOK_BACK_TICKS)
     until = newest + timedelta(microseconds=1)
     rows = latest(
-        whole(tables, "pair_lag", start=since, end=until, columns=PAIR_LAG.names), "pair_id"
+        tables.read("pair_lag", since=since, before=until, columns=PAIR_LAG.names), "pair_id"
     )
     stages = latest(
-        whole(tables, "stages", start=since, end=until, columns=_STAGE_COLUMNS), "pair_id"
+        tables.read("stages", since=since, before=until, columns=_STAGE_COLUMNS), "pair_id"
     )
     blame = {row["pair_id"]: row for row in stages.to_pylist()}
     silent = newest - timedelta(seconds=period_s * SILENT_TICKS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analytics.schema import TABLES, fit
+from analytics.schema import TABLES, fit, part_of
 from analytics.tables.layout import (
     BUCKETED,
     TIME_COLUMN,
@@ -26,6 +27,7 @@ from analytics.tables.layout import (
     from_us,
     parquet_options,
     placed,
+    to_us,
 )
 
 _ROW_GROUP = 1 << 20  # rows: a group has an hour of 4,000 series
@@ -119,9 +121,9 @@ def read_file(
     path: Path,
     table: str,
     *,
-    columns: Sequence[str],
-    since_us: int | None,
-    before_us: int | None,
+    columns: Sequence[str] | None = None,
+    since: datetime | None = None,
+    before: datetime | None = None,
     pair_ids: pa.Array | None = None,
 ) -> pa.Table:
     """Return the rows of one file with since <= time < before and, if given, of these pairs.
@@ -129,32 +131,27 @@ def read_file(
     A column that the table got after the file was written is null. Raises FileNotFoundError if the
     file is gone.
     """
-    time = TIME_COLUMN[table]
-    needed = dict.fromkeys(columns)
-    if since_us is not None or before_us is not None:
-        needed[time] = None
-    if pair_ids is not None:
-        needed["pair_id"] = None
+    wanted, time = part_of(table, columns), TIME_COLUMN[table]
+    ranged = since is not None or before is not None
+    needed = [
+        *wanted.names,
+        *([time] if ranged else []),
+        *(["pair_id"] if pair_ids is not None else []),
+    ]
     with path.open("rb") as source:
-        rows = pq.ParquetFile(source).read(columns=list(needed), use_threads=False)
-    masks = []
-    if since_us is not None or before_us is not None:
+        rows = pq.ParquetFile(source).read(columns=list(dict.fromkeys(needed)), use_threads=False)
+    mask = np.ones(rows.num_rows, dtype=bool)
+    if ranged:
         times = np.asarray(pc.fill_null(rows.column(time).cast(pa.int64()), 0))
-        mask = np.ones(len(times), dtype=bool)
-        if since_us is not None:
-            mask &= times >= since_us
-        if before_us is not None:
-            mask &= times < before_us
-        masks.append(mask)
+        if since is not None:
+            mask &= times >= to_us(since)
+        if before is not None:
+            mask &= times < to_us(before)
     if pair_ids is not None:
-        masks.append(np.asarray(pc.is_in(rows.column("pair_id"), value_set=pair_ids)))
-    for mask in masks[1:]:
-        masks[0] &= mask
-    if masks and not masks[0].all():
-        rows = rows.filter(pa.array(masks[0]))
-    wanted = pa.schema([TABLES[table].field(name) for name in columns])
-    there = [name for name in wanted.names if name in rows.column_names]
-    return fit(rows.select(there), wanted)
+        mask &= np.asarray(pc.is_in(rows.column("pair_id"), value_set=pair_ids))
+    if not mask.all():
+        rows = rows.filter(pa.array(mask))
+    return fit(rows.select([name for name in wanted.names if name in rows.column_names]), wanted)
 
 
 def _bounds(times: pa.ChunkedArray) -> tuple[int, int]:

@@ -21,54 +21,34 @@ HOUR: Final = timedelta(hours=1)
 HOUR_US: Final = 3_600_000_000  # [microseconds]
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-TIME_COLUMN: Final[Mapping[str, str]] = {
-    "samples": "ts",
-    "series": "last_seen",
-    "positions": "tick",
-    "logs": "tick",
-    "pairs": "tick",
-    "replicas": "tick",
-    "counters": "ts",
-    "offset_events": "tick",
-    "messages": "store_ts",
-    "gaps": "from_ts",
-    "rates": "tick",
-    "lag": "tick",
-    "pair_lag": "tick",
-    "status_changes": "tick",
-    "stages": "tick",
-    "capacity": "day",
-    "forecasts": "issued_at",
-    "anomalies": "ts",
-    "rollup": "bucket_start",
+_LAYOUT: Final[Mapping[str, tuple[str, str]]] = {
+    "samples": ("ts", "target metric labels group topic queue"),
+    "series": ("last_seen", "series_id"),
+    "positions": ("tick", "series_id"),
+    "logs": ("tick", "cluster broker replica"),
+    "pairs": ("tick", "pair_id"),
+    "replicas": ("tick", "cluster broker replica peer"),
+    "counters": ("ts", "target metric labels"),
+    "offset_events": ("tick", "series_id"),
+    "messages": ("store_ts", "broker physical_offset"),
+    "gaps": ("from_ts", "source subject"),
+    "rates": ("tick", "series_id"),
+    "lag": ("tick", "series_id"),
+    "pair_lag": ("tick", "pair_id"),
+    "status_changes": ("tick", "pair_id series_id"),
+    "stages": ("tick", "pair_id"),
+    "capacity": ("day", "cluster group topic"),
+    "forecasts": ("issued_at", "subject kind at"),
+    "anomalies": ("ts", "subject signal"),
+    "rollup": ("bucket_start", "pair_id series_id grain_seconds"),
 }
+"""By table: the column of its time, and the columns that its rows are sorted by before it."""
+TIME_COLUMN: Final[Mapping[str, str]] = {table: time for table, (time, _) in _LAYOUT.items()}
 """The column that determines the hour of a row and the range of reads; null counts as 1970. It is
 `tick` where there is one: it identifies the snapshot of a row, `ts` the time of its values."""
 
 BUCKETED: Final = frozenset({"series", "positions", "pairs", "rates", "lag"})
 """Tables with a directory for each bucket: those with a row for each series or pair and tick."""
-
-_LEADING_SORT: Final[Mapping[str, tuple[str, ...]]] = {
-    "series": ("series_id",),
-    "positions": ("series_id",),
-    "rates": ("series_id",),
-    "lag": ("series_id",),
-    "offset_events": ("series_id",),
-    "status_changes": ("pair_id", "series_id"),
-    "pairs": ("pair_id",),
-    "pair_lag": ("pair_id",),
-    "stages": ("pair_id",),
-    "logs": ("cluster", "broker", "replica"),
-    "replicas": ("cluster", "broker", "replica", "peer"),
-    "counters": ("target", "metric", "labels"),
-    "samples": ("target", "metric", "labels", "group", "topic", "queue"),
-    "messages": ("broker", "physical_offset"),
-    "gaps": ("source", "subject"),
-    "capacity": ("cluster", "group", "topic"),
-    "forecasts": ("subject", "kind", "at"),
-    "anomalies": ("subject", "signal"),
-    "rollup": ("pair_id", "series_id", "grain_seconds"),
-}
 
 
 class Place(NamedTuple):
@@ -80,8 +60,9 @@ class Place(NamedTuple):
 
 def sort_keys(table: str) -> list[tuple[str, str]]:
     """Sort order of a file's rows: similar rows are adjacent, then by time."""
-    leading = _LEADING_SORT[table]
-    time = "ts" if "ts" in TABLES[table].names else TIME_COLUMN[table]
+    time, order = _LAYOUT[table]
+    leading = order.split()
+    time = "ts" if "ts" in TABLES[table].names else time
     return [(name, "ascending") for name in (*leading, *(() if time in leading else (time,)))]
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from analytics.errors import ManifestDamaged, TableFileMissing, TablesDiffer, TablesMissing
 from analytics.local_path import local
-from analytics.schema import TABLES
+from analytics.schema import TABLES, part_of
 from analytics.tables.files import DataFile, read_file, write_files, write_whole
 from analytics.tables.layout import TIME_COLUMN, bucket_of, from_us, sort_keys, to_us
 from analytics.tables.manifest import Batch, Change, Manifest, ManifestStore, changed
@@ -104,7 +104,15 @@ class TableRoot:
         buckets: Collection[int] | None = None,
     ) -> tuple[DataFile, ...]:
         """The files that may hold rows with since <= time < before of these buckets."""
-        return chosen(self.manifest(table).files, since=since, before=before, buckets=buckets)
+        low = None if since is None else to_us(since)
+        high = None if before is None else to_us(before)
+        return tuple(
+            file
+            for file in self.manifest(table).files
+            if (low is None or file.last_us >= low)
+            and (high is None or file.first_us < high)
+            and (buckets is None or file.bucket is None or file.bucket in buckets)
+        )
 
     def read(
         self,
@@ -119,19 +127,10 @@ class TableRoot:
         """Rows with since <= time < before; by file, within a file in the table's order.
         pair_ids, buckets: only these. columns: only these, in this order. Raises TableFileMissing
         if a file that the manifest names is gone."""
-        names = list(columns) if columns is not None else TABLES[table].names
-        schema = pa.schema([TABLES[table].field(name) for name in names])
-        pieces = list(
-            self.scan(
-                table,
-                since=since,
-                before=before,
-                buckets=buckets,
-                columns=names,
-                pair_ids=pair_ids,
-            )
+        pieces = self.scan(
+            table, since=since, before=before, buckets=buckets, columns=columns, pair_ids=pair_ids
         )
-        return pa.Table.from_batches(pieces, schema=schema)
+        return pa.concat_tables([part_of(table, columns).empty_table(), *pieces])
 
     def scan(
         self,
@@ -142,26 +141,35 @@ class TableRoot:
         buckets: Collection[int] | None = None,
         columns: Sequence[str] | None = None,
         pair_ids: Collection[int] | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Like `read`, but yields one file after the other, with one in memory at a time."""
-        names = list(columns) if columns is not None else TABLES[table].names
+    ) -> Iterator[pa.Table]:
+        """Like `read`, but yields one file after the other, with one in memory at a time; nothing
+        of a file without such rows."""
         ids = None if pair_ids is None else pa.array(sorted(pair_ids), pa.int64())
         if pair_ids is not None:
             of_pairs = {bucket_of(pair, self.buckets) for pair in pair_ids}
             buckets = of_pairs if buckets is None else of_pairs & set(buckets)
         for file in self.files(table, since=since, before=before, buckets=buckets):
-            try:
-                rows = read_file(
-                    self.path / file.path,
-                    table,
-                    columns=names,
-                    since_us=None if since is None else to_us(since),
-                    before_us=None if before is None else to_us(before),
-                    pair_ids=ids,
-                )
-            except FileNotFoundError:
-                raise TableFileMissing(table, self.path / file.path) from None
-            yield from rows.to_batches()
+            rows = self.rows_of(file, columns=columns, since=since, before=before, pair_ids=ids)
+            if rows.num_rows:
+                yield rows
+
+    def rows_of(
+        self,
+        file: DataFile,
+        *,
+        columns: Sequence[str] | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        pair_ids: pa.Array | None = None,
+    ) -> pa.Table:
+        """Rows of one file of a table. Raises TableFileMissing."""
+        path = self.path / file.path
+        try:
+            return read_file(
+                path, file.table, columns=columns, since=since, before=before, pair_ids=pair_ids
+            )
+        except FileNotFoundError:
+            raise TableFileMissing(file.table, path) from None
 
     def frame(
         self,
@@ -252,23 +260,3 @@ class TableRoot:
         path = self.path / table / "_schema.json"
         if not path.exists() or path.read_bytes() != text:
             write_whole(path, lambda out: out.write(text))
-
-
-def chosen(
-    files: Collection[DataFile],
-    *,
-    since: datetime | None = None,
-    before: datetime | None = None,
-    buckets: Collection[int] | None = None,
-) -> tuple[DataFile, ...]:
-    """The files that may hold rows with since <= time < before of these buckets."""
-    low = None if since is None else to_us(since)
-    high = None if before is None else to_us(before)
-    wanted = None if buckets is None else set(buckets)
-    return tuple(
-        file
-        for file in files
-        if (low is None or file.last_us >= low)
-        and (high is None or file.first_us < high)
-        and (wanted is None or file.bucket is None or file.bucket in wanted)
-    )

@@ -20,9 +20,8 @@ from analytics.kernel.rules import Rules
 from analytics.kernel.window import Window
 from analytics.schema import GAPS, OFFSET_EVENTS, SERIES, fit
 from analytics.tables import TableRoot
-from analytics.tables.files import read_file, write_whole
+from analytics.tables.files import write_whole
 from analytics.tables.layout import HOUR, hour_of, to_us
-from analytics.tables.root import chosen
 
 _KEPT: Final = 8  # newest states, kept for repeated batches
 _OWN: Final = "evaluate"  # prefix of the names of evaluation's batches
@@ -74,19 +73,10 @@ def merged_series(rows: pa.Table) -> pa.Table:
 def _collected_events(root: TableRoot, bucket: int, since: datetime, before: datetime) -> pa.Table:
     """Collected events, without those that evaluation found, which it finds again. With them, a
     repeated batch would differ from its first run."""
-    pieces = [OFFSET_EVENTS.empty_table()]
-    for file in chosen(root.manifest("offset_events").files, since=since, before=before):
-        if not file.batch.startswith(_OWN) and file.bucket in (None, bucket):
-            pieces.append(
-                read_file(
-                    root.path / file.path,
-                    "offset_events",
-                    columns=OFFSET_EVENTS.names,
-                    since_us=to_us(since),
-                    before_us=to_us(before),
-                )
-            )
-    rows = pa.concat_tables(pieces)
+    files = root.files("offset_events", since=since, before=before, buckets=[bucket])
+    found = [each for each in files if not each.batch.startswith(_OWN)]
+    pieces = [root.rows_of(each, since=since, before=before) for each in found]
+    rows = pa.concat_tables([OFFSET_EVENTS.empty_table(), *pieces])
     remainder = [int(pair) % root.buckets == bucket for pair in rows.column("pair_id").to_pylist()]
     return rows.filter(pa.array(remainder, pa.bool_()))
 

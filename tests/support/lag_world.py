@@ -10,14 +10,14 @@ import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analytics.report.source import kept
-from analytics.schema import TABLES, fit, pair_id, series_id
-from analytics.tables import TIME_COLUMN
+from analytics.schema import TABLES, TIME, fit, pair_id, part_of, series_id
+from analytics.tables import TIME_COLUMN, TableRoot
 
 END: Final = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 PERIOD: Final = timedelta(seconds=15)
@@ -37,37 +37,43 @@ NAMES: Final = {
 }
 
 
-class MemoryTables:
+class MemoryTables(TableRoot):
     """Tables held in memory, a few hundred rows at a time."""
 
-    def __init__(self, tables: Mapping[str, pa.Table], piece_rows: int = 700) -> None:
-        self.tables = dict(tables)
-        self.piece_rows = piece_rows
+    def __init__(
+        self, tables: Mapping[str, pa.Table], piece_rows: int = 700, path: Path = Path()
+    ) -> None:
+        self.held, self.piece_rows, self.path = dict(tables), piece_rows, path
 
-    def newest(self, table: str) -> datetime | None:
-        whole = self.tables.get(table)
+    def span(self, table: str) -> tuple[datetime, datetime] | None:
+        whole = self.held.get(table)
         if whole is None or not whole.num_rows:
             return None
-        found: datetime = pc.max(whole[TIME_COLUMN[table]]).as_py()
-        return found
+        found = pc.min_max(whole[TIME_COLUMN[table]]).as_py()
+        return found["min"], found["max"]
 
     def scan(
         self,
         table: str,
         *,
-        start: datetime | None,
-        end: datetime | None,
-        columns: Sequence[str],
+        since: datetime | None = None,
+        before: datetime | None = None,
+        buckets: Collection[int] | None = None,
+        columns: Sequence[str] | None = None,
         pair_ids: Collection[int] | None = None,
     ) -> Iterator[pa.Table]:
-        whole = self.tables.get(table)
-        if whole is None:
-            return
+        whole = self.held.get(table, TABLES[table].empty_table())
+        time = pc.field(TIME_COLUMN[table])
         for first in range(0, whole.num_rows, self.piece_rows):
-            piece = whole.slice(first, self.piece_rows)
-            found = kept(piece, TIME_COLUMN[table], start, end, pair_ids)
-            if found.num_rows:
-                yield found.select(list(columns))
+            rows = whole.slice(first, self.piece_rows)
+            if since is not None:
+                rows = rows.filter(time >= pa.scalar(since, TIME))
+            if before is not None:
+                rows = rows.filter(time < pa.scalar(before, TIME))
+            if pair_ids is not None:
+                rows = rows.filter(pc.field("pair_id").isin(list(pair_ids)))
+            if rows.num_rows:
+                yield rows.select(part_of(table, columns).names)
 
 
 def as_table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -37,7 +37,7 @@ def world() -> Mapping[str, pa.Table]:
 
 
 def seen_of(world: Mapping[str, pa.Table], root: Path) -> Reading:
-    return read(MemoryTables(world), root, NOW)
+    return read(MemoryTables(world, path=root), NOW)
 
 
 def shown(seen: Reading, now: datetime = NOW) -> str:
@@ -98,7 +98,7 @@ def test_what_is_old_is_not_known_any_more(world: Mapping[str, pa.Table], tmp_pa
 
 
 def test_nothing_evaluated_shows_nothing(tmp_path: Path) -> None:
-    text = shown(read(MemoryTables({}), tmp_path, NOW))
+    text = shown(read(MemoryTables({}, path=tmp_path), NOW))
     assert lines(text, "tidemark_analytics_group_status") == []
     assert lines(text, "tidemark_analytics_newest_tick_timestamp_seconds") == []
 
@@ -119,7 +119,7 @@ def test_runs_are_counted_once_and_a_file_that_was_made_anew_counts_from_nothing
 ) -> None:
     registry = Registry("analytics")
     metrics = ExportMetrics(registry, lambda: NOW.timestamp())
-    world = MemoryTables({})
+    world = MemoryTables({}, path=tmp_path)
 
     def note(rows: int) -> None:
         with runs.run(tmp_path, "evaluate", clock=lambda: 1000.0, monotonic=iter([0, 3]).__next__):
@@ -130,7 +130,7 @@ def test_runs_are_counted_once_and_a_file_that_was_made_anew_counts_from_nothing
 
     note(10)
     for _ in range(2):
-        metrics.show(read(world, tmp_path, NOW))
+        metrics.show(read(world, NOW))
     text = exposed(registry)
     assert 'tidemark_analytics_run_duration_seconds_count{task="evaluate"} 2' in text
     assert 'tidemark_analytics_rows_total{table="lag"} 10' in text
@@ -139,7 +139,7 @@ def test_runs_are_counted_once_and_a_file_that_was_made_anew_counts_from_nothing
     (tmp_path / "_runs" / "evaluate.json").unlink()
     with runs.run(tmp_path, "evaluate") as one:
         one.rows("lag", 5)
-    metrics.show(read(world, tmp_path, NOW))
+    metrics.show(read(world, NOW))
     text = exposed(registry)
     assert 'tidemark_analytics_run_duration_seconds_count{task="evaluate"} 3' in text
     assert 'tidemark_analytics_rows_total{table="lag"} 15' in text
@@ -172,7 +172,7 @@ def test_each_gap_is_counted_once(world: Mapping[str, pa.Table], tmp_path: Path)
             ]
         ),
     }
-    metrics.show(read(MemoryTables(more), tmp_path, NOW))
+    metrics.show(read(MemoryTables(more, path=tmp_path), NOW))
     assert 'tidemark_analytics_source_gaps_total{source="scrape"} 4' in exposed(registry)
 
 

@@ -21,7 +21,6 @@ from analytics.report.moved import moved_with, steps_of
 from analytics.report.overview import pairs_at
 from analytics.report.page import page
 from analytics.report.sentences import moved_words
-from analytics.report.source import RootTables
 from analytics.schema import TABLES
 from analytics.tables import TableRoot
 from tests.support.lag_world import (
@@ -203,7 +202,7 @@ def test_tables_on_disk_give_the_same(tmp_path: Path) -> None:
     root = TableRoot.create(tmp_path)
     for name, table in (("stages", stages(term.tolist())), ("counters", rows)):
         root.commit(name, batch="w", files=root.write(name, table, batch="w"), watermark=END)
-    found = moved_with(RootTables(root), [PAIR], START, tick(LAST), 15.0)
+    found = moved_with(root, [PAIR], START, tick(LAST), 15.0)
     assert found == {PAIR.pair_id: found_in(term, *counted(FLUSH, flush.tolist()))}
     assert found[PAIR.pair_id][0].earlier_s == 45.0
 
