@@ -1,4 +1,4 @@
-"""Paths on local file systems: tables, checkpoints, spools, stores and reports. Pure.
+"""Paths on local file systems: tables, checkpoints, spools, stores and reports.
 
 These paths are renamed, locked and synced, which object stores do not support. A URI used as a path
 would silently become a folder of that name.
@@ -21,3 +21,10 @@ def local(path: str | Path) -> Path:
     if _SCHEME.match(str(path)):
         raise NotLocal(str(path))
     return Path(path)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a text file at one instant, because it may be read at the same time."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from analytics.local_path import replace_text
 from shared.metrics.catalogue.analytics import RUN_BUCKETS
 
 DIRECTORY: Final = "_runs"
@@ -72,6 +73,11 @@ class Run:
     def rows(self, table: str, count: int) -> None:
         """Add to the number of rows written to a table."""
         self.written[table] = self.written.get(table, 0) + count
+
+    def wrote(self, counts: Mapping[str, int]) -> None:
+        """Add the rows of several tables."""
+        for table, count in counts.items():
+            self.rows(table, count)
 
     def watermark(self, source: str, newest: datetime) -> None:
         """Note the newest sample time of a source; an older one changes nothing."""
@@ -129,6 +135,4 @@ def _path(root: Path, job: str) -> Path:
 def _write(root: Path, runs: Runs) -> None:
     path = _path(root, runs.job)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(json.dumps({"version": VERSION, **asdict(runs)}) + "\n", encoding="utf-8")
-    beside.replace(path)
+    replace_text(path, json.dumps({"version": VERSION, **asdict(runs)}) + "\n")

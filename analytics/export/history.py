@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TextIO
 
 import pyarrow as pa
 
-from analytics.report.bins import micros
+from analytics.kernel.columns import micros
 from analytics.statuses import Status
 from analytics.tables import TableRoot
 from shared.metrics.catalogue import analytics as of_analytics
@@ -103,7 +103,7 @@ def _written(
     lines: list[str] = []
     columns = [rows[name].to_pylist() for name in NAMES]
     for tick, value, *labels in zip(
-        micros(rows["tick"]).tolist(), rows[kind.column].to_pylist(), *columns, strict=True
+        micros(rows, "tick").tolist(), rows[kind.column].to_pylist(), *columns, strict=True
     ):
         if value is None or value == Status.OK:
             continue

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from analytics import runs
 from analytics.export.notices import AGAIN_AFTER, Change, Names
-from analytics.report.bins import micros
+from analytics.kernel.columns import micros
 from analytics.report.facts import Pair
 from analytics.report.gather import urgency
 from analytics.report.overview import pairs_at
@@ -99,7 +99,7 @@ def period_of(tables: TableRoot, newest: datetime) -> float:
         before=newest + timedelta(microseconds=1),
         columns=["tick"],
     )
-    ticks = np.unique(micros(found["tick"]))
+    ticks = np.unique(micros(found, "tick"))
     return float(np.median(np.diff(ticks))) / 1e6 if len(ticks) > 1 else _PERIOD_S
 
 

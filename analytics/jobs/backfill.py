@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,20 +24,20 @@ from analytics.jobs.differences import Difference, compare, comparisons
 from analytics.jobs.landing import LANDED, Landing
 from analytics.jobs.options import (
     MOMENT,
-    PERIOD_S,
-    pairs,
+    landing_of,
+    landing_options,
     range_options,
     spark_options,
     started,
     tables_option,
     whole_hours,
 )
-from analytics.kernel.shape import TIMED
+from analytics.moments import HOUR, HOUR_US, from_us, hour_of, steps, to_us
 from analytics.sources.prometheus.options import parse
+from analytics.sources.prometheus.plan import Part
 from analytics.sources.prometheus.reader import Reader
 from analytics.tables import Batch, DataFile, TableRoot
 from analytics.tables.in_use import is_written
-from analytics.tables.layout import HOUR, HOUR_US, from_us, hour_of, to_us
 from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
 from shared.runtime.clock import SystemClock
 
@@ -79,8 +80,7 @@ def wanted(
     since: datetime, before: datetime, there: Collection[datetime], named: Collection[datetime]
 ) -> list[datetime]:
     """Return the hours to fill: missing or named, in order. Pure."""
-    hours = [since + i * HOUR for i in range((before - since) // HOUR)]
-    return [hour for hour in hours if hour not in there or hour in named]
+    return [hour for hour in steps(since, before) if hour not in there or hour in named]
 
 
 def runs_of(hours: list[datetime]) -> Iterator[list[datetime]]:
@@ -110,9 +110,8 @@ def run(spark: SparkSession, options: BackfillOptions) -> Filled:
     for chunk in runs_of(hours):
         with runs.run(root.path, "backfill") as noted:
             samples, written, differences = _fill(spark, root, options, chunk)
-            for table in written.files:
-                count = written.rows(table)
-                noted.rows(table, count)
+            noted.wrote(written.counts())
+            for table, count in written.counts().items():
                 filled.rows[table] = filled.rows.get(table, 0) + count
             noted.watermark(options.source.removeprefix("tidemark_"), chunk[-1] + HOUR)
             filled = filled._replace(
@@ -141,7 +140,9 @@ def _fill(
     if options.source == PROMETHEUS:
         reader = Reader(parse(asked))
         parts = reader.plan(to_us(start), to_us(end))
-        written = run_parts(spark, root, batch, parts, _Fetch(reader, landing), commit=False)
+        written = run_parts(
+            spark, root, batch, parts, partial(_fetch, reader, landing), commit=False
+        )
     else:
         samples = spark.read.format(options.source).options(**asked).load()
         written = write_frame(samples, root, batch, landing)
@@ -174,17 +175,11 @@ def check_read(old: Collection[DataFile], written: Written) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Fetch:
-    """Fetches, shapes and writes one part, on an executor."""
-
-    reader: Reader
-    landing: Landing
-
-    def __call__(self, root: TableRoot, part: Any, writer: Writer) -> None:
-        batches = list(self.reader.read(part))
-        if batches:
-            self.landing.land(pa.Table.from_batches(batches), writer)
+def _fetch(reader: Reader, landing: Landing, _: TableRoot, part: Part, writer: Writer) -> None:
+    """Fetch, shape and write one part, on an executor."""
+    batches = list(reader.read(part))
+    if batches:
+        landing.land(pa.Table.from_batches(batches), writer)
 
 
 def _differences(
@@ -243,10 +238,7 @@ def _written_now(root: TableRoot) -> datetime | None:
     show_default=True,
     help="Where the samples are: prometheus, or a format that Spark reads samples from.",
 )
-@click.option("--option", "source_options", multiple=True, help="KEY=VALUE of the source.")
-@click.option("--period", "period_s", type=PERIOD_S, default=15.0, show_default=True)
-@click.option("--counter", "counters", multiple=True, help="Counter to store; `all` stores all.")
-@click.option("--buckets", type=click.IntRange(1, 4096), help="Buckets of new tables; default 8.")
+@landing_options
 @spark_options
 def command(**given: Any) -> None:
     """Fill hours without rows and replace named hours; report what changed."""
@@ -256,11 +248,8 @@ def command(**given: Any) -> None:
         since=given["since"],
         before=given["before"],
         source=PROMETHEUS if source == "prometheus" else source,
-        source_options=pairs(given["source_options"], "--option"),
         hours=frozenset(given["hours"]),
-        period_s=given["period_s"],
-        counters=None if "all" in given["counters"] else (*sorted(TIMED), *given["counters"]),
-        buckets=given["buckets"],
+        **landing_of(given),
     )
     whole_hours(options.since, options.before)
     root = TableRoot.create(options.tables, buckets=options.buckets)

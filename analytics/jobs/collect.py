@@ -20,20 +20,19 @@ from pyspark.sql import DataFrame, SparkSession
 from analytics import runs
 from analytics.jobs.landing import LANDED, Landing
 from analytics.jobs.options import (
-    PERIOD_S,
-    pairs,
+    landing_of,
+    landing_options,
     spark_options,
     started,
     stream_options,
     tables_option,
 )
 from analytics.jobs.streaming import Pace, run_stream
-from analytics.kernel.shape import TIMED
+from analytics.moments import from_us
 from analytics.sources.prometheus import options as prometheus
 from analytics.sources.scrape import options as scrape
 from analytics.tables import Batch, TableRoot
 from analytics.tables.in_use import writing
-from analytics.tables.layout import from_us
 from analytics.tables.parts import commit_all, write_frame
 
 PROMETHEUS: Final = "tidemark_prometheus"
@@ -91,8 +90,7 @@ def land(samples: DataFrame, batch: Batch, landing: Landing, *, source: str) -> 
         # Ticks are complete up to this time, even if no broker had samples.
         marks = {"positions": from_us(max(read_to))} if read_to else {}
         commit_all(root, batch, written, watermarks=marks)
-        for table in written.files:
-            noted.rows(table, written.rows(table))
+        noted.wrote(written.counts())
         newest = [fact["newest_us"] for fact in written.facts if "newest_us" in fact]
         if newest:
             noted.watermark(source.removeprefix("tidemark_"), from_us(max(newest)))
@@ -100,17 +98,14 @@ def land(samples: DataFrame, batch: Batch, landing: Landing, *, source: str) -> 
 
 @click.command("collect")
 @tables_option
-@stream_options
+@stream_options(required=True)
 @click.option(
     "--source",
     type=click.Choice([name.removeprefix("tidemark_") for name in SOURCES]),
     required=True,
     help="A Prometheus server, or the nodes' own /metrics.",
 )
-@click.option("--option", "source_options", multiple=True, help="KEY=VALUE of the source.")
-@click.option("--period", "period_s", type=PERIOD_S, default=15.0, show_default=True)
-@click.option("--counter", "counters", multiple=True, help="Counter to store; `all` stores all.")
-@click.option("--buckets", type=click.IntRange(1, 4096), help="Buckets of new tables; default 8.")
+@landing_options
 @spark_options
 def command(**given: Any) -> None:
     """Collect samples into tables, until stopped."""
@@ -118,10 +113,7 @@ def command(**given: Any) -> None:
         tables=given["tables"],
         pace=Pace(given["checkpoint"], given["trigger_s"], given["available_now"]),
         source=f"tidemark_{given['source']}",
-        source_options=pairs(given["source_options"], "--option"),
-        period_s=given["period_s"],
-        counters=None if "all" in given["counters"] else (*sorted(TIMED), *given["counters"]),
-        buckets=given["buckets"],
+        **landing_of(given),
     )
     CHECKS[options.source](options.source_options)
     root = TableRoot.create(options.tables, buckets=options.buckets)

@@ -10,7 +10,6 @@ may have open stay on disk. Rows past their retention are removed. Step before: 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,9 +21,10 @@ from pyspark.sql import SparkSession
 from analytics import runs
 from analytics.errors import BadOption
 from analytics.jobs.options import pairs, spark_options, started, tables_option
+from analytics.moments import hour_of, to_us
 from analytics.schema import TABLES
 from analytics.tables import Batch, DataFile, TableRoot
-from analytics.tables.layout import BUCKETED, hour_of, to_us
+from analytics.tables.layout import BUCKETED
 from analytics.tables.parts import Writer, commit_all, run_parts
 from analytics.tables.retention import Removed, clean_up
 from analytics.ticks.window import merged_series
@@ -33,16 +33,6 @@ from shared.runtime.clock import SystemClock
 LEFT_ALONE: Final = frozenset({"offset_events"})
 """Not compacted: evaluation separates its own events from collected ones by file name."""
 _SETTLE: Final = timedelta(minutes=5)  # after its end an hour may still get files
-
-
-@dataclass(frozen=True, slots=True)
-class CompactOptions:
-    """What to compact, and the retention of each table."""
-
-    tables: Path
-    now: datetime | None = None
-    """Hours that ended at least five minutes before are compacted; null: now."""
-    keep_days: Mapping[str, int] = field(default_factory=dict)
 
 
 class Piece(NamedTuple):
@@ -71,14 +61,20 @@ def pieces(table: str, files: Iterable[DataFile], closed_us: int) -> list[Piece]
     return [Piece(table, tuple(group)) for group in found.values() if len(group) > 1]
 
 
-def run(spark: SparkSession, options: CompactOptions) -> Compacted:
-    """Compact hours that have ended, then remove files that no reader uses."""
-    root = TableRoot(options.tables)
-    now = options.now or datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
+def run(
+    spark: SparkSession,
+    tables: Path,
+    keep_days: Mapping[str, int],
+    now: datetime | None = None,
+) -> Compacted:
+    """Compact hours that ended at least five minutes before now, then remove files that no reader
+    uses. keep_days: retention by table, where it is not the usual one."""
+    root = TableRoot(tables)
+    now = now or datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
     closed_us = to_us(hour_of(now - _SETTLE))
-    tables = [table for table in root.tables() if table not in LEFT_ALONE]
+    names = [table for table in root.tables() if table not in LEFT_ALONE]
     with runs.run(root.path, "compact") as noted:
-        manifests = {table: root.manifest(table) for table in tables}
+        manifests = {table: root.manifest(table) for table in names}
         # Versions only grow, so only a run that never committed has used the name before.
         batch = Batch(f"compact-{sum(each.version for each in manifests.values()):010d}")
         tasks = [
@@ -91,13 +87,12 @@ def run(spark: SparkSession, options: CompactOptions) -> Compacted:
             replaces.setdefault(piece.table, []).extend(piece.files)
         written = run_parts(spark, root, batch, tasks, rewrite, commit=False)
         commit_all(root, batch, written, replaces=replaces)
-        for table in written.files:
-            noted.rows(table, written.rows(table))
-        removed = clean_up(root, now, options.keep_days)
+        noted.wrote(written.counts())
+        removed = clean_up(root, now, keep_days)
     return Compacted(
         files_before=sum(len(piece.files) for piece in tasks),
         files_after=sum(len(files) for files in written.files.values()),
-        rows=sum(written.rows(table) for table in written.files),
+        rows=sum(written.counts().values()),
         removed=removed,
     )
 
@@ -117,9 +112,9 @@ def rewrite(root: TableRoot, piece: Piece, writer: Writer) -> None:
 @spark_options
 def command(**given: Any) -> None:
     """Compact hours that have ended; remove what is past its retention."""
-    options = CompactOptions(tables=given["tables"], keep_days=keep_days(given["keep"]))
-    root = TableRoot(options.tables)
-    done = run(started("tidemark compact", given, root.buckets), options)
+    kept = days_by_table(given["keep"])
+    spark = started("tidemark compact", given, TableRoot(given["tables"]).buckets)
+    done = run(spark, given["tables"], kept)
     click.echo(
         f"{done.files_before} files became {done.files_after} with {done.rows} rows; "
         f"{done.removed.expired} expired, {done.removed.files} removed from disk "
@@ -127,7 +122,7 @@ def command(**given: Any) -> None:
     )
 
 
-def keep_days(values: tuple[str, ...]) -> dict[str, int]:
+def days_by_table(values: tuple[str, ...]) -> dict[str, int]:
     """Days by table. Raises BadOption."""
     found = {}
     for table, days in pairs(values, "--keep").items():

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analytics.moments import from_us
 from analytics.schema import TABLES
 from analytics.tables import DataFile, TableRoot
-from analytics.tables.layout import from_us
 from analytics.tables.parts import Writer
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {

@@ -26,11 +26,12 @@ from pyspark.sql import DataFrame, SparkSession
 from analytics import runs
 from analytics.errors import BadOption, HourOpen, TablesMissing
 from analytics.jobs.options import (
-    PERIOD_S,
     LocalPath,
+    period_option,
     range_options,
     spark_options,
     started,
+    stream_options,
     tables_option,
     whole_hours,
 )
@@ -39,9 +40,9 @@ from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.state import fits
 from analytics.kernel.window import STATUS_STATE
+from analytics.moments import HOUR, from_us, steps, to_us
 from analytics.tables import Batch, TableRoot
 from analytics.tables.in_use import is_written, writing
-from analytics.tables.layout import HOUR, from_us, to_us
 from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
 from analytics.ticks.spark import MAX_TICKS, NAME
 from analytics.ticks.window import forget_states, read_state, read_window, write_state
@@ -84,6 +85,11 @@ class Evaluation:
             for row in batch.to_pylist():
                 self.bucket(row["bucket"], row["after_us"], row["until_us"], writer)
 
+    def ticks(self, _: TableRoot, task: tuple[int, datetime, datetime], writer: Writer) -> None:
+        """Evaluate one bucket of a range, as `run_parts` calls it."""
+        bucket, after, until = task
+        self.bucket(bucket, to_us(after), to_us(until), writer)
+
     def bucket(self, bucket: int, after_us: int, until_us: int, writer: Writer) -> None:
         """Evaluate the ticks in (after, until] of a bucket, an hour at a time."""
         after, until = from_us(after_us), from_us(until_us)
@@ -97,7 +103,6 @@ class Evaluation:
             for table in COMPUTED:
                 writer.write(table, getattr(done, table), bucket=bucket)
             writer.facts["until_us"] = until_us
-            writer.facts["rows"] = writer.facts.get("rows", 0) + window.positions.num_rows
             state, after = done.state, step
         write_state(
             self.root, until, bucket, STATUS_STATE.empty_table() if state is None else state
@@ -169,49 +174,28 @@ def over_range(
         end = min(before, begin + _DAY)
         after, until = begin - period, end - period
         tasks = [(bucket, after, until) for bucket in range(root.buckets)]
-        hours = [begin + i * HOUR for i in range((end - begin) // HOUR)]
         with runs.run(root.path, "evaluate") as noted:
             written = run_parts(
                 spark,
                 root,
                 Batch(f"evaluate-{begin:%Y%m%dT%H}-{end:%Y%m%dT%H}-{root.manifest('lag').version}"),
                 tasks,
-                _Task(evaluation),
-                replace_hours=dict.fromkeys(COMPUTED, hours),
+                evaluation.ticks,
+                replace_hours=dict.fromkeys(COMPUTED, steps(begin, end)),
                 watermarks=dict.fromkeys(COMPUTED, until),
             )
             _note(noted, written, until)
         begin = end
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """One bucket of a range, as `run_parts` calls it."""
-
-    evaluation: Evaluation
-
-    def __call__(
-        self, root: TableRoot, task: tuple[int, datetime, datetime], writer: Writer
-    ) -> None:
-        bucket, after, until = task
-        self.evaluation.bucket(bucket, to_us(after), to_us(until), writer)
-
-
 def _note(noted: runs.Run, written: Written, until: datetime) -> None:
-    for table in written.files:
-        noted.rows(table, written.rows(table))
+    noted.wrote(written.counts())
     noted.watermark("positions", until)
 
 
 @click.command("evaluate")
 @tables_option
-@click.option(
-    "--checkpoint",
-    type=LocalPath(file_okay=False, path_type=Path),
-    help="Directory with the stream's progress. A file `stop` in it ends the job.",
-)
-@click.option("--trigger", "trigger_s", type=float, default=15.0, show_default=True)
-@click.option("--available-now", is_flag=True, help="Evaluate the ticks that are closed, then end.")
+@stream_options(required=False)
 @click.option(
     "--closing",
     type=click.Choice(["clock", "data"]),
@@ -220,7 +204,7 @@ def _note(noted: runs.Run, written: Written, until: datetime) -> None:
     help="Whether ticks also end when no node sends samples any more.",
 )
 @range_options(required=False)
-@click.option("--period", "period_s", type=PERIOD_S, default=15.0, show_default=True)
+@period_option
 @click.option("--scaled", is_flag=True, help="For drills: all windows shrink with the period.")
 @click.option(
     "--rules",

@@ -9,8 +9,8 @@ input range, so a repeated run writes the same rows. Step before: `rollup`. Step
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,22 +22,12 @@ from analytics.jobs.foreseen_disks import foresee_disks
 from analytics.jobs.foreseen_pairs import foresee_pairs
 from analytics.jobs.options import MOMENT, spark_options, started, tables_option
 from analytics.jobs.unusual import find_unusual
+from analytics.moments import hour_of, steps
 from analytics.tables import TableRoot
-from analytics.tables.layout import HOUR, hour_of
 from analytics.tables.parts import Writer, run_parts
 
 LOOK_BACK: Final = timedelta(days=1)
 """How far back a run searches for anomalies if it is the first, or follows a long pause."""
-
-
-@dataclass(frozen=True, slots=True)
-class ForecastOptions:
-    """Settings of a forecast."""
-
-    tables: Path
-    issued_at: datetime | None = None
-    """Time of the forecast; null: the newest minute rolled up. Only the history before it is
-    used."""
 
 
 class Plan(NamedTuple):
@@ -53,48 +43,42 @@ def plan(issued_at: datetime, last: datetime | None, buckets: int) -> Plan:
     """Return the tasks of one run. last: time of the previous run, if any."""
     earliest = hour_of(issued_at - LOOK_BACK)
     since = earliest if last is None else max(hour_of(min(last, issued_at)), earliest)
-    hours = []
-    hour = since
-    while hour < issued_at:
-        hours.append(hour)
-        hour += HOUR
     day = issued_at.replace(hour=0, minute=0, second=0, microsecond=0)
     return Plan(
         issued_at,
         since,
         [*(("pairs", bucket) for bucket in range(buckets)), ("disks", 0), ("unusual", 0)],
-        {"forecasts": [hour_of(issued_at)], "capacity": [day], "anomalies": hours},
+        {
+            "forecasts": [hour_of(issued_at)],
+            "capacity": [day],
+            "anomalies": steps(since, issued_at),
+        },
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Foreseeing:
-    """The work of one task, on an executor. Picklable."""
-
-    issued_at: datetime
-    since: datetime
-
-    def __call__(self, root: TableRoot, task: tuple[str, int], writer: Writer) -> None:
-        """Do one task."""
-        match task:
-            case ("pairs", bucket):
-                foresee_pairs(root, bucket, self.issued_at, writer)
-            case ("disks", _):
-                foresee_disks(root, self.issued_at, writer)
-            case _:
-                find_unusual(root, self.since, self.issued_at, writer)
+def foresee(
+    issued_at: datetime, since: datetime, root: TableRoot, task: tuple[str, int], writer: Writer
+) -> None:
+    """Do one task, on an executor."""
+    match task:
+        case ("pairs", bucket):
+            foresee_pairs(root, bucket, issued_at, writer)
+        case ("disks", _):
+            foresee_disks(root, issued_at, writer)
+        case _:
+            find_unusual(root, since, issued_at, writer)
 
 
-def run(spark: SparkSession, options: ForecastOptions) -> Plan | None:
-    """Forecast as of the newest roll-up; None if there is none yet."""
-    root = TableRoot(options.tables)
+def run(spark: SparkSession, tables: Path, issued_at: datetime | None = None) -> Plan | None:
+    """Forecast as of the newest minute rolled up, or of a time; None without roll-ups. Only the
+    history before that time is used."""
+    root = TableRoot(tables)
     newest = root.watermark("rollup")
     if newest is None:
         return None
     # A minute's begin is also a tick, so the forecast uses the last tick that was evaluated.
     evaluated = root.watermark("lag") or newest
-    issued_at = options.issued_at or min(newest, evaluated)
-    issued_at = issued_at.replace(second=0, microsecond=0)
+    issued_at = (issued_at or min(newest, evaluated)).replace(second=0, microsecond=0)
     todo = plan(issued_at, root.watermark("anomalies"), root.buckets)
     version = root.manifest("rollup").version
     last = max(issued_at, root.watermark("anomalies") or issued_at)
@@ -104,12 +88,11 @@ def run(spark: SparkSession, options: ForecastOptions) -> Plan | None:
             root,
             f"forecast-{todo.since:%Y%m%dT%H}-{todo.issued_at:%Y%m%dT%H%M}-{version}",
             todo.tasks,
-            Foreseeing(todo.issued_at, todo.since),
+            partial(foresee, todo.issued_at, todo.since),
             replace_hours=todo.hours,
             watermarks=dict.fromkeys(todo.hours, last),
         )
-        for table in todo.hours:
-            noted.rows(table, written.rows(table))
+        noted.wrote({table: written.rows(table) for table in todo.hours})
         noted.watermark("rollup", todo.issued_at)
     return todo
 
@@ -120,9 +103,8 @@ def run(spark: SparkSession, options: ForecastOptions) -> Plan | None:
 @spark_options
 def command(**given: Any) -> None:
     """Forecast traffic, ages and volumes; find anomalies."""
-    options = ForecastOptions(given["tables"], given["issued_at"])
-    root = TableRoot(options.tables)
-    done = run(started("tidemark forecast", given, root.buckets), options)
+    spark = started("tidemark forecast", given, TableRoot(given["tables"]).buckets)
+    done = run(spark, given["tables"], given["issued_at"])
     if done is None:
         click.echo("Nothing to forecast from: no ticks are rolled up yet.")
         return

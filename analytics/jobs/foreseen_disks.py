@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
+from analytics.jobs.foreseen_pairs import forecast_rows
 from analytics.kernel import columns
 from analytics.kernel.columns import SECOND
-from analytics.kernel.disk import Outlook, outlook
-from analytics.schema import FORECASTS, fit
+from analytics.kernel.disk import outlook
+from analytics.moments import HOUR, hour_of
 from analytics.tables import TableRoot
-from analytics.tables.layout import HOUR, hour_of
 from analytics.tables.parts import Writer
 
 HISTORY: Final = timedelta(weeks=5)
@@ -39,10 +39,8 @@ def foresee_disks(root: TableRoot, issued_at: datetime, writer: Writer) -> None:
         places = columns.joined(rows, *names[1:4])
         (node,) = columns.codes(places)
         known = np.flatnonzero(~np.isnan(free))
-        order = known[np.lexsort((tick[known], slot[known], node[known]))]
-        begins = np.ones(order.size, dtype=np.bool_)
-        begins[1:] = (np.diff(slot[order]) != 0) | (np.diff(node[order]) != 0)
-        for at in order[begins].tolist():
+        earliest = columns.last_of(node[known], slot[known], -tick[known])
+        for at in known[earliest].tolist():
             cluster, broker, replica = places[at].as_py().split("\x1f")
             of_node = seen.setdefault((cluster, broker, replica), {})
             here = (int(tick[at]), float(free[at]))
@@ -54,28 +52,9 @@ def foresee_disks(root: TableRoot, issued_at: datetime, writer: Writer) -> None:
         foreseen = outlook(at, free, ahead)
         if foreseen is not None:
             subject = f"cluster={cluster} broker={broker} replica={replica} volume=log"
-            writer.write("forecasts", _rows(subject, foreseen, issued_at))
-
-
-def _rows(subject: str, foreseen: Outlook, issued_at: datetime) -> pa.Table:
-    size = foreseen.p50.size
-    limits = {
-        f"time_to_limit_{name}_seconds": pa.array([getattr(foreseen.full, name)] * size)
-        for name in ("p10", "p50", "p90")
-    }
-    return fit(
-        pa.table(
-            {
-                "issued_at": pa.array([issued_at] * size, FORECASTS.field("issued_at").type),
-                "subject": [subject] * size,
-                "kind": ["disk"] * size,
-                "at": pa.array([hour_of(issued_at) + STEP * step for step in range(size)]),
-                "p10": foreseen.p10,
-                "p50": foreseen.p50,
-                "p90": foreseen.p90,
-                "model": [MODEL] * size,
-                **limits,
-            }
-        ),
-        FORECASTS,
-    )
+            times = [hour_of(issued_at) + STEP * step for step in range(STEPS + 1)]
+            bands = (foreseen.p10, foreseen.p50, foreseen.p90)
+            rows = forecast_rows(
+                subject, "disk", issued_at, times, bands, MODEL, math.nan, foreseen.full[:3]
+            )
+            writer.write("forecasts", rows)

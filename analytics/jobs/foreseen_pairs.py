@@ -7,7 +7,7 @@ time], and makes rows of FORECASTS and CAPACITY.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -21,9 +21,9 @@ from analytics.kernel.columns import SECOND, Floats, Ints
 from analytics.kernel.forecast import MODELS, NONE, Forecast, forecast
 from analytics.kernel.race import HOUR_S, expected_ages, time_to_limit
 from analytics.kernel.rollup import MINUTE, QUARTER
+from analytics.moments import HOUR, hour_of, to_us
 from analytics.schema import CAPACITY, FORECASTS, fit
 from analytics.tables import TableRoot
-from analytics.tables.layout import HOUR, hour_of
 from analytics.tables.parts import Writer
 
 HISTORY: Final = timedelta(weeks=4, days=7)
@@ -103,7 +103,7 @@ def _produce_rows(
     bands = [band[at, :HORIZON] for band in (found.p10, found.p50, found.p90)]
     since = (issued_at - until).total_seconds()
     limits = [_first_above(band, most) - since for band in reversed(bands)]
-    return _rows(pairs.subject(at), "produce", until, issued_at, bands, found, at, limits)
+    return _rows(pairs, at, "produce", until, issued_at, bands, found, limits)
 
 
 def _first_above(band: Floats, most: float) -> float:
@@ -144,48 +144,50 @@ def _age_rows(
         else time_to_limit(band, age, retention)
         for band in reversed(bands)
     ]
-    return _rows(pairs.subject(at), "age", issued_at + HOUR, issued_at, bands, found, at, limits)
+    return _rows(pairs, at, "age", issued_at + HOUR, issued_at, bands, found, limits)
 
 
 def _rows(
-    subject: str,
+    pairs: Pairs,
+    at: int,
     kind: str,
     first: datetime,
     issued_at: datetime,
     bands: list[Floats],
     found: Forecast,
-    at: int,
     limits: list[float],
 ) -> pa.Table:
-    """Rows of FORECASTS, an hour apart; limits: the earliest first [s from issued_at]."""
-    size = bands[0].size
-    scored = float(found.backtest_error[at])
-    early, middle, late = (
-        pa.array([None if math.isnan(limit) else max(limit, 0.0)] * size, pa.float64())
-        for limit in limits
-    )
-    return fit(
-        pa.table(
-            {
-                "issued_at": pa.array([issued_at] * size, FORECASTS.field("issued_at").type),
-                "subject": [subject] * size,
-                "kind": [kind] * size,
-                "at": pa.array([first + HOUR * hour for hour in range(size)]),
-                **{
-                    name: columns.nullable(band)
-                    for name, band in zip(("p10", "p50", "p90"), bands, strict=True)
-                },
-                "model": [MODELS[found.model[at]]] * size,
-                "backtest_error": pa.array(
-                    [None if math.isnan(scored) else scored] * size, pa.float64()
-                ),
-                "time_to_limit_p10_seconds": early,
-                "time_to_limit_p50_seconds": middle,
-                "time_to_limit_p90_seconds": late,
-            }
-        ),
-        FORECASTS,
-    )
+    times = [first + HOUR * hour for hour in range(bands[0].size)]
+    model, error = MODELS[found.model[at]], float(found.backtest_error[at])
+    return forecast_rows(pairs.subject(at), kind, issued_at, times, bands, model, error, limits)
+
+
+def forecast_rows(
+    subject: str,
+    kind: str,
+    issued_at: datetime,
+    times: list[datetime],
+    bands: Sequence[Floats],
+    model: str,
+    error: float,
+    limits: Sequence[float],
+) -> pa.Table:
+    """Rows of FORECASTS, one for each time; NaN is unknown.
+    bands: p10, p50, p90. limits: seconds from issued_at, the earliest first."""
+    size, names = len(times), ("p10", "p50", "p90")
+    made = {
+        "issued_at": pa.array([issued_at] * size, FORECASTS.field("issued_at").type),
+        "subject": [subject] * size,
+        "kind": [kind] * size,
+        "at": pa.array(times),
+        "model": [model] * size,
+        "backtest_error": columns.nullable(np.full(size, error)),
+    }
+    for name, band, limit in zip(names, bands, limits, strict=True):
+        made[name] = columns.nullable(band)
+        limit_s = np.maximum(np.full(size, limit), 0.0)
+        made[f"time_to_limit_{name}_seconds"] = columns.nullable(limit_s)
+    return fit(pa.table(made), FORECASTS)
 
 
 def _pairs(root: TableRoot, bucket: int, issued_at: datetime) -> Pairs:
@@ -194,11 +196,8 @@ def _pairs(root: TableRoot, bucket: int, issued_at: datetime) -> Pairs:
     names = ["tick", "pair_id", *_NAMES, "lag_sum", "age_max_seconds", "queues"]
     rows = root.read("pair_lag", since=since, before=issued_at, buckets=[bucket], columns=names)
     ids = columns.ints(rows, "pair_id")
-    order = np.lexsort((columns.micros(rows, "tick"), ids))
-    order = order[ids[order] % root.buckets == bucket]
-    last = np.ones(order.size, dtype=np.bool_)
-    last[:-1] = ids[order][1:] != ids[order][:-1]
-    rows = rows.take(pa.array(order[last]))
+    last = columns.last_of(ids, columns.micros(rows, "tick"))
+    rows = rows.take(pa.array(last[ids[last] % root.buckets == bucket]))
     logs = root.read(
         "logs", since=since, before=issued_at, columns=["tick", "cluster", "broker", "t_min", "ts"]
     )
@@ -227,11 +226,9 @@ class _Busy(NamedTuple):
 def _minutes(root: TableRoot, bucket: int, ids: Ints, issued_at: datetime) -> _Busy:
     since, size = issued_at - BUSY, BUSY // timedelta(seconds=MINUTE)
     made = [np.full((ids.size, size), np.nan) for _ in range(4)]
-    for rows, row, column in _cells(root, bucket, ids, MINUTE, since, issued_at):
-        covered = columns.floats(rows, "rate_seconds")
-        seconds = np.where(covered > 0, covered, np.nan)
-        made[0][row, column] = columns.floats(rows, "consumed") / seconds
-        made[1][row, column] = columns.floats(rows, "produced") / seconds
+    for rows, row, column in cells(root, ids, MINUTE, since, issued_at, [bucket]):
+        made[0][row, column] = per_second(rows, "consumed")
+        made[1][row, column] = per_second(rows, "produced")
         made[2][row, column] = columns.floats(rows, "lag_min")
         made[3][row, column] = columns.floats(rows, "members")
     return _Busy(*made)
@@ -241,7 +238,7 @@ def _hourly(root: TableRoot, bucket: int, ids: Ints, until: datetime) -> Floats:
     """Messages produced per second in each whole hour of the history; NaN where not known."""
     quarters = HISTORY // timedelta(seconds=QUARTER)
     messages, seconds = (np.zeros((ids.size, quarters)) for _ in range(2))
-    for rows, row, column in _cells(root, bucket, ids, QUARTER, until - HISTORY, until):
+    for rows, row, column in cells(root, ids, QUARTER, until - HISTORY, until, [bucket]):
         messages[row, column] = np.nan_to_num(columns.floats(rows, "produced"))
         seconds[row, column] = np.nan_to_num(columns.floats(rows, "rate_seconds"))
     messages, seconds = (each.reshape(ids.size, -1, 4).sum(axis=-1) for each in (messages, seconds))
@@ -249,26 +246,33 @@ def _hourly(root: TableRoot, bucket: int, ids: Ints, until: datetime) -> Floats:
     return np.where(enough, messages / np.where(enough, seconds, 1.0), np.nan)
 
 
-def _cells(
-    root: TableRoot, bucket: int, ids: Ints, grain_s: int, since: datetime, before: datetime
+def cells(
+    root: TableRoot,
+    ids: Ints,
+    grain_s: int,
+    since: datetime,
+    before: datetime,
+    buckets: list[int] | None = None,
 ) -> Iterator[tuple[pa.Table, Ints, Ints]]:
     """Yield roll-ups of these pairs by file, with the matrix row and column of each. ids:
     sorted."""
     names = [
         "bucket_start", "grain_seconds", "series_id", "pair_id", "produced", "consumed",
-        "rate_seconds", "lag_min", "members",
+        "rate_seconds", "lag_min", "members", "age_max_seconds",
     ]  # fmt: skip
-    start = columns.micros_of(since)
-    for rows in root.scan("rollup", since=since, before=before, buckets=[bucket], columns=names):
-        rows = rows.filter(
-            pc.and_(
-                pc.is_null(rows.column("series_id")),
-                pc.equal(rows.column("grain_seconds"), grain_s),
-            )
-        )
+    wanted = pc.field("series_id").is_null() & (pc.field("grain_seconds") == grain_s)
+    for rows in root.scan("rollup", since=since, before=before, buckets=buckets, columns=names):
+        rows = rows.filter(wanted)
         pair = columns.ints(rows, "pair_id")
         row = np.minimum(np.searchsorted(ids, pair), max(ids.size - 1, 0))
         mine = np.flatnonzero(ids[row] == pair)
         rows = rows.take(pa.array(mine))
-        column = (columns.micros(rows, "bucket_start") - start) // (grain_s * SECOND)
-        yield rows, row[mine], column
+        start = columns.micros(rows, "bucket_start") - to_us(since)
+        yield rows, row[mine], start // (grain_s * SECOND)
+
+
+def per_second(rows: pa.Table, name: str) -> Floats:
+    """Rates of a column of counts; NaN where no time is covered."""
+    covered = columns.floats(rows, "rate_seconds")
+    rates: Floats = columns.floats(rows, name) / np.where(covered > 0, covered, np.nan)
+    return rates

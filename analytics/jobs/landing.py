@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analytics.kernel.shape import shape
+from analytics.moments import HOUR, from_us, hour_of, steps, to_us
 from analytics.schema import SAMPLES, Gap, fit
 from analytics.sources.gaps import split
 from analytics.tables import TableRoot
-from analytics.tables.layout import HOUR, from_us, hour_of, to_us
 from analytics.tables.parts import Writer
 
 LANDED = ("series", "positions", "logs", "pairs", "replicas", "counters", "gaps")
@@ -45,24 +45,22 @@ class Landing:
         # The samples include rows of gaps: the source was read up to their end, too.
         read_to = pc.max(samples.column("ts").cast(pa.int64())).as_py()
         if read_to is not None:
-            writer.facts["read_to_us"] = max(read_to, writer.facts.get("read_to_us", read_to))
+            writer.most("read_to_us", read_to)
         samples, gaps = split(samples)
         writer.write("gaps", gaps)
         for row in gaps.filter(pc.equal(gaps.column("reason"), str(Gap.UNSCRAPED))).to_pylist():
-            lasted_us = to_us(row["to_ts"]) - to_us(row["from_ts"])
-            writer.facts["unscraped_us"] = writer.facts.get("unscraped_us", 0) + lasted_us
+            writer.add("unscraped_us", to_us(row["to_ts"]) - to_us(row["from_ts"]))
         # Nothing more can be read of a time that was never scraped.
         known = pc.is_in(gaps.column("reason"), value_set=pa.array([Gap.DOWN, Gap.UNSCRAPED]))
         unread = gaps.filter(pc.invert(known))
-        if unread.num_rows:
-            writer.facts["unread"] = writer.facts.get("unread", []) + [
-                [to_us(row["from_ts"]), to_us(row["to_ts"]), f"{row['reason']}: {row['detail']}"]
-                for row in unread.to_pylist()
-            ]
-        writer.facts["samples"] = writer.facts.get("samples", 0) + samples.num_rows
+        writer.facts.setdefault("unread", []).extend(
+            [to_us(row["from_ts"]), to_us(row["to_ts"]), f"{row['reason']}: {row['detail']}"]
+            for row in unread.to_pylist()
+        )
+        writer.add("samples", samples.num_rows)
         newest = pc.max(samples.column("ts").cast(pa.int64())).as_py()
         if newest is not None:
-            writer.facts["newest_us"] = max(newest, writer.facts.get("newest_us", newest))
+            writer.most("newest_us", newest)
         shaped = shape(samples, self.period_s, counters=self.counters)
         if not self.all_series and not writer.skips("series"):
             shaped["series"] = unknown_in_hour(self.root, shaped["series"])
@@ -80,16 +78,14 @@ def unknown_in_hour(root: TableRoot, series: pa.Table) -> pa.Table:
         return series
     last = series.column("last_seen").cast(pa.int64())
     low, high = pc.min(last).as_py(), pc.max(last).as_py()
-    hour, mask = hour_of(from_us(low)), None
-    while hour <= from_us(high):
+    is_known = pa.array([False] * series.num_rows)
+    for hour in steps(hour_of(from_us(low)), from_us(high + 1)):
         known = root.read("series", since=hour, before=hour + HOUR, columns=["series_id"])
         inside = pc.and_(pc.greater_equal(last, to_us(hour)), pc.less(last, to_us(hour + HOUR)))
-        found = pc.and_(
-            inside, pc.is_in(series.column("series_id"), value_set=known.column(0).combine_chunks())
-        )
-        mask = found if mask is None else pc.or_(mask, found)
-        hour += HOUR
-    return series.filter(pc.invert(mask))
+        ids = known.column(0).combine_chunks()
+        found = pc.and_(inside, pc.is_in(series.column("series_id"), value_set=ids))
+        is_known = pc.or_(is_known, found)
+    return series.filter(pc.invert(is_known))
 
 
 def newest_ticks(positions: pa.Table) -> Collection[tuple[str, int]]:

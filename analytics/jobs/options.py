@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from analytics.errors import BadOption
+from analytics.kernel.shape import TIMED
 from analytics.local_path import local
-from analytics.tables.layout import hour_of
+from analytics.moments import hour_of
 
 Command = Callable[..., Any]
 PERIOD_S: Final = click.FloatRange(min=0.1, max=3600.0)
@@ -67,13 +69,15 @@ def tables_option(command: Command) -> Command:
     )(command)
 
 
-def stream_options(command: Command) -> Command:
+def stream_options(*, required: bool) -> Callable[[Command], Command]:
     """--checkpoint, --trigger, --available-now."""
-    for option in (
+    return _all(
         click.option(
-            "--available-now",
-            is_flag=True,
-            help="Work through what is there, then end with status 0.",
+            "--checkpoint",
+            required=required,
+            type=LocalPath(file_okay=False, path_type=Path),
+            help="Directory where the stream keeps its place; one for each stream. "
+            "A file named stop in it ends the stream after its batch.",
         ),
         click.option(
             "--trigger",
@@ -84,40 +88,67 @@ def stream_options(command: Command) -> Command:
             help="Seconds between batches.",
         ),
         click.option(
-            "--checkpoint",
-            required=True,
-            type=LocalPath(file_okay=False, path_type=Path),
-            help="Directory where the stream keeps its place; one for each stream. "
-            "A file named stop in it ends the stream after its batch.",
+            "--available-now",
+            is_flag=True,
+            help="Work through what is there, then end with status 0.",
         ),
-    ):
-        command = option(command)
-    return command
+    )
+
+
+def landing_options(command: Command) -> Command:
+    """--option, --period, --counter, --buckets: how samples are read and stored."""
+    return _all(
+        click.option("--option", "source_options", multiple=True, help="KEY=VALUE of the source."),
+        period_option,
+        click.option(
+            "--counter", "counters", multiple=True, help="Counter to store; `all` stores all."
+        ),
+        click.option(
+            "--buckets", type=click.IntRange(1, 4096), help="Buckets of new tables; default 8."
+        ),
+    )(command)
+
+
+def landing_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `landing_options`. Raises BadOption."""
+    named = given["counters"]
+    return {
+        "source_options": pairs(given["source_options"], "--option"),
+        "period_s": given["period_s"],
+        "counters": None if "all" in named else (*sorted(TIMED), *named),
+        "buckets": given["buckets"],
+    }
+
+
+def period_option(command: Command) -> Command:
+    """--period."""
+    return click.option("--period", "period_s", type=PERIOD_S, default=15.0, show_default=True)(
+        command
+    )
 
 
 def range_options(*, required: bool) -> Callable[[Command], Command]:
     """--since and --before: the job's range, since <= time < before."""
-
-    def add(command: Command) -> Command:
-        command = click.option(
+    return _all(
+        click.option("--since", type=MOMENT, required=required, help="Begin of the range, in it."),
+        click.option(
             "--before", type=MOMENT, required=required, help="End of the range, not in it."
-        )(command)
-        return click.option(
-            "--since", type=MOMENT, required=required, help="Begin of the range, in it."
-        )(command)
-
-    return add
+        ),
+    )
 
 
 def spark_options(command: Command) -> Command:
     """--master, --driver-memory, --conf."""
-    for option in (
-        click.option("--conf", "confs", multiple=True, help="KEY=VALUE for Spark; repeatable."),
-        click.option("--driver-memory", help="Heap of the JVM, like 1g."),
+    return _all(
         click.option("--master", help="As for spark-submit; default: its own, or all cores here."),
-    ):
-        command = option(command)
-    return command
+        click.option("--driver-memory", help="Heap of the JVM, like 1g."),
+        click.option("--conf", "confs", multiple=True, help="KEY=VALUE for Spark; repeatable."),
+    )(command)
+
+
+def _all(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Add options to a command, in this order."""
+    return lambda command: reduce(lambda of, option: option(of), reversed(options), command)
 
 
 def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:

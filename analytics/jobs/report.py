@@ -7,16 +7,16 @@ with the previous report. Step before: `evaluate`, `rollup`, `forecast`. Step af
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
 from analytics import runs
 from analytics.errors import BadOption
 from analytics.jobs.options import MOMENT, LocalPath, tables_option
+from analytics.local_path import replace_text
 from analytics.report.changes import Previous, previous
 from analytics.report.facts import Facts, to_json
 from analytics.report.gather import gather
@@ -29,24 +29,6 @@ SPAN: Final = timedelta(hours=24)
 """Length of a report without --since."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """Settings of a report."""
-
-    tables: Path
-    out: Path
-    """Directory for report.html and report.json."""
-    since: datetime | None = None
-    """None: a day before the end, or the begin of the tables."""
-    before: datetime | None = None
-    """None: just after the newest tick that was evaluated."""
-    title: str = ""
-    compare: Path | None = None
-    """The report.json to compare with; None: the one that this report replaces."""
-    made_at: datetime | None = None
-    """None: now."""
-
-
 class Written(NamedTuple):
     """The written files and their facts."""
 
@@ -55,14 +37,15 @@ class Written(NamedTuple):
     facts: Facts
 
 
-def range_of(options: ReportOptions, root: TableRoot) -> tuple[datetime, datetime]:
-    """Return the report's range: since ≤ time < before. Raises BadOption if it is empty."""
+def range_of(
+    root: TableRoot, since: datetime | None, before: datetime | None, now: datetime
+) -> tuple[datetime, datetime]:
+    """Return the report's range: since ≤ time < before. The end is just after the newest tick that
+    was evaluated, the begin a day before, or that of the tables. Raises BadOption if it is
+    empty."""
     span = root.span("pair_lag")
-    before = options.before
     if before is None:
-        newest = None if span is None else span[1] + timedelta(microseconds=1)
-        before = newest or options.made_at or datetime.now(UTC)
-    since = options.since
+        before = now if span is None else span[1] + timedelta(microseconds=1)
     if since is None:
         since = before - SPAN
         if span is not None and since < span[0] < before:
@@ -72,23 +55,27 @@ def range_of(options: ReportOptions, root: TableRoot) -> tuple[datetime, datetim
     return since, before
 
 
-def run(options: ReportOptions) -> Written:
-    """Write the report. Raises TablesMissing, TableFileMissing, BadOption."""
-    root = TableRoot(options.tables)
-    since, before = range_of(options, root)
-    html, json = options.out / "report.html", options.out / "report.json"
+def run(
+    tables: Path,
+    out: Path,
+    since: datetime | None = None,
+    before: datetime | None = None,
+    title: str = "",
+    compare: Path | None = None,
+    made_at: datetime | None = None,
+) -> Written:
+    """Write the report. Raises TablesMissing, TableFileMissing, BadOption.
+    out: directory for report.html and report.json. compare: the report.json to compare with; None:
+    the one that this report replaces. made_at: None: now."""
+    root, made_at = TableRoot(tables), made_at or datetime.now(UTC)
+    start, end = range_of(root, since, before, made_at)
+    html, json = out / "report.html", out / "report.json"
     with runs.run(root.path, JOB):
-        facts = gather(
-            root,
-            start=since,
-            end=before,
-            made_at=options.made_at or datetime.now(UTC),
-            title=options.title,
-            before=_before(options.compare or json),
-        )
-        options.out.mkdir(parents=True, exist_ok=True)
-        _write(html, page(facts))
-        _write(json, to_json(facts))
+        last = _before(compare or json)
+        facts = gather(root, start=start, end=end, made_at=made_at, title=title, before=last)
+        out.mkdir(parents=True, exist_ok=True)
+        replace_text(html, page(facts))
+        replace_text(json, to_json(facts))
     return Written(html, json, facts)
 
 
@@ -97,13 +84,6 @@ def _before(path: Path) -> Previous | None:
         return previous(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically: a browser may read it at the same time."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
 
 
 @click.command(JOB)
@@ -122,14 +102,7 @@ def _write(path: Path, text: str) -> None:
     type=LocalPath(exists=True, dir_okay=False, path_type=Path),
     help="The report.json to compare with; default: the one that is replaced.",
 )
-def command(
-    tables: Path,
-    out: Path,
-    since: datetime | None,
-    before: datetime | None,
-    title: str,
-    compare: Path | None,
-) -> None:
+def command(**given: Any) -> None:
     """Write what needs attention, and why, as one HTML file."""
-    written = run(ReportOptions(tables, out, since, before, title, compare))
+    written = run(**given)
     click.echo(f"{headline(written.facts)}.\n{written.html}")

@@ -9,9 +9,9 @@ evaluated, a day after its last minute. The next run writes the open hour again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -30,9 +30,9 @@ from analytics.jobs.options import (
     whole_hours,
 )
 from analytics.kernel.rollup import DAY, MINUTE, QUARTER, merge, rollup
+from analytics.moments import HOUR, from_us, hour_of, steps, to_us
 from analytics.schema import ROLLUP
 from analytics.tables import TableRoot
-from analytics.tables.layout import HOUR, from_us, hour_of, to_us
 from analytics.tables.parts import Writer, run_parts
 
 BACK: Final = timedelta(minutes=15)
@@ -41,19 +41,6 @@ PERIOD_S: Final = 15.0
 """Assumed time between ticks if there are too few to measure it."""
 _ONE_DAY: Final = timedelta(days=1)
 _ONE_MINUTE: Final = timedelta(minutes=1)
-
-
-@dataclass(frozen=True, slots=True)
-class RollupOptions:
-    """Settings of a roll-up."""
-
-    tables: Path
-    since: datetime | None = None
-    before: datetime | None = None
-    """A whole hour, like since; null: from the hour of the last roll-up to the newest whole
-    minute."""
-    period_s: float | None = None
-    """Time between ticks; null: measured from the newest ticks."""
 
 
 class Task(NamedTuple):
@@ -80,8 +67,8 @@ def plan(since: datetime, before: datetime, buckets: int) -> Plan:
     The row of a day lies in the first hour of the day. When the day is over, that hour is written
     again; its finer rows are copied if the range does not include them.
     """
-    tasks, hours = [], {hour for hour in _steps(hour_of(since), before, HOUR)}
-    for day in _steps(_day_of(since), before, _ONE_DAY):
+    tasks, hours = [], {hour for hour in steps(hour_of(since), before, HOUR)}
+    for day in steps(_day_of(since), before, _ONE_DAY):
         over = day + _ONE_DAY <= before
         if over:
             hours.add(day)
@@ -90,63 +77,48 @@ def plan(since: datetime, before: datetime, buckets: int) -> Plan:
     return Plan(since, before, tasks, sorted(hours))
 
 
-@dataclass(frozen=True, slots=True)
-class Rolling:
-    """The work of one task, on an executor. Picklable."""
-
-    period_s: float
-
-    def __call__(self, root: TableRoot, task: Task, writer: Writer) -> None:
-        """Read, roll up and write, an hour at a time to bound memory."""
-        own = [task.bucket]
-        quarters = []
-        for hour in _steps(hour_of(task.since), task.before, HOUR):
-            end = min(hour + HOUR, task.before)
-            tables = [
-                _of_bucket(
-                    root.read(name, since=hour - BACK, before=end, buckets=own), task.bucket, root
-                )
-                for name in ("lag", "rates", "pair_lag", "offset_events")
-            ]
-            lag, rates, pair_lag, events = tables
-            minutes = rollup(
-                lag,
-                rates,
-                pair_lag,
-                events,
-                grain_s=MINUTE,
-                period_s=self.period_s,
-                since=hour,
-                before=end,
-            )
-            whole = _before(merge(minutes, grain_s=QUARTER), end, QUARTER)
-            quarters.append(whole)
-            writer.write("rollup", pa.concat_tables([minutes, whole]), bucket=task.bucket)
-        if task.day_over:
-            self._day(root, task, pa.concat_tables(quarters), writer)
-
-    def _day(self, root: TableRoot, task: Task, quarters: pa.Table, writer: Writer) -> None:
-        """Write the day's rows from its quarters: new ones and those of earlier runs."""
-        day = _day_of(task.since)
-        earlier = _of_bucket(
-            root.read("rollup", since=day, before=task.since, buckets=[task.bucket]),
-            task.bucket,
-            root,
-        )
-        earlier = earlier.filter(pc.less(earlier.column("grain_seconds"), DAY))
-        first_hour = pc.less(earlier.column("bucket_start"), pa.scalar(day + HOUR))
-        writer.write("rollup", earlier.filter(first_hour), bucket=task.bucket)
-        of_day = pc.equal(earlier.column("grain_seconds"), QUARTER)
-        whole = pa.concat_tables([earlier.filter(of_day), quarters])
-        writer.write("rollup", merge(whole, grain_s=DAY), bucket=task.bucket)
+def roll_up(period_s: float, root: TableRoot, task: Task, writer: Writer) -> None:
+    """Read, roll up and write, an hour at a time to bound memory; on an executor."""
+    quarters = []
+    for hour in steps(hour_of(task.since), task.before):
+        end = min(hour + HOUR, task.before)
+        tables = [
+            _of_bucket(root, name, task.bucket, hour - BACK, end)
+            for name in ("lag", "rates", "pair_lag", "offset_events")
+        ]
+        minutes = rollup(*tables, grain_s=MINUTE, period_s=period_s, since=hour, before=end)
+        whole = _before(merge(minutes, grain_s=QUARTER), end, QUARTER)
+        quarters.append(whole)
+        writer.write("rollup", pa.concat_tables([minutes, whole]), bucket=task.bucket)
+    if task.day_over:
+        _roll_day(root, task, pa.concat_tables(quarters), writer)
 
 
-def run(spark: SparkSession, options: RollupOptions) -> Plan | None:
-    """Roll up what is new, or the range of the options; None if there is nothing to do. The same
-    range of the same tables gives the same rows and replaces the previous ones."""
-    root = TableRoot(options.tables)
-    period = options.period_s or period_of(root)
-    wanted = _range(root, options, period)
+def _roll_day(root: TableRoot, task: Task, quarters: pa.Table, writer: Writer) -> None:
+    """Write the day's rows from its quarters: new ones and those of earlier runs."""
+    day = _day_of(task.since)
+    earlier = _of_bucket(root, "rollup", task.bucket, day, task.since)
+    earlier = earlier.filter(pc.less(earlier.column("grain_seconds"), DAY))
+    first_hour = pc.less(earlier.column("bucket_start"), pa.scalar(day + HOUR))
+    writer.write("rollup", earlier.filter(first_hour), bucket=task.bucket)
+    of_day = pc.equal(earlier.column("grain_seconds"), QUARTER)
+    whole = pa.concat_tables([earlier.filter(of_day), quarters])
+    writer.write("rollup", merge(whole, grain_s=DAY), bucket=task.bucket)
+
+
+def run(
+    spark: SparkSession,
+    tables: Path,
+    since: datetime | None = None,
+    before: datetime | None = None,
+    period_s: float | None = None,
+) -> Plan | None:
+    """Roll up what is new, or a range of whole hours; None if there is nothing to do. The same
+    range of the same tables gives the same rows and replaces the previous ones.
+    period_s: time between ticks; None: measured from the newest ticks."""
+    root = TableRoot(tables)
+    period = period_s or period_of(root)
+    wanted = _range(root, since, before, period)
     if wanted is None:
         return None
     todo = plan(*wanted, root.buckets)
@@ -157,11 +129,11 @@ def run(spark: SparkSession, options: RollupOptions) -> Plan | None:
             root,
             f"rollup-{todo.since:%Y%m%dT%H%M}-{todo.before:%Y%m%dT%H%M}-{version}",
             todo.tasks,
-            Rolling(period),
+            partial(roll_up, period),
             replace_hours={"rollup": todo.hours},
             watermarks={"rollup": _later(root.watermark("rollup"), todo.before)},
         )
-        noted.rows("rollup", written.rows("rollup"))
+        noted.wrote(written.counts())
         noted.watermark("lag", todo.before)
     return todo
 
@@ -180,7 +152,7 @@ def period_of(root: TableRoot) -> float:
 
 
 def _range(
-    root: TableRoot, options: RollupOptions, period_s: float
+    root: TableRoot, since: datetime | None, before: datetime | None, period_s: float
 ) -> tuple[datetime, datetime] | None:
     newest, span = root.watermark("lag"), root.span("pair_lag")
     if newest is None or span is None:
@@ -188,17 +160,20 @@ def _range(
     # A tick at the end of a minute belongs to the next one; ticks up to `newest` are evaluated.
     until = to_us(newest + timedelta(seconds=period_s))
     evaluated = from_us(until - until % to_us(from_us(0) + _ONE_MINUTE))
-    if options.since is not None or options.before is not None:
-        since, before = whole_hours(options.since, options.before)
-        before = min(before, evaluated)
+    if since is not None or before is not None:
+        begin, end = whole_hours(since, before)
     else:
         done = root.watermark("rollup")
-        since, before = hour_of(span[0] if done is None else done), evaluated
-    return (since, before) if since < before else None
+        begin, end = hour_of(span[0] if done is None else done), evaluated
+    end = min(end, evaluated)
+    return (begin, end) if begin < end else None
 
 
-def _of_bucket(rows: pa.Table, bucket: int, root: TableRoot) -> pa.Table:
-    """Remove the rows of other buckets: files of small tables may hold several."""
+def _of_bucket(
+    root: TableRoot, table: str, bucket: int, since: datetime, before: datetime
+) -> pa.Table:
+    """Rows of one bucket; files of small tables may hold several."""
+    rows = root.read(table, since=since, before=before, buckets=[bucket])
     pairs = rows.column("pair_id").to_numpy()
     return rows.filter(pa.array(pairs % root.buckets == bucket))
 
@@ -207,12 +182,6 @@ def _before(rows: pa.Table, end: datetime, grain_s: int) -> pa.Table:
     """Keep only the rows of time buckets that end by `end`."""
     last = pa.scalar(end - timedelta(seconds=grain_s), ROLLUP.field("bucket_start").type)
     return rows.filter(pc.less_equal(rows.column("bucket_start"), last))
-
-
-def _steps(first: datetime, before: datetime, step: timedelta) -> Iterator[datetime]:
-    while first < before:
-        yield first
-        first += step
 
 
 def _day_of(moment: datetime) -> datetime:
@@ -230,9 +199,8 @@ def _later(mark: datetime | None, moment: datetime) -> datetime:
 @spark_options
 def command(**given: Any) -> None:
     """Roll up ticks by minute, quarter and day: what is new, or whole hours of a range."""
-    options = RollupOptions(given["tables"], given["since"], given["before"], given["period_s"])
-    root = TableRoot(options.tables)
-    done = run(started("tidemark rollup", given, root.buckets), options)
+    spark = started("tidemark rollup", given, TableRoot(given["tables"]).buckets)
+    done = run(spark, given["tables"], given["since"], given["before"], given["period_s"])
     if done is None:
         click.echo("Nothing to roll up: no whole minute is evaluated.")
         return

@@ -12,16 +12,16 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from analytics.jobs.counted import repeated, slow_puts
+from analytics.jobs.foreseen_pairs import cells, per_second
 from analytics.kernel import columns, robust
 from analytics.kernel.anomaly import Usual, anomalies, raised, ranked, scores, usual_week
 from analytics.kernel.columns import SECOND, Floats, Ints
 from analytics.kernel.rollup import MINUTE, QUARTER
+from analytics.moments import HOUR, steps, to_us
 from analytics.schema import ANOMALIES
 from analytics.tables import TableRoot
-from analytics.tables.layout import HOUR
 from analytics.tables.parts import Writer
 
 WARM: Final = 6 * HOUR  # read before the range, for the moving mean
@@ -100,8 +100,7 @@ def find_unusual(root: TableRoot, since: datetime, before: datetime, writer: Wri
     begin = since - WARM
     measured = [*_of_pairs_and_topics(root, begin, since, before), *_of_nodes(root, begin, before)]
     usual: dict[tuple[str, datetime], Usual | None] = {}
-    hour = since
-    while hour < before:
+    for hour in steps(since, before):
         end, day = min(hour + HOUR, before), hour.replace(hour=0)
         found, weights = [ANOMALIES.empty_table()], [np.empty(0)]
         for one in measured:
@@ -113,7 +112,6 @@ def find_unusual(root: TableRoot, since: datetime, before: datetime, writer: Wri
             found.append(table)
             weights.append(weight)
         writer.write("anomalies", ranked(pa.concat_tables(found), np.concatenate(weights)))
-        hour = end
 
 
 class Measured(NamedTuple):
@@ -132,7 +130,7 @@ def _judge(
 ) -> tuple[pa.Table, Floats]:
     """Return the anomalies of one signal in one hour, and the message rate of each subject.
     steps: those of the hour, after those for the moving mean; begin: the time of the first."""
-    signal, start = one.signal, columns.micros_of(begin)
+    signal, start = one.signal, to_us(begin)
     values = one.values[:, steps]
     scored = scores(values, start=start, step_s=MINUTE, unit=signal.unit, usual=usual)
     what = raised(scored, one.tree.parents, first=WARM // _STEP)
@@ -151,7 +149,7 @@ def _usual(root: TableRoot, one: Measured, day: datetime) -> Usual | None:
     if np.isnan(quarters).all():
         return None
     history = grown(one.tree, _gathered(quarters, one.pairs), one.signal.together)
-    start = columns.micros_of(day - HISTORY)
+    start = to_us(day - HISTORY)
     return usual_week(history, start=start, step_s=QUARTER, unit=one.signal.unit)
 
 
@@ -208,23 +206,9 @@ def _of_pairs(
     made = {
         name: np.full((ids.size, size), np.nan) for name in (PRODUCE.name, CONSUME.name, AGE.name)
     }
-    names = [
-        "bucket_start", "grain_seconds", "series_id", "pair_id", "produced", "consumed",
-        "rate_seconds", "age_max_seconds",
-    ]  # fmt: skip
-    for rows in root.scan("rollup", since=since, before=before, columns=names):
-        of_pair = pc.is_null(rows.column("series_id"))
-        rows = rows.filter(pc.and_(of_pair, pc.equal(rows.column("grain_seconds"), grain_s)))
-        pair = columns.ints(rows, "pair_id")
-        at = np.minimum(np.searchsorted(ids, pair), ids.size - 1)
-        mine = np.flatnonzero(ids[at] == pair)
-        rows, at = rows.take(pa.array(mine)), at[mine]
-        start = columns.micros(rows, "bucket_start") - columns.micros_of(since)
-        step = start // (grain_s * SECOND)
-        covered = columns.floats(rows, "rate_seconds")
-        seconds = np.where(covered > 0, covered, np.nan)
-        made[PRODUCE.name][at, step] = columns.floats(rows, "produced") / seconds
-        made[CONSUME.name][at, step] = columns.floats(rows, "consumed") / seconds
+    for rows, at, step in cells(root, ids, grain_s, since, before):
+        made[PRODUCE.name][at, step] = per_second(rows, "produced")
+        made[CONSUME.name][at, step] = per_second(rows, "consumed")
         made[AGE.name][at, step] = columns.floats(rows, "age_max_seconds")
     return made
 
@@ -270,13 +254,11 @@ def _of_rows(
     if not known.size:
         return []
     rows, values = rows.take(pa.array(known)), values[known]
-    step = (columns.micros(rows, "tick") - columns.micros_of(since)) // (MINUTE * SECOND)
-    encoded = columns.joined(rows, *names).combine_chunks().dictionary_encode()
-    node = np.asarray(encoded.indices.to_numpy(False), dtype=np.int64)
-    matrix = np.full((len(encoded.dictionary), -(-(before - since) // _STEP)), np.nan)
+    step = (columns.micros(rows, "tick") - to_us(since)) // (MINUTE * SECOND)
+    node, leaves = columns.named(rows, *names)
+    matrix = np.full((len(leaves), -(-(before - since) // _STEP)), np.nan)
     order = np.argsort(values, kind="stable")  # the largest value is written last
     matrix[node[order], step[order]] = values[order]
-    leaves = [tuple(text.split("\x1f")) for text in encoded.dictionary.to_pylist()]
     tree = tree_of(leaves, names)
     grown_values = grown(tree, matrix, signal.together)
     none = np.full(len(tree.subjects), np.nan)

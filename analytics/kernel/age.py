@@ -83,8 +83,9 @@ def age_of(
     # Older ticks need no age: only those within a window of progress do.
     undated[: max(0, ticks.first - rules.ticks(rules.progress_window_s))] = False
     at, series = np.nonzero(undated)
-    if at.size:
-        _Dating(grid, lag, segment, waiting, logs, ticks, known, rules).date(out, at, series)
+    for start in range(0, at.size, CELLS):
+        part = slice(start, start + CELLS)
+        _date(out, at[part], series[part], grid, lag, segment, waiting, logs, ticks, known, rules)
     return out
 
 
@@ -104,14 +105,7 @@ def at_least(
     has passed it. Unknown ages stay unknown.
     """
     late = slice(begin, None)
-    given = Age(
-        age.age[late],
-        age.low[late],
-        age.high[late],
-        age.method[late],
-        age.across_hole[late],
-        age.clock[late],
-    )
+    given = Age._make(each[late] for each in age)
     least = np.where(head[late] == commit[late], unread - period_s, np.nan)
     too_low = least > given.age
     if not too_low.any():
@@ -128,82 +122,70 @@ def at_least(
     return age._replace(high=high, clock=clock), by_ticks
 
 
-class _Dating:
-    """Finds store times of heads in earlier samples."""
+def _date(
+    out: Age,
+    at: Ints,
+    series: Ints,
+    grid: Positions,
+    lag: Lag,
+    segment: Floats,
+    waiting: Floats,
+    logs: Logs,
+    ticks: Ticks,
+    known: Known,
+    rules: Rules,
+) -> None:
+    """Fill `out` at these ticks and series, from store times of heads in earlier samples."""
+    now, head = grid.ts[at, series], lag.head[at, series]
+    broker, back = logs.of_pair[known.pair[series]], rules.ticks(rules.interpolation_s)
+    # The last ticks before each place, newest first: [tick, place].
+    rows = at - np.arange(back)[:, None]
+    inside = rows >= 0
+    rows = np.maximum(rows, 0)
+    ts = grid.ts[rows, series]
+    begun = segment[at, series]
+    same = inside & ~np.isnan(ts) & (ticks.at[rows] >= begun)
+    high = grid.high[rows, series]
 
-    def __init__(
-        self,
-        grid: Positions,
-        lag: Lag,
-        segment: Floats,
-        waiting: Floats,
-        logs: Logs,
-        ticks: Ticks,
-        known: Known,
-        rules: Rules,
-    ) -> None:
-        self._grid, self._lag, self._logs = grid, lag, logs
-        self._segment, self._waiting = segment, waiting
-        self._broker = logs.of_pair[known.pair]
-        self._ticks = ticks.at
-        self._back = rules.ticks(rules.interpolation_s)
-        self._hole = 1.5 * rules.period_us
+    # The last sample with a head has the store time if its head is this message.
+    has_head = same & ~np.isnan(grid.head[rows, series])
+    last = np.argmax(has_head, axis=0)
+    column = np.arange(at.size)
+    source = rows[last, column]
+    remembered = has_head.any(axis=0) & (lag.head[source, series] == head)
 
-    def date(self, out: Age, at: Ints, series: Ints) -> None:
-        """Fill `out` at these ticks and series."""
-        for start in range(0, at.size, CELLS):
-            part = slice(start, start + CELLS)
-            self._date(out, at[part], series[part])
+    unseen = same & (high <= head)
+    first_unseen = np.argmax(unseen, axis=0)
+    bracketed = unseen.any(axis=0)
+    # The message is in all samples after the last one without it; the oldest of these is used.
+    number = np.arange(back)[:, None]
+    limit = np.where(bracketed, first_unseen, back)
+    seen = same & (high > head) & (number < limit)
+    first_seen = back - 1 - np.argmax(seen[::-1], axis=0)
 
-    def _date(self, out: Age, at: Ints, series: Ints) -> None:
-        grid = self._grid
-        now, head = grid.ts[at, series], self._lag.head[at, series]
-        # The last ticks before each place, newest first: [tick, place].
-        rows = at - np.arange(self._back)[:, None]
-        inside = rows >= 0
-        rows = np.maximum(rows, 0)
-        ts = grid.ts[rows, series]
-        begun = self._segment[at, series]
-        same = inside & ~np.isnan(ts) & (self._ticks[rows] >= begun)
-        high = grid.high[rows, series]
+    t_after, t_before = ts[first_seen, column], ts[first_unseen, column]
+    e_before, e_after = high[first_unseen, column], high[first_seen, column]
+    share = np.full(at.size, np.nan)
+    between_samples = bracketed & (e_after > e_before)
+    np.divide(head - e_before + 0.5, e_after - e_before, out=share, where=between_samples)
+    between = t_before + share * (t_after - t_before)
+    # The message may have been stored before t_before without being visible, but not before the
+    # newest message that was dispatched by then.
+    dispatched = logs.t_dispatched[rows[first_unseen, column], broker]
+    earliest = np.fmin(t_before, dispatched)
 
-        # The last sample with a head has the store time if its head is this message.
-        has_head = same & ~np.isnan(grid.head[rows, series])
-        last = np.argmax(has_head, axis=0)
-        column = np.arange(at.size)
-        source = rows[last, column]
-        remembered = has_head.any(axis=0) & (self._lag.head[source, series] == head)
+    waited = now - np.fmin(t_after, waiting[at, series])
+    oldest = now - logs.t_min[at, broker]
 
-        unseen = same & (high <= head)
-        first_unseen = np.argmax(unseen, axis=0)
-        bracketed = unseen.any(axis=0)
-        # The message is in all samples after the last one without it; the oldest of these is used.
-        number = np.arange(self._back)[:, None]
-        limit = np.where(bracketed, first_unseen, self._back)
-        seen = same & (high > head) & (number < limit)
-        first_seen = self._back - 1 - np.argmax(seen[::-1], axis=0)
-
-        t_after, t_before = ts[first_seen, column], ts[first_unseen, column]
-        e_before, e_after = high[first_unseen, column], high[first_seen, column]
-        share = np.full(at.size, np.nan)
-        between_samples = bracketed & (e_after > e_before)
-        np.divide(head - e_before + 0.5, e_after - e_before, out=share, where=between_samples)
-        between = t_before + share * (t_after - t_before)
-        # The message may have been stored before t_before without being visible, but not before the
-        # newest message that was dispatched by then.
-        dispatched = self._logs.t_dispatched[rows[first_unseen, column], self._broker[series]]
-        earliest = np.fmin(t_before, dispatched)
-
-        waited = now - np.fmin(t_after, self._waiting[at, series])
-        oldest = now - self._logs.t_min[at, self._broker[series]]
-
-        cases = [remembered, bracketed]
-        stored = grid.head[source, series]
-        age = np.select(cases, [now - stored, now - between], waited)
-        low = np.select(cases, [now - stored, now - t_after], waited)
-        high_age = np.select(cases, [now - stored, now - earliest], np.maximum(oldest, waited))
-        out.age[at, series] = np.maximum(age, 0) / SECOND
-        out.low[at, series] = np.maximum(low, 0) / SECOND
-        out.high[at, series] = np.maximum(high_age, 0) / SECOND
-        out.method[at, series] = np.select(cases, [EXACT, INTERPOLATED], BOUNDED)
-        out.across_hole[at, series] = bracketed & ~remembered & (t_after - t_before > self._hole)
+    cases = [remembered, bracketed]
+    stored = grid.head[source, series]
+    age = np.select(cases, [now - stored, now - between], waited)
+    low = np.select(cases, [now - stored, now - t_after], waited)
+    high_age = np.select(cases, [now - stored, now - earliest], np.maximum(oldest, waited))
+    out.age[at, series] = np.maximum(age, 0) / SECOND
+    out.low[at, series] = np.maximum(low, 0) / SECOND
+    out.high[at, series] = np.maximum(high_age, 0) / SECOND
+    out.method[at, series] = np.select(cases, [EXACT, INTERPOLATED], BOUNDED)
+    out.across_hole[at, series] = (
+        bracketed & ~remembered & (t_after - t_before > 1.5 * rules.period_us)
+    )

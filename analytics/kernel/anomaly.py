@@ -198,11 +198,11 @@ def anomalies(
     )
 
 
-def ranked(rows: pa.Table, rates: Floats, limit: int = ROWS_MAX) -> pa.Table:
+def ranked(rows: pa.Table, rates: Floats) -> pa.Table:
     """Sort rows: unexplained ones first, then by score × messages per second; keep the first ones.
     rates: messages per second of each row's subject; NaN counts as 0."""
     weight = np.abs(columns.floats(rows, "score")) * (1 + np.nan_to_num(rates, nan=0.0))
     suppressed = columns.truths(rows, "suppressed")
     names = columns.codes(rows.column("subject"))[0]
-    order = np.lexsort((names, columns.micros(rows, "ts"), -weight, suppressed))[:limit]
+    order = np.lexsort((names, columns.micros(rows, "ts"), -weight, suppressed))[:ROWS_MAX]
     return rows.take(pa.array(order))

@@ -49,7 +49,9 @@ def books(lag: pa.Table, rates: pa.Table, events: pa.Table) -> Books:
     change = np.full(sampled.size, np.nan)
     change[has_before] = (unread[1:] - unread[:-1])[has_before[1:]]
 
-    at = _places(series, tick, columns.ints(rates, "series_id"), columns.micros(rates, "tick"))
+    at = columns.places(
+        series, tick, columns.ints(rates, "series_id"), columns.micros(rates, "tick")
+    )
     produced, consumed, passed = (
         _put(sampled.size, at, columns.floats(rates, name))
         for name in ("produced", "consumed", "dt_seconds")
@@ -64,26 +66,6 @@ def books(lag: pa.Table, rates: pa.Table, events: pa.Table) -> Books:
         np.where(has_before, skipped, np.nan),
         produced - consumed - skipped - change,
         np.where(known, passed, np.nan),
-    )
-
-
-def _places(series: Ints, tick: Ints, wanted_series: Ints, wanted_tick: Ints) -> Ints:
-    """Return the index of each wanted series and tick in the sorted keys; −1 if it is not there."""
-    if series.size == 0 or wanted_series.size == 0:
-        return np.full(wanted_series.size, -1, dtype=np.int64)
-    keys, wanted = _keys(series, tick, wanted_series, wanted_tick)
-    at = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
-    return np.where(keys[at] == wanted, at, -1)
-
-
-def _keys(series: Ints, at: Ints, wanted_series: Ints, wanted_at: Ints) -> tuple[Ints, Ints]:
-    """Series and time as one sortable number, for both tables."""
-    names = np.unique(np.concatenate([series, wanted_series]), return_inverse=True)[1].reshape(-1)
-    low = min(int(at.min()), int(wanted_at.min()))
-    span = max(int(at.max()), int(wanted_at.max())) - low + 2
-    return (
-        names[: series.size] * span + (at - low),
-        names[series.size :] * span + (wanted_at - low),
     )
 
 
@@ -102,7 +84,7 @@ def _skipped(series: Ints, ts: Ints, events: pa.Table) -> Floats:
         return total
     moved = columns.floats(events, "to_offset") - columns.floats(events, "from_offset")
     whose, when = columns.ints(events, "series_id"), columns.micros(events, "ts")
-    keys, wanted = _keys(series, ts, whose, when)
+    keys, wanted = columns.keyed(series, ts, whose, when)
     at = np.searchsorted(keys, wanted)
     there = at < series.size
     there[there] = series[at[there]] == whose[there]

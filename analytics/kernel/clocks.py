@@ -25,7 +25,7 @@ from analytics.kernel import columns
 from analytics.kernel.age import BOUNDED, CLOCK_OFF, CLOCK_UNKNOWN, INTERPOLATED, Age
 from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 from analytics.kernel.facts import Logs
-from analytics.kernel.grid import Known, Ticks, indexed, nullable_micros, place, rows_within, taken
+from analytics.kernel.grid import Known, Ticks, place, rows_of_pairs, sets_of, taken
 from analytics.kernel.rules import Rules
 
 MARKED_ABOVE_S: Final = 1.0
@@ -55,14 +55,11 @@ def clocks_of(
 ) -> Clocks:
     """Process the rows of pairs from tick number `begin` on; updates `carried`.
     replicas: clock differences measured between nodes, from `history_s` before the first tick."""
-    rows, tick = rows_within(pairs, ticks, rules.period_us)
-    pair = indexed(columns.ints(rows, "pair_id"), known.pair_id)
-    there = (pair >= 0) & (tick >= begin)
-    rows, tick, pair = rows.filter(pa.array(there)), tick[there] - begin, pair[there]
+    rows, tick, pair = rows_of_pairs(pairs, ticks, begin, known, rules.period_us)
     shape = (ticks.at.size - begin, known.pair_id.size)
-    where = place(tick, pair, shape, (nullable_micros(rows, "ts"),))
+    where = place(tick, pair, shape, (columns.instants(rows, "ts"),))
     who = taken(_numbers(rows.column("replica")), where)
-    sampled = taken(nullable_micros(rows, "ts"), where)
+    sampled = taken(columns.instants(rows, "ts"), where)
     skews = _Skews(replicas, known, logs, rules)
     out = Clocks(np.full(shape, np.nan), np.full(shape, np.nan))
     for row in range(shape[0]):
@@ -145,11 +142,8 @@ class _Skews:
         """Columns of the rows: broker set, tick, node, peer, lead of the peer's clock [s]."""
         if self._rows is None:
             rows = self._replicas
-            sets = sorted({names[:2] for names in self._known.names})  # as in facts.logs_of
-            keys = pa.array(["\x1f".join(each) for each in sets], pa.string())
-            found = pc.index_in(columns.joined(rows, "cluster", "broker"), value_set=keys)
             self._rows = (
-                np.asarray(pc.fill_null(found, -1).to_numpy(), np.int64),
+                sets_of(rows, self._known)[1],
                 columns.micros(rows, "tick"),
                 _numbers(rows.column("replica")),
                 _numbers(rows.column("peer")),

@@ -7,7 +7,6 @@ may be unknown is a float, which is exact below 2**53.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -48,8 +47,11 @@ def micros(table: pa.Table, name: str) -> Ints:
 
 
 def instants(table: pa.Table, name: str) -> Floats:
-    """Times of a column as microseconds since 1970; null as NaN. The values are whole numbers below
-    2**53, so differences are exact if the division by SECOND comes last."""
+    """Times of a column as microseconds since 1970; NaN for null and for a missing column. The
+    values are whole numbers below 2**53, so differences are exact if the division by SECOND comes
+    last."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, np.nan)
     column = table.column(name).cast(TIME).cast(pa.int64()).cast(pa.float64())
     return np.asarray(column.to_numpy(), dtype=np.float64)
 
@@ -90,6 +92,13 @@ def joined(table: pa.Table, *names: str) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(*(table.column(name) for name in names), "\x1f")
 
 
+def named(table: pa.Table, *names: str) -> tuple[Ints, list[tuple[str, ...]]]:
+    """A code for each row's texts in several columns, and the texts of each code; no nulls."""
+    encoded = joined(table, *names).combine_chunks().dictionary_encode()
+    each = [tuple(text.split("\x1f")) for text in encoded.dictionary.to_pylist()]
+    return np.asarray(encoded.indices.to_numpy(False), dtype=np.int64), each
+
+
 def grouped(*keys: Ints) -> Groups:
     """Sort rows by the first key, then the next; rows of equal keys keep their order."""
     order = np.lexsort(keys[::-1]).astype(np.int64)
@@ -99,6 +108,38 @@ def grouped(*keys: Ints) -> Groups:
         in_order = key[order]
         changed[1:] |= in_order[1:] != in_order[:-1]
     return Groups(order, np.flatnonzero(changed).astype(np.int64), np.cumsum(changed) - 1)
+
+
+def last_of(*keys: Ints) -> Ints:
+    """The row with the largest last key among the rows with equal other keys, sorted by these."""
+    order = np.lexsort(keys[::-1])
+    last = np.zeros(order.size, dtype=np.bool_)
+    last[-1:] = True
+    for key in keys[:-1]:
+        last[:-1] |= key[order][1:] != key[order][:-1]
+    return order[last].astype(np.int64)
+
+
+def keyed(key: Ints, at: Ints, wanted_key: Ints, wanted_at: Ints) -> tuple[Ints, Ints]:
+    """Keys with times as one number that sorts by key, then time; for two tables with rows."""
+    names = np.unique(np.concatenate([key, wanted_key]), return_inverse=True)[1].reshape(-1)
+    low = min(int(at.min()), int(wanted_at.min()))
+    span = max(int(at.max()), int(wanted_at.max())) - low + 2
+    return names[: key.size] * span + (at - low), names[key.size :] * span + (wanted_at - low)
+
+
+def places(key: Ints, at: Ints, wanted_key: Ints, wanted_at: Ints) -> Ints:
+    """Row of each wanted key and time in rows sorted by key and time; −1 if it is not there."""
+    if not key.size or not wanted_key.size:
+        return np.full(wanted_key.size, -1, dtype=np.int64)
+    keys, wanted = keyed(key, at, wanted_key, wanted_at)
+    found = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
+    return np.where(keys[found] == wanted, found, -1)
+
+
+def beside(table: pa.Table, rows: Ints) -> pa.Table:
+    """These rows of a table; nulls for a row −1."""
+    return table.take(pa.array(rows, mask=rows < 0))
 
 
 def nullable(values: Floats, kind: pa.DataType | None = None) -> pa.Array:
@@ -117,11 +158,11 @@ def times(values: Ints) -> pa.Array:
     return pa.array(values, pa.int64()).cast(TIME)
 
 
+def nullable_times(values: Floats) -> pa.Array:
+    """Microseconds since 1970 as a column of times; NaN as null."""
+    return nullable(values, pa.int64()).cast(TIME)
+
+
 def words(choices: Sequence[str | None], chosen: Ints) -> pa.Array:
     """Return words by index."""
     return pa.array(choices, pa.string()).take(pa.array(chosen))
-
-
-def micros_of(instant: datetime) -> int:
-    """Microseconds since 1970 of an instant with a zone."""
-    return int(pa.scalar(instant, TIME).cast(pa.int64()).as_py())

@@ -79,10 +79,10 @@ def reach_of(step_s: float) -> int:
     return int(REACH_S / step_s + 1e-9)
 
 
-def moved(series: Floats, other: Floats, *, reach: int, least: int = POINTS_LEAST) -> Moved | None:
+def moved(series: Floats, other: Floats, *, reach: int) -> Moved | None:
     """Return the lag from −reach to reach steps with the strongest correlation; see `by_lag`. Of
     equal lags the shortest is taken, then the earlier. None if no lag has an answer."""
-    found = by_lag(series, other, reach=reach, least=least)
+    found = by_lag(series, other, reach=reach)
     known = np.flatnonzero(~np.isnan(found.rho))
     if not known.size:
         return None

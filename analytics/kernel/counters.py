@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from analytics.kernel import columns
 from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 
 
@@ -32,6 +34,16 @@ class Deltas(NamedTuple):
         rate = np.full(self.counted.size, np.nan)
         np.divide(self.counted, self.seconds, out=rate, where=self.seconds > 0)
         return rate
+
+
+def increases(rows: pa.Table, *names: str) -> tuple[pa.Table, Floats]:
+    """Rows of COUNTERS by counter and time, and by how much each exceeds the previous one.
+    names: the columns that together name a counter."""
+    counter, ts = columns.codes(columns.joined(rows, *names))[0], columns.micros(rows, "ts")
+    order = np.lexsort((ts, counter))
+    rows = rows.take(pa.array(order))
+    value, started = columns.floats(rows, "value"), columns.instants(rows, "started_at")
+    return rows, deltas(counter[order], ts[order], value, started).counted
 
 
 def deltas(counter: Ints, ts: Ints, value: Floats, started_at: Floats) -> Deltas:

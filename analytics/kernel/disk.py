@@ -64,21 +64,15 @@ class Outlook(NamedTuple):
     p90: Floats
 
 
-def time_to_full(at: Floats, free: Floats, *, limit: float = 0.0) -> TimeToFull | None:
-    """Return when free bytes reach the limit, as `outlook` does."""
-    found = outlook(at, free, np.empty(0), limit=limit)
-    return None if found is None else found.full
-
-
-def outlook(at: Floats, free: Floats, ahead: Floats, *, limit: float = 0.0) -> Outlook | None:
-    """Return when free bytes reach the limit, and how many will be free.
+def outlook(at: Floats, free: Floats, ahead: Floats) -> Outlook | None:
+    """Return when no byte is free, and how many will be free.
 
     at: seconds since 1970, increasing, the last is now; free: bytes, NaN unknown. The line uses the
     last seven days, the weekly shape also older data. ahead: seconds from now. None with fewer than
     12 observations in the last seven days.
     """
     known = ~np.isnan(free)
-    at, free = at[known], free[known] - limit
+    at, free = at[known], free[known]
     if at.size == 0:
         return None
     recent = at > at[-1] - WINDOW_S
@@ -90,7 +84,7 @@ def outlook(at: Floats, free: Floats, ahead: Floats, *, limit: float = 0.0) -> O
     middle = line.now + line.per_second * ahead
     variance = line.fixed + line.linear * ahead + line.square * (ahead + line.middle) ** 2
     off = Z90 * np.sqrt(variance)
-    usual = shape[_hour_of_week(now + ahead)] + limit
+    usual = shape[_hour_of_week(now + ahead)]
     p10, p50, p90 = (np.maximum(each + usual, 0) for each in (middle - off, middle, middle + off))
     return Outlook(_time_to_full(line, shape, now, float(free[-1])), p10, p50, p90)
 

@@ -12,8 +12,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from analytics.kernel import robust
 from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 from analytics.kernel.grid import Ticks
+from analytics.kernel.pairs import Rolled
 from analytics.kernel.rules import Rules
 
 METHODS: Final = (None, "time", "count")
@@ -31,20 +33,8 @@ class Drain(NamedTuple):
     """Index into METHODS."""
 
 
-class Backlog(NamedTuple):
-    """Matrices [tick, pair]: size of the backlog, and its rates."""
-
-    lag: Floats
-    age: Floats
-    dated: Bools
-    """The age is measured or interpolated, without a cut since the previous tick."""
-    ts: Floats
-    produce_rate: Floats
-    consume_rate: Floats
-
-
 def drain_of(
-    backlog: Backlog,
+    rolled: Rolled,
     ticks: Ticks,
     begin: int,
     carried: dict[str, Floats],
@@ -52,13 +42,13 @@ def drain_of(
     rules: Rules,
 ) -> Drain:
     """Process the ticks from number `begin` on; updates `carried` and `minutes`."""
-    shape = backlog.lag.shape
+    shape = rolled.lag_sum.shape
     book = _Minutes(carried, minutes, rules)
     quantiles = tuple(np.full(shape, np.nan) for _ in QUANTILES)
     method = np.full(shape, NONE, np.int64)
     for row in range(shape[0]):
-        book.add(int(ticks.at[begin + row]), backlog, row)
-        lag, age = backlog.lag[row], backlog.age[row]
+        book.add(int(ticks.at[begin + row]), rolled, row)
+        lag, age = rolled.lag_sum[row], rolled.age_max[row]
         by_time, by_count = book.by_time(age), book.by_count(lag)
         there = lag > 0
         use_time = there & ~np.isnan(by_time[1])
@@ -91,7 +81,7 @@ class _Minutes:
         self._rings = [minutes[:, part * self._kept : (part + 1) * self._kept] for part in range(3)]
         self._summed()
 
-    def add(self, now: int, backlog: Backlog, row: int) -> None:
+    def add(self, now: int, rolled: Rolled, row: int) -> None:
         """Add one tick, and close the current minute if the tick ends it or lies after it."""
         state = self._now
         number = (now - 1) // self._minute
@@ -99,16 +89,16 @@ class _Minutes:
         if other.any():
             self._close(other, number - state["minute"])
         np.copyto(state["minute"], float(number))
-        age = backlog.age[row]
-        known = ~np.isnan(age) & backlog.dated[row]
+        age = rolled.age_max[row]
+        known = ~np.isnan(age) & rolled.dated[row]
         # Across a cut the age jumps, so it gives no pace.
-        np.copyto(state["minute_age"], np.nan, where=~np.isnan(age) & ~backlog.dated[row])
+        np.copyto(state["minute_age"], np.nan, where=~np.isnan(age) & ~rolled.dated[row])
         begins = known & np.isnan(state["minute_age"])
         np.copyto(state["minute_age"], age, where=begins)
-        np.copyto(state["minute_age_at"], backlog.ts[row], where=begins)
+        np.copyto(state["minute_age_at"], rolled.ts[row], where=begins)
         np.copyto(state["last_age"], age, where=known)
-        np.copyto(state["last_age_at"], backlog.ts[row], where=known)
-        produced, consumed = backlog.produce_rate[row], backlog.consume_rate[row]
+        np.copyto(state["last_age_at"], rolled.ts[row], where=known)
+        produced, consumed = rolled.produce_rate[row], rolled.consume_rate[row]
         both = ~np.isnan(produced) & ~np.isnan(consumed)
         for name, rate in (("minute_produced", produced), ("minute_consumed", consumed)):
             np.copyto(state[name], np.nan_to_num(state[name]) + rate, where=both)
@@ -171,15 +161,5 @@ def _lasts(amount: Floats, pace: Floats) -> Floats:
 
 def _quantiles(ring: Floats, least: int) -> list[Floats]:
     """Quantiles of each row's known values; NaN where fewer than `least` are known."""
-    in_order = np.sort(ring, axis=1)
-    known = (~np.isnan(ring)).sum(axis=1)
-    row = np.arange(ring.shape[0])
-    found = []
-    for quantile in QUANTILES:
-        place = quantile * np.maximum(known - 1, 0)
-        below = place.astype(np.int64)
-        above = np.minimum(below + 1, np.maximum(known - 1, 0))
-        low, high = in_order[row, below], in_order[row, above]
-        value = low + (high - low) * (place - below)
-        found.append(np.where(known >= least, value, np.nan))
-    return found
+    known = (~np.isnan(ring)).sum(axis=1) >= least
+    return [np.where(known, robust.quantile(ring, share), np.nan) for share in QUANTILES]

@@ -24,7 +24,7 @@ from analytics.kernel.age import BOUNDED, age_of, at_least
 from analytics.kernel.clocks import clocks_of, widened
 from analytics.kernel.columns import SECOND, Bools, Floats
 from analytics.kernel.debounce import debounce
-from analytics.kernel.drain import Backlog, drain_of
+from analytics.kernel.drain import drain_of
 from analytics.kernel.events import Found, series_events
 from analytics.kernel.facts import Facts, facts_of, logs_of
 from analytics.kernel.grid import (
@@ -34,7 +34,6 @@ from analytics.kernel.grid import (
     Ticks,
     indexed,
     known_of,
-    nullable_micros,
     rows_within,
     ticks_of,
 )
@@ -275,15 +274,7 @@ def _judge(
         lag, age, motion, progress.progress, grid.ts, debounced, facts, known, ticks, begin
     )
     of_pairs = status_of(rolled, ticks, begin, carried.pairs, rules)
-    backlog = Backlog(
-        rolled.lag_sum,
-        rolled.age_max,
-        rolled.dated,
-        rolled.ts,
-        rolled.produce_rate,
-        rolled.consume_rate,
-    )
-    drain = drain_of(backlog, ticks, begin, carried.pairs, carried.minutes, rules)
+    drain = drain_of(rolled, ticks, begin, carried.pairs, carried.minutes, rules)
     judged = Judged(
         ticks,
         begin,
@@ -373,8 +364,8 @@ def _gaps(gaps: pa.Table, ticks: Ticks, period: int) -> tuple[str | None, ...]:
     reasons: list[str | None] = [None] * ticks.at.size
     if not gaps.num_rows:
         return tuple(reasons)
-    begin = nullable_micros(gaps, "from_ts")
-    end = nullable_micros(gaps, "to_ts")
+    begin = columns.instants(gaps, "from_ts")
+    end = columns.instants(gaps, "to_ts")
     low = np.nan_to_num(begin, nan=-np.inf)
     high = np.nan_to_num(end, nan=np.inf)
     near = np.flatnonzero((high >= ticks.at[0]) & (low < ticks.at[-1] + period))

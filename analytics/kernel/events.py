@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from analytics.kernel import columns
 from analytics.kernel.columns import Bools, Floats, Ints
-from analytics.kernel.grid import Known, Positions, Ticks, indexed, nullable_micros, rows_within
+from analytics.kernel.grid import Known, Positions, Ticks, indexed, rows_within
 from analytics.schema import OFFSET_EVENTS
 
 
@@ -55,7 +55,7 @@ def series_events(
     events, at, found = events.filter(pa.array(there)), at[there], found[there]
     series = by_id[found]
     # A tick is sampled at its begin, so an event after the sample belongs to the next sample.
-    after_sample = nullable_micros(events, "ts") > grid.ts[at, series]
+    after_sample = columns.instants(events, "ts") > grid.ts[at, series]
     kind = np.array(events.column("kind").to_pylist(), dtype=object)
     cut = kind == "truncate"
     moved = columns.floats(events, "to_offset") - columns.floats(events, "from_offset")

@@ -18,10 +18,10 @@ from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 from analytics.kernel.grid import (
     Known,
     Ticks,
-    indexed,
-    nullable_micros,
     place,
+    rows_of_pairs,
     rows_within,
+    sets_of,
     taken,
 )
 from analytics.kernel.rules import Rules
@@ -81,12 +81,9 @@ def facts_of(
 ) -> Facts:
     """Process the rows of pairs from tick number `begin` on; updates `carried`.
     worked: matrix [tick, pair]: a commit of the pair has moved forward."""
-    rows, tick = rows_within(pairs, ticks, rules.period_us)
-    pair = indexed(columns.ints(rows, "pair_id"), known.pair_id)
-    there = (pair >= 0) & (tick >= begin)
-    rows, tick, pair = rows.filter(pa.array(there)), tick[there] - begin, pair[there]
+    rows, tick, pair = rows_of_pairs(pairs, ticks, begin, known, rules.period_us)
     shape = (ticks.at.size - begin, known.pair_id.size)
-    ts = nullable_micros(rows, "ts")
+    ts = columns.instants(rows, "ts")
     where = place(tick, pair, shape, (ts,))
     names = {**SETTINGS, **COUNTED, "members": "members", "subscribed": "subscribed"}
     given = {name: taken(columns.floats(rows, column), where) for name, column in names.items()}
@@ -207,16 +204,12 @@ class Logs(NamedTuple):
 
 def logs_of(logs: pa.Table, ticks: Ticks, known: Known, period: int) -> Logs:
     """Return the logs of the brokers of these pairs, from the rows of the masters."""
-    sets = sorted({names[:2] for names in known.names})
-    of_pair = np.array([sets.index(names[:2]) for names in known.names], np.int64)
     rows, tick = rows_within(logs, ticks, period)
-    keys = pa.array(["\x1f".join(each) for each in sets], pa.string())
-    joined = columns.joined(rows, "cluster", "broker")
-    found = pc.fill_null(pc.index_in(joined, value_set=keys), -1)
-    broker = np.asarray(found.to_numpy(), np.int64)
+    sets, broker = sets_of(rows, known)
+    of_pair = np.array([sets.index(names[:2]) for names in known.names], np.int64)
     there = broker >= 0
     rows, tick, broker = rows.filter(pa.array(there)), tick[there], broker[there]
-    ts = nullable_micros(rows, "ts")
+    ts = columns.instants(rows, "ts")
     epoch = np.nan_to_num(columns.floats(rows, "epoch"), nan=-1.0)
     slave = pc.fill_null(pc.equal(rows.column("role"), "slave"), False)
     master = (~np.asarray(slave.to_numpy(), np.bool_)).astype(np.float64)
@@ -225,9 +218,9 @@ def logs_of(logs: pa.Table, ticks: Ticks, known: Known, period: int) -> Logs:
     return Logs(
         of_pair,
         where >= 0,
-        taken(nullable_micros(rows, "t_min"), where),
-        taken(nullable_micros(rows, "t_dispatched"), where),
-        taken((ts - nullable_micros(rows, "t_min")) / SECOND, where),
+        taken(columns.instants(rows, "t_min"), where),
+        taken(columns.instants(rows, "t_dispatched"), where),
+        taken((ts - columns.instants(rows, "t_min")) / SECOND, where),
         taken(columns.floats(rows, "clock_seconds"), where),
         removed,
     )

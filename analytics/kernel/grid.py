@@ -19,7 +19,7 @@ from analytics.kernel import columns
 from analytics.kernel.columns import Bools, Floats, Ints
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Window
-from analytics.schema import TIME
+from analytics.moments import to_us
 
 NAMES: Final = ("cluster", "broker", "group", "topic")
 
@@ -96,7 +96,7 @@ class Positions(NamedTuple):
 def ticks_of(rules: Rules, after: datetime, until: datetime) -> Ticks:
     """Return all ticks needed to evaluate (after, until]."""
     period = rules.period_us
-    begin, end = columns.micros_of(after), columns.micros_of(until)
+    begin, end = to_us(after), to_us(until)
     history = begin - round(rules.history_s * columns.SECOND)
     at = np.arange(history // period + 1, end // period + 1, dtype=np.int64) * period
     return Ticks(at, int(np.searchsorted(at, begin, "right")))
@@ -111,6 +111,25 @@ def rows_within(table: pa.Table, ticks: Ticks, period: int) -> tuple[pa.Table, I
     if inside.all():
         return table, index
     return table.filter(pa.array(inside)), index[inside]
+
+
+def rows_of_pairs(
+    pairs: pa.Table, ticks: Ticks, begin: int, known: Known, period: int
+) -> tuple[pa.Table, Ints, Ints]:
+    """Return the rows of known pairs from tick number `begin` on, with the number of each row's
+    tick, counted from there, and pair."""
+    rows, tick = rows_within(pairs, ticks, period)
+    pair = indexed(columns.ints(rows, "pair_id"), known.pair_id)
+    there = (pair >= 0) & (tick >= begin)
+    return rows.filter(pa.array(there)), tick[there] - begin, pair[there]
+
+
+def sets_of(rows: pa.Table, known: Known) -> tuple[list[tuple[str, ...]], Ints]:
+    """The broker sets of the known pairs, and the number of each row's set; −1: of no such pair."""
+    sets = sorted({names[:2] for names in known.names})
+    keys = pa.array(["\x1f".join(each) for each in sets], pa.string())
+    found = pc.index_in(columns.joined(rows, "cluster", "broker"), value_set=keys)
+    return sets, np.asarray(pc.fill_null(found, -1).to_numpy(), np.int64)
 
 
 def place(
@@ -148,27 +167,19 @@ def indexed(ids: Ints, among: Ints) -> Ints:
     return each
 
 
-def nullable_micros(table: pa.Table, name: str) -> Floats:
-    """A column of times as microseconds since 1970; null as NaN."""
-    if name not in table.column_names:
-        return np.full(table.num_rows, np.nan)
-    column = table.column(name).cast(TIME).cast(pa.int64())
-    return np.asarray(column.to_numpy(), dtype=np.float64)
-
-
 class Rows:
     """Rows of positions as columns, with the place of each; parts of them become matrices."""
 
     def __init__(self, rows: pa.Table, tick: Ints, series: Ints, shape: tuple[int, int]) -> None:
         """tick, series: the place of each row in matrices of that shape."""
-        ts = nullable_micros(rows, "ts")
+        ts = columns.instants(rows, "ts")
         epoch = columns.floats(rows, "epoch")
         self._where = place(tick, series, shape, (ts, np.nan_to_num(epoch, nan=-1.0)))
         self._columns = [
             ts,
             epoch,
             *(columns.floats(rows, f"{name}_offset") for name in ("min", "max", "commit", "pull")),
-            nullable_micros(rows, "head_store_ts"),
+            columns.instants(rows, "head_store_ts"),
             columns.floats(rows, "head_error_seconds"),
             columns.floats(rows, "member"),
         ]

@@ -16,6 +16,7 @@ import pyarrow as pa
 from analytics.kernel import columns
 from analytics.kernel.columns import SECOND, Floats, Ints
 from analytics.kernel.logs_of import logs_of
+from analytics.moments import to_us
 from analytics.schema import TIME
 
 HIDDEN: Final = pa.schema(
@@ -46,7 +47,7 @@ def hidden_lag(
     taken = columns.floats(rows.pairs, "topic_messages_in_total")
     per_byte = _messages_per_byte(tick, pair, rows.process, taken, end, round(window_s * SECOND))
     estimate = np.where(behind == 0, 0.0, behind * per_byte)
-    wanted = np.flatnonzero(tick > columns.micros_of(after))
+    wanted = np.flatnonzero(tick > to_us(after))
     wanted = wanted[np.lexsort((pair[wanted], tick[wanted]))]
     return pa.table(
         [

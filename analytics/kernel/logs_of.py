@@ -36,33 +36,17 @@ def logs_of(pairs: pa.Table, logs: pa.Table) -> PairsWithLogs:
     """
     names = ("cluster", "broker", "replica")
     of_pairs, of_logs = columns.codes(columns.joined(pairs, *names), columns.joined(logs, *names))
-    latest = _latest(columns.ints(pairs, "pair_id"), pairs)
+    latest = columns.last_of(columns.ints(pairs, "pair_id"), *_times(pairs))
     pairs, of_pairs = pairs.take(pa.array(latest)), of_pairs[latest]
     tick, pair = columns.micros(pairs, "tick"), columns.ints(pairs, "pair_id")
-    one_each = _latest(of_logs, logs)
-    log_tick, of_logs = columns.micros(logs, "tick")[one_each], of_logs[one_each]
-
-    if log_tick.size:
-        low = min(int(tick.min()), int(log_tick.min())) if tick.size else int(log_tick.min())
-        span = max(int(tick.max()) if tick.size else low, int(log_tick.max())) - low + 1
-        keys = of_logs * span + (log_tick - low)
-        wanted = of_pairs * span + (tick - low)
-        at = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
-        beside = pa.array(one_each[at], mask=keys[at] != wanted)
-    else:
-        beside = pa.nulls(tick.size, pa.int64())
-    taken = logs.take(beside)
+    one_each = columns.last_of(of_logs, *_times(logs))
+    at = columns.places(of_logs[one_each], _times(logs)[0][one_each], of_pairs, tick)
+    taken = columns.beside(logs.take(pa.array(one_each)), at)
     return PairsWithLogs(pairs, taken, tick, pair, _process(taken, of_pairs))
 
 
-def _latest(key: Ints, table: pa.Table) -> Ints:
-    """The row of latest ts of each key and tick, sorted by key and tick."""
-    tick, ts = columns.micros(table, "tick"), columns.micros(table, "ts")
-    order = np.lexsort((ts, tick, key))
-    last = np.ones(order.size, dtype=np.bool_)
-    same = (key[order][1:] == key[order][:-1]) & (tick[order][1:] == tick[order][:-1])
-    last[:-1] = ~same
-    return order[last].astype(np.int64)
+def _times(table: pa.Table) -> tuple[Ints, Ints]:
+    return columns.micros(table, "tick"), columns.micros(table, "ts")
 
 
 def _process(logs: pa.Table, node: Ints) -> Ints:

@@ -20,7 +20,7 @@ from analytics.kernel.progress import Progress
 from analytics.kernel.rules import Rules
 from analytics.kernel.segments import Motion
 from analytics.kernel.status import CODE, STATUSES, UNCLEAR, Codes, RuleInputs
-from analytics.schema import LAG, RATES, STATUS_CHANGES, TIME
+from analytics.schema import LAG, RATES, STATUS_CHANGES
 from analytics.statuses import TABLE, Level, Reason, Status
 
 LEVELS: Final = [TABLE[status].level for status in STATUSES]
@@ -75,7 +75,7 @@ def rates(judged: Judged) -> pa.Table:
     return pa.table(
         [
             *_keys(judged, at),
-            _times(motion.segment[at]),
+            columns.nullable_times(motion.segment[at]),
             columns.nullable(motion.dt[at]),
             columns.nullable(motion.produced[at], pa.int64()),
             columns.nullable(motion.consumed[at], pa.int64()),
@@ -104,7 +104,7 @@ def lag(judged: Judged) -> pa.Table:
     return pa.table(
         [
             tick,
-            _times(judged.grid.ts[full]),
+            columns.nullable_times(judged.grid.ts[full]),
             series_id,
             pair_id,
             columns.nullable(amounts.lag[full], pa.int64()),
@@ -118,7 +118,7 @@ def lag(judged: Judged) -> pa.Table:
             columns.words(MARKED, age.method[full] + mark),
             columns.nullable(judged.progress.progress[at]),
             columns.words(STATUSES, status.astype(np.int64)),
-            _times(debounced.since[at]),
+            columns.nullable_times(debounced.since[at]),
             reasons(judged, at),
             evidence(status, _numbers(judged, at)),
         ],
@@ -216,11 +216,6 @@ def _keys(judged: Judged, at: Places) -> tuple[pa.Array, pa.Array, pa.Array]:
         pa.array(known.series_id[at.series]),
         pa.array(known.pair_id[known.pair[at.series]]),
     )
-
-
-def _times(values: Floats) -> pa.Array:
-    """Microseconds since 1970 as times; NaN as null."""
-    return columns.nullable(values, pa.int64()).cast(TIME)
 
 
 def _numbers(judged: Judged, at: Places) -> dict[str, Floats]:

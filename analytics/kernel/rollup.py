@@ -18,9 +18,12 @@ from analytics.kernel import columns
 from analytics.kernel.balance import Books, books
 from analytics.kernel.columns import SECOND, Bools, Floats, Groups, Ints
 from analytics.kernel.status_time import status_columns, status_seconds, stored_seconds
-from analytics.schema import ROLLUP
+from analytics.moments import to_us
+from analytics.schema import ROLLUP, fit
 
 MINUTE, QUARTER, DAY = 60, 900, 86_400
+LAGS: Final = ("lag_first", "lag_last", "lag_min", "lag_max", "lag_mean")
+AGES: Final = ("age_min_seconds", "age_max_seconds", "age_mean_seconds")
 FLOWS: Final = ("produced", "consumed", "skipped", "imbalance")
 
 
@@ -42,7 +45,7 @@ def rollup(
     between ticks. since and before should be multiples of the grain. Returns rows of ROLLUP, by
     bucket, pair and series; the pair's row is the first.
     """
-    ranged = (columns.micros_of(since), columns.micros_of(before))
+    ranged = (to_us(since), to_us(before))
     book = books(lag, rates, events)
     series = _of_ticks(
         lag, book, ("series_id", "pair_id"), ("lag", "age_seconds"), ranged, grain_s, period_s
@@ -79,21 +82,14 @@ def merge(rows: pa.Table, *, grain_s: int) -> pa.Table:
         "series_id": head.column("series_id"),
         "pair_id": head.column("pair_id"),
         "ticks": columns.nullable(np.add.reduceat(ticks, groups.starts), pa.int32()),
-        "lag_first": _edge(of("lag_first"), groups, last=False),
-        "lag_last": _edge(of("lag_last"), groups, last=True),
-        "lag_min": columns.nullable(np.fmin.reduceat(of("lag_min"), groups.starts), pa.int64()),
-        "lag_max": columns.nullable(np.fmax.reduceat(of("lag_max"), groups.starts), pa.int64()),
-        "lag_mean": columns.nullable(_mean(of("lag_mean"), ticks, groups)),
-        "age_min_seconds": columns.nullable(np.fmin.reduceat(of("age_min_seconds"), groups.starts)),
-        "age_max_seconds": columns.nullable(np.fmax.reduceat(of("age_max_seconds"), groups.starts)),
-        "age_mean_seconds": columns.nullable(_mean(of("age_mean_seconds"), ticks, groups)),
+        **_measures(groups, ticks, [of(name) for name in LAGS], [of(name) for name in AGES]),
         **{name: columns.nullable(_sum(of(name), groups), pa.int64()) for name in FLOWS},
         "rate_seconds": columns.nullable(_sum(of("rate_seconds"), groups)),
         "members": columns.nullable(np.fmax.reduceat(of("members"), groups.starts), pa.int64()),
         "queues": columns.nullable(np.fmax.reduceat(of("queues"), groups.starts), pa.int32()),
         **status_columns(seconds),
     }
-    return _fitted(made)
+    return fit(pa.table(made), ROLLUP)
 
 
 def _of_ticks(
@@ -122,20 +118,12 @@ def _of_ticks(
     starts = groups.starts
     head = table.take(pa.array(order[starts]))
     lag, age = (columns.floats(table, name)[order] for name in measures)
-    one = np.ones(lag.size)
     made = {
         "bucket_start": columns.times(bucket[order][starts] * grain_s * SECOND),
         "grain_seconds": pa.array(np.full(starts.size, grain_s, dtype=np.int32)),
         "pair_id": head.column("pair_id"),
         "ticks": pa.array(groups.sizes.astype(np.int32)),
-        "lag_first": _edge(lag, groups, last=False),
-        "lag_last": _edge(lag, groups, last=True),
-        "lag_min": columns.nullable(np.fmin.reduceat(lag, starts), pa.int64()),
-        "lag_max": columns.nullable(np.fmax.reduceat(lag, starts), pa.int64()),
-        "lag_mean": columns.nullable(_mean(lag, one, groups)),
-        "age_min_seconds": columns.nullable(np.fmin.reduceat(age, starts)),
-        "age_max_seconds": columns.nullable(np.fmax.reduceat(age, starts)),
-        "age_mean_seconds": columns.nullable(_mean(age, one, groups)),
+        **_measures(groups, np.ones(lag.size), [lag] * len(LAGS), [age] * len(AGES)),
         **status_columns(status_seconds(table, order, groups, period_s)),
     }
     if "series_id" in keys:
@@ -147,7 +135,28 @@ def _of_ticks(
         for name, kind in (("members", pa.int64()), ("queues", pa.int32())):
             most = np.fmax.reduceat(columns.floats(table, name)[order], starts)
             made[name] = columns.nullable(most, kind)
-    return _fitted(made)
+    return fit(pa.table(made), ROLLUP)
+
+
+def _measures(
+    groups: Groups, weights: Floats, lags: list[Floats], ages: list[Floats]
+) -> dict[str, pa.Array]:
+    """The columns LAGS and AGES of each group, from the values that each is made of."""
+    first, last, least, most, mean = lags
+    starts, whole = groups.starts, pa.int64()
+    columns_of_lag = (
+        _edge(first, groups, last=False),
+        _edge(last, groups, last=True),
+        columns.nullable(np.fmin.reduceat(least, starts), whole),
+        columns.nullable(np.fmax.reduceat(most, starts), whole),
+        columns.nullable(_mean(mean, weights, groups)),
+    )
+    columns_of_age = (
+        columns.nullable(np.fmin.reduceat(ages[0], starts)),
+        columns.nullable(np.fmax.reduceat(ages[1], starts)),
+        columns.nullable(_mean(ages[2], weights, groups)),
+    )
+    return dict(zip((*LAGS, *AGES), (*columns_of_lag, *columns_of_age), strict=True))
 
 
 def _flows(size: int, book: Books | None) -> dict[str, Floats]:
@@ -222,10 +231,3 @@ def _sum(values: Floats, groups: Groups) -> Floats:
     known: Bools = ~np.isnan(values)
     total = np.add.reduceat(np.where(known, values, 0.0), groups.starts)
     return np.where(np.logical_or.reduceat(known, groups.starts), total, np.nan)
-
-
-def _fitted(made: dict[str, pa.Array]) -> pa.Table:
-    size = len(made["pair_id"])
-    return pa.table(
-        [made.get(field.name, pa.nulls(size, field.type)) for field in ROLLUP], names=ROLLUP.names
-    ).cast(ROLLUP)

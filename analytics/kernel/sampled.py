@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from analytics.kernel.columns import Bools, Floats, Ints, nullable
+from analytics.schema import TIME
 
 NO_QUEUE: Final = -1
 DENSE: Final = 8
@@ -54,6 +52,10 @@ class Coded(NamedTuple):
     def take(self, codes: Ints) -> pa.Array:
         """Names of these codes, as strings."""
         return pa.array(self.names, pa.string()).take(pa.array(codes))
+
+    def at(self, rows: Ints) -> pa.Array:
+        """Names of these rows."""
+        return self.take(self.codes[rows])
 
     def is_in(self, names: Sequence[str] | frozenset[str]) -> Bools:
         """Return which rows have one of these names."""
@@ -116,7 +118,7 @@ class Rows:
         self.group = Coded.of(samples, "group")
         self.topic = Coded.of(samples, "topic")
         self.labels = Coded.of(samples, "labels")
-        times = samples.column("ts").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        times = samples.column("ts").cast(TIME).cast(pa.int64())
         self.ts: Ints = times.to_numpy().astype(np.int64)
         queue = samples.column("queue").fill_null(NO_QUEUE).cast(pa.int64())
         self.queue: Ints = queue.to_numpy().astype(np.int64)
@@ -181,14 +183,8 @@ def expand(low: Ints, high: Ints) -> tuple[Ints, Ints]:
 
 
 def integers(values: Floats) -> pa.Array:
-    """Whole numbers; NaN as null. Exact up to 2**53, as the samples are."""
-    unknown = ~np.isfinite(values)
-    return pa.array(np.where(unknown, 0, values).astype(np.int64), pa.int64(), mask=unknown)
-
-
-def floats(values: Floats) -> pa.Array:
-    """Numbers, with NaN as null."""
-    return pa.array(values, pa.float64(), mask=np.isnan(values))
+    """Whole numbers; NaN and infinity as null. Exact up to 2**53, as the samples are."""
+    return nullable(np.where(np.isfinite(values), values, np.nan), pa.int64())
 
 
 def microseconds(seconds: Floats) -> Floats:
@@ -198,10 +194,7 @@ def microseconds(seconds: Floats) -> Floats:
 
 def instants(us: Floats | Ints) -> pa.Array:
     """Microseconds since 1970 as times; NaN as null."""
-    times = us.astype(np.float64)
-    unknown = ~np.isfinite(times)
-    whole = np.where(unknown, 0, us).astype(np.int64)
-    return pa.array(whole, pa.int64(), mask=unknown).cast(pa.timestamp("us", tz="UTC"))
+    return integers(us.astype(np.float64)).cast(TIME)
 
 
 def labelled(labels: Coded, label: str) -> Bools:
@@ -235,25 +228,5 @@ def or_null(names: pa.Array) -> pa.Array:
 def replica_of(rows: Rows, row: Ints) -> pa.Array:
     """Names of the nodes of samples; without that label, the name of the target."""
     if "" not in rows.replica.names:
-        return rows.replica.take(rows.replica.codes[row])
-    names = or_null(rows.replica.take(rows.replica.codes[row]))
-    return pc.coalesce(names, rows.target.take(rows.target.codes[row]))
-
-
-def nothing(schema: pa.Schema) -> pa.Table:
-    """A table without rows."""
-    return schema.empty_table()
-
-
-def table(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.Table:
-    """Make a table of the schema from these columns; its other columns are null."""
-    rows = len(next(iter(columns.values())))
-    made = []
-    for field in schema:
-        column = columns.get(field.name)
-        if column is None:
-            made.append(pa.nulls(rows, field.type))
-        else:
-            column = column if isinstance(column, pa.Array) else pa.array(column)
-            made.append(column.cast(field.type))
-    return pa.table(made, schema=schema)
+        return rows.replica.at(row)
+    return pc.coalesce(or_null(rows.replica.at(row)), rows.target.at(row))

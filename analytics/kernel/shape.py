@@ -21,11 +21,9 @@ import pyarrow.compute as pc
 
 from analytics import schema
 from analytics.kernel import sampled, shape_positions
+from analytics.kernel.columns import Bools, Floats, Ints, nullable
 from analytics.kernel.sampled import (
-    Bools,
-    Floats,
     Grouped,
-    Ints,
     Rows,
     instants,
     integers,
@@ -203,8 +201,8 @@ def _logs(rows: Rows, scrapes: Scrapes) -> pa.Table:
     columns = {
         "ts": instants(scrapes.ts_us[at]),
         "tick": instants(scrapes.tick_us[at]),
-        "cluster": rows.cluster.take(rows.cluster.codes[row]),
-        "broker": rows.broker.take(rows.broker.codes[row]),
+        "cluster": rows.cluster.at(row),
+        "broker": rows.broker.at(row),
         "replica": replica_of(rows, row),
         "epoch": integers(scrapes.epoch[at]),
         "role": scrapes.role.take(pa.array(at)),
@@ -217,11 +215,11 @@ def _logs(rows: Rows, scrapes: Scrapes) -> pa.Table:
         columns[name] = instants(np.where(is_fresh, microseconds(found.of(metric)), np.nan))
     for name, (metric, label) in _OF_LABEL.items():
         one = wide(rows, rows.scrape.at, (metric,), labelled(rows.labels, label))
-        columns[name] = sampled.floats(one.at(metric, at))
+        columns[name] = nullable(one.at(metric, at))
     polls = wide(rows, rows.scrape.at, (_LONG_POLLS,))
-    columns["clock_seconds"] = sampled.floats(scrapes.clock_seconds[at])
+    columns["clock_seconds"] = nullable(scrapes.clock_seconds[at])
     columns["long_polls"] = integers(polls.at(_LONG_POLLS, at))
-    return sampled.table(schema.LOGS, columns)
+    return schema.fit(pa.table(columns), schema.LOGS)
 
 
 def _replicas(rows: Rows, scrapes: Scrapes) -> pa.Table:
@@ -230,20 +228,22 @@ def _replicas(rows: Rows, scrapes: Scrapes) -> pa.Table:
     row = found.rows
     at = rows.scrape.at[row]
     in_sync = found.of(_PEERS["in_sync"])
-    return sampled.table(
+    return schema.fit(
+        pa.table(
+            {
+                "ts": instants(scrapes.at_us[at]),
+                "tick": instants(scrapes.tick_us[at]),
+                "cluster": rows.cluster.at(row),
+                "broker": rows.broker.at(row),
+                "replica": replica_of(rows, row),
+                "peer": _labels(rows, "peer").take(pa.array(rows.labels.codes[row])),
+                "in_sync": pa.array(in_sync == 1, pa.bool_(), mask=np.isnan(in_sync)),
+                "lag_bytes": integers(found.of(_PEERS["lag_bytes"])),
+                "lag_seconds": nullable(found.of(_PEERS["lag_seconds"])),
+                "skew_seconds": nullable(found.of(_PEERS["skew_seconds"])),
+            }
+        ),
         schema.REPLICAS,
-        {
-            "ts": instants(scrapes.at_us[at]),
-            "tick": instants(scrapes.tick_us[at]),
-            "cluster": rows.cluster.take(rows.cluster.codes[row]),
-            "broker": rows.broker.take(rows.broker.codes[row]),
-            "replica": replica_of(rows, row),
-            "peer": _labels(rows, "peer").take(pa.array(rows.labels.codes[row])),
-            "in_sync": pa.array(in_sync == 1, pa.bool_(), mask=np.isnan(in_sync)),
-            "lag_bytes": integers(found.of(_PEERS["lag_bytes"])),
-            "lag_seconds": sampled.floats(found.of(_PEERS["lag_seconds"])),
-            "skew_seconds": sampled.floats(found.of(_PEERS["skew_seconds"])),
-        },
     )
 
 
@@ -255,7 +255,7 @@ def _counters(rows: Rows, scrapes: Scrapes, kept: Collection[str] | None) -> pa.
     )
     row = np.flatnonzero(rows.metric.is_in(names) & rows.is_own & ~np.isnan(rows.value))
     if not len(row):
-        return sampled.nothing(schema.COUNTERS)
+        return schema.COUNTERS.empty_table()
     label_set = rows.scrape.at[row]
     for column in (rows.metric, rows.service, rows.group, rows.topic, rows.labels):
         label_set = Grouped.of(label_set * (len(column.names) + 1) + column.codes[row]).at
@@ -263,20 +263,17 @@ def _counters(rows: Rows, scrapes: Scrapes, kept: Collection[str] | None) -> pa.
     at = rows.scrape.at[row]
     columns = {
         "ts": instants(rows.ts[row]),
-        "target": rows.target.take(rows.target.codes[row]),
-        "metric": rows.metric.take(rows.metric.codes[row]),
-        "cluster": rows.cluster.take(rows.cluster.codes[row]),
-        "broker": rows.broker.take(rows.broker.codes[row]),
+        "target": rows.target.at(row),
+        "metric": rows.metric.at(row),
+        "cluster": rows.cluster.at(row),
+        "broker": rows.broker.at(row),
         "replica": replica_of(rows, row),
-        "service": or_null(rows.service.take(rows.service.codes[row])),
-        "group": or_null(rows.group.take(rows.group.codes[row])),
-        "topic": or_null(rows.topic.take(rows.topic.codes[row])),
-        "labels": rows.labels.take(rows.labels.codes[row]),
+        "service": or_null(rows.service.at(row)),
+        "group": or_null(rows.group.at(row)),
+        "topic": or_null(rows.topic.at(row)),
+        "labels": rows.labels.at(row),
         "value": pa.array(rows.value[row], pa.float64()),
         "started_at": instants(scrapes.up_since_us[at]),
     }
-    order = pc.sort_indices(
-        pa.table({name: columns[name] for name in ("metric", "target", "labels", "ts")}),
-        sort_keys=[(name, "ascending") for name in ("metric", "target", "labels", "ts")],
-    )
-    return sampled.table(schema.COUNTERS, columns).take(order)
+    order = [(name, "ascending") for name in ("metric", "target", "labels", "ts")]
+    return schema.fit(pa.table(columns), schema.COUNTERS).sort_by(order)

@@ -14,16 +14,13 @@ import pyarrow as pa
 
 from analytics import schema
 from analytics.kernel import sampled
+from analytics.kernel.columns import Bools, Floats, Ints, nullable
 from analytics.kernel.sampled import (
     NO_QUEUE,
-    Bools,
-    Floats,
     Grouped,
-    Ints,
     Rows,
     expand,
     find,
-    floats,
     instants,
     integers,
     labelled,
@@ -167,14 +164,14 @@ class Pairs:
             "ts": instants(scrapes.ts_us[scrape]),
             "tick": instants(scrapes.tick_us[scrape]),
             "pair_id": _pair_ids(rows, row),
-            "cluster": rows.cluster.take(rows.cluster.codes[row]),
-            "broker": rows.broker.take(rows.broker.codes[row]),
+            "cluster": rows.cluster.at(row),
+            "broker": rows.broker.at(row),
             "replica": replica_of(rows, row),
-            "group": rows.group.take(rows.group.codes[row]),
-            "topic": rows.topic.take(rows.topic.codes[row]),
+            "group": rows.group.at(row),
+            "topic": rows.topic.at(row),
             "subscribed": pa.array(subscribed == 1, pa.bool_(), mask=np.isnan(subscribed)),
             "members": integers(of_group.at(_OF_GROUPS["members"], group_keys)),
-            "objective_seconds": floats(of_group.at(_OF_GROUPS["objective_seconds"], group_keys)),
+            "objective_seconds": nullable(of_group.at(_OF_GROUPS["objective_seconds"], group_keys)),
             "paused": pa.array(enabled == 0, pa.bool_(), mask=np.isnan(enabled)),
             "broadcasting": pa.array(broadcasting == 1, pa.bool_(), mask=np.isnan(broadcasting)),
         }
@@ -189,7 +186,7 @@ class Pairs:
         columns["topic_messages_in_total"] = integers(_by_topic(rows, _MESSAGES_IN, topic_keys))
         columns["topic_received_bytes_total"] = integers(_by_topic(rows, _BYTES_IN, topic_keys))
         order = [("pair_id", "ascending"), ("ts", "ascending"), ("replica", "ascending")]
-        return sampled.table(schema.PAIRS, columns).sort_by(order)
+        return schema.fit(pa.table(columns), schema.PAIRS).sort_by(order)
 
 
 def _group_keys(rows: Rows) -> Ints:
@@ -211,7 +208,7 @@ def positions_and_series(rows: Rows, pairs: Pairs, scrapes: Scrapes) -> tuple[pa
     """The tables ``positions`` and ``series``, sorted by series and time."""
     row, queue, queue_key, key = _standings(rows, pairs)
     if not len(row):
-        return sampled.nothing(schema.POSITIONS), sampled.nothing(schema.SERIES)
+        return schema.POSITIONS.empty_table(), schema.SERIES.empty_table()
     of_queue = _by_queue(rows)
     of_series = wide(rows, _series_key(rows, pairs), (_COMMIT, _OLDEST, _MEMBER), pairs.is_named)
     most = of_queue.at(_MAX, queue_key)
@@ -225,44 +222,48 @@ def positions_and_series(rows: Rows, pairs: Pairs, scrapes: Scrapes) -> tuple[pa
     first = series.first_rows()
     series_ids, pair_ids = _series_ids(rows, row[first], queue[first])
     ts = scrapes.ts_us[scrape]
-    positions = sampled.table(
+    positions = schema.fit(
+        pa.table(
+            {
+                "ts": instants(ts),
+                "tick": instants(scrapes.tick_us[scrape]),
+                "series_id": series_ids[series.at],
+                "pair_id": pair_ids[series.at],
+                "replica": replica_of(rows, row),
+                "epoch": integers(scrapes.epoch[scrape]),
+                "min_offset": integers(least),
+                "max_offset": integers(most),
+                "commit_offset": integers(commit),
+                "head_store_ts": instants(head_us),
+                "head_method": _METHODS.take(pa.array((~np.isnan(head_us)).astype(np.int8))),
+                "head_error_seconds": nullable(np.where(np.isnan(head_us), np.nan, 0.0)),
+                "reason": reason,
+                "member": integers(of_series.at(_MEMBER, key)),
+            }
+        ),
         schema.POSITIONS,
-        {
-            "ts": instants(ts),
-            "tick": instants(scrapes.tick_us[scrape]),
-            "series_id": series_ids[series.at],
-            "pair_id": pair_ids[series.at],
-            "replica": replica_of(rows, row),
-            "epoch": integers(scrapes.epoch[scrape]),
-            "min_offset": integers(least),
-            "max_offset": integers(most),
-            "commit_offset": integers(commit),
-            "head_store_ts": instants(head_us),
-            "head_method": _METHODS.take(pa.array((~np.isnan(head_us)).astype(np.int8))),
-            "head_error_seconds": floats(np.where(np.isnan(head_us), np.nan, 0.0)),
-            "reason": reason,
-            "member": integers(of_series.at(_MEMBER, key)),
-        },
     )
     seen_first, seen_last = np.full(len(first), np.iinfo(np.int64).max), np.zeros(len(first), int)
     np.minimum.at(seen_first, series.at, ts)
     np.maximum.at(seen_last, series.at, ts)
     kinds = [kind(name) for name in rows.topic.names]
     row = row[first]
-    named = sampled.table(
+    named = schema.fit(
+        pa.table(
+            {
+                "series_id": series_ids,
+                "pair_id": pair_ids,
+                "cluster": rows.cluster.at(row),
+                "broker": rows.broker.at(row),
+                "group": rows.group.at(row),
+                "topic": rows.topic.at(row),
+                "queue": queue[first],
+                "kind": pa.array(kinds, pa.string()).take(pa.array(rows.topic.codes[row])),
+                "first_seen": instants(seen_first),
+                "last_seen": instants(seen_last),
+            }
+        ),
         schema.SERIES,
-        {
-            "series_id": series_ids,
-            "pair_id": pair_ids,
-            "cluster": rows.cluster.take(rows.cluster.codes[row]),
-            "broker": rows.broker.take(rows.broker.codes[row]),
-            "group": rows.group.take(rows.group.codes[row]),
-            "topic": rows.topic.take(rows.topic.codes[row]),
-            "queue": queue[first],
-            "kind": pa.array(kinds, pa.string()).take(pa.array(rows.topic.codes[row])),
-            "first_seen": instants(seen_first),
-            "last_seen": instants(seen_last),
-        },
     )
     order = [("series_id", "ascending"), ("ts", "ascending"), ("replica", "ascending")]
     return positions.sort_by(order), named.sort_by("series_id")

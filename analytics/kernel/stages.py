@@ -18,6 +18,7 @@ from analytics.kernel import columns
 from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 from analytics.kernel.logs_of import PairsWithLogs, logs_of
 from analytics.kernel.stage_detail import details
+from analytics.moments import to_us
 from analytics.schema import STAGES, Stage
 
 TICKS, TICKS_NEEDED = 4, 3
@@ -28,7 +29,6 @@ HALF: Final = 0.5
 LEAD: Final = 1.25  # without half of the total: a quarter more than the next stage,
 LEAD_SHARE_MIN: Final = 1 / 3  # and at least half of the sum of the others
 APPEND_WAIT_MIN_S: Final = 1.0
-APPEND_TIMES_USUAL: Final = 5.0
 
 TERMS: Final = (Stage.REPLICATION, Stage.DISPATCH, Stage.DELIVERY, Stage.PROCESSING)
 MIXED, APPEND, NOTHING = 4, 5, 6
@@ -49,16 +49,14 @@ def split(
     *,
     period_s: float,
     after: datetime,
-    usual_put_wait_s: float | None = None,
 ) -> pa.Table:
     """Split each pair's delay over the stages of a message, and blame one.
 
     pairs, logs: rows of PAIRS and LOGS from three ticks before `after` on, for the blame. ages:
     tick, pair_id, lag_sum, age_max_seconds and, if known, skew_kind, as in rows of PAIR_LAG.
-    period_s: between ticks. usual_put_wait_s: weekly median of the wait of the oldest send request;
-    null: not known. Returns rows of STAGES for ticks later than `after`, by tick and pair. Terms
-    are never negative: a difference to ages of another source, or a decrease of store times, is in
-    residual_seconds.
+    period_s: between ticks. Returns rows of STAGES for ticks later than `after`, by tick and pair.
+    Terms are never negative: a difference to ages of another source, or a decrease of store times,
+    is in residual_seconds.
     """
     if pairs.num_rows == 0:
         return STAGES.empty_table()
@@ -66,8 +64,7 @@ def split(
     parts = _split(rows)
     objective = np.nan_to_num(columns.floats(rows.pairs, "objective_seconds"), nan=OBJECTIVE_S)
     bound = np.maximum(BLAME_MIN_S, OBJECTIVE_SHARE * objective)
-    waiting = columns.floats(rows.logs, "put_wait_seconds")
-    append = waiting >= max(APPEND_WAIT_MIN_S, APPEND_TIMES_USUAL * (usual_put_wait_s or 0.0))
+    append = columns.floats(rows.logs, "put_wait_seconds") >= APPEND_WAIT_MIN_S
     blamed = _blame(rows, parts.terms, bound, append, round(period_s * SECOND))
     aged = _ages_beside(rows, ages)
     residual = _residual(parts, aged)
@@ -87,7 +84,7 @@ def split(
     table = table.append_column("confidence", columns.nullable(confidence))
     detail = details(rows, blamed, BLAMED, aged.skew_kind, residual, period_s)
     table = table.append_column("detail", detail).cast(STAGES)
-    wanted = np.flatnonzero(rows.tick > columns.micros_of(after))
+    wanted = np.flatnonzero(rows.tick > to_us(after))
     return table.take(pa.array(wanted[np.lexsort((rows.pair[wanted], rows.tick[wanted]))]))
 
 
@@ -129,14 +126,8 @@ def _ages_beside(rows: PairsWithLogs, ages: pa.Table) -> _Ages:
         return _Ages(np.full(size, np.nan), np.full(size, np.nan), kinds)
     tick, pair = columns.micros(ages, "tick"), columns.ints(ages, "pair_id")
     order = np.lexsort((tick, pair))
-    numbers = np.unique(np.concatenate([pair, rows.pair]), return_inverse=True)[1].reshape(-1)
-    low = min(int(tick.min()), int(rows.tick.min()))
-    span = max(int(tick.max()), int(rows.tick.max())) - low + 1
-    keys = numbers[: pair.size][order] * span + (tick[order] - low)
-    wanted = numbers[pair.size :] * span + (rows.tick - low)
-    at = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
-    beside = pa.array(order[at], mask=keys[at] != wanted)
-    taken = ages.take(beside)
+    at = columns.places(pair[order], tick[order], rows.pair, rows.tick)
+    taken = columns.beside(ages.take(pa.array(order)), at)
     if "skew_kind" in taken.column_names:
         kinds = taken.column("skew_kind").combine_chunks().cast(pa.string())
     return _Ages(columns.floats(taken, "lag_sum"), columns.floats(taken, "age_max_seconds"), kinds)

@@ -77,121 +77,63 @@ class RuleInputs(NamedTuple):
     """Age of the oldest record in the log [s]; NaN: not known, or retention deleted nothing yet."""
 
 
-def _nowhere(inputs: RuleInputs, rules: Rules) -> Bools:
-    return np.zeros(inputs.lag.shape, np.bool_)
-
-
-def _unknown(inputs: RuleInputs, rules: Rules) -> Bools:
-    return np.isnan(inputs.lag) | np.isnan(inputs.age)
-
-
-def _ahead(inputs: RuleInputs, rules: Rules) -> Bools:
-    held: Bools = inputs.ahead > 0
-    return held
-
-
-def _lost(inputs: RuleInputs, rules: Rules) -> Bools:
-    # A live group continues after the lost messages, so a sample rarely has a commit below them.
-    held: Bools = (inputs.lost > 0) | (inputs.lost_ago < rules.lost_for_s)
-    return held
-
-
-def _abandoned(inputs: RuleInputs, rules: Rules) -> Bools:
-    # A broker reports subscriptions of present members only. A pair that was subscribed a moment
-    # ago and has no member now is not abandoned: its consumers stopped, which is rule 7.
-    gone = (inputs.members == 0) & ~inputs.recently_subscribed
-    held: Bools = (inputs.subscribed == 0) & ~inputs.paused & (gone | (inputs.members > 0))
-    return held
-
-
-def _paused(inputs: RuleInputs, rules: Rules) -> Bools:
-    return inputs.paused
-
-
-def _ok(inputs: RuleInputs, rules: Rules) -> Bools:
-    known = (inputs.method == EXACT) | ((inputs.method == INTERPOLATED) & ~inputs.across_hole)
-    age = np.where(known, inputs.age, inputs.age_high)
-    # The age of a group that commits every two minutes counts from its last commit, until the next
-    # one is overdue. A healthy group would otherwise be late for one minute in two.
-    held: Bools = (inputs.lag == 0) | (age - inputs.not_due <= inputs.objective)
-    return held
-
-
-def _may_be_ok(inputs: RuleInputs, rules: Rules) -> Bools:
-    bounds = inputs.across_hole | (inputs.method == BOUNDED)
-    least = np.where(bounds, inputs.age_low, inputs.age) - inputs.not_due_most
-    held: Bools = least <= inputs.objective
-    return held
-
-
-def _stopped(inputs: RuleInputs, rules: Rules) -> Bools:
-    held: Bools = inputs.alone >= rules.grace_s
-    return held
-
-
-def _grace(inputs: RuleInputs, rules: Rules) -> Bools:
-    return inputs.excused
-
-
 def stands_still(inputs: RuleInputs) -> Bools:
     """Whether the commit has not moved for the stall time."""
     held: Bools = inputs.still >= inputs.stall_after
     return held
 
 
-def _stalled(inputs: RuleInputs, rules: Rules) -> Bools:
-    return stands_still(inputs)
-
-
-def _may_be_stalled(inputs: RuleInputs, rules: Rules) -> Bools:
-    # A group that certainly falls behind is late, stalled or not; a hole must not hide that.
-    held: Bools = (inputs.still_most >= inputs.stall_after) & ~_falling_behind(inputs, rules)
+def _lost(now: RuleInputs, rules: Rules) -> Bools:
+    # A live group continues after the lost messages, so a sample rarely has a commit below them.
+    held: Bools = (now.lost > 0) | (now.lost_ago < rules.lost_for_s)
     return held
 
 
-def _racing(inputs: RuleInputs, rules: Rules) -> Bools:
-    # A group that catches up moves away from retention, however long its backlog lasts.
-    held: Bools = inputs.age > rules.racing_share * inputs.kept
+def _abandoned(now: RuleInputs, _: Rules) -> Bools:
+    # A broker reports subscriptions of present members only. A pair that was subscribed a moment
+    # ago and has no member now is not abandoned: its consumers stopped, which is rule 7.
+    gone = (now.members == 0) & ~now.recently_subscribed
+    held: Bools = (now.subscribed == 0) & ~now.paused & (gone | (now.members > 0))
     return held
 
 
-def _catching_up(inputs: RuleInputs, rules: Rules) -> Bools:
-    held: Bools = (inputs.progress_least > rules.catches_up_above) | inputs.recovers
-    return held & ~inputs.relapsed
+def _ok(now: RuleInputs, _: Rules) -> Bools:
+    known = (now.method == EXACT) | ((now.method == INTERPOLATED) & ~now.across_hole)
+    age = np.where(known, now.age, now.age_high)
+    # The age of a group that commits every two minutes counts from its last commit, until the next
+    # one is overdue. A healthy group would otherwise be late for one minute in two.
+    held: Bools = (now.lag == 0) | (age - now.not_due <= now.objective)
+    return held
 
 
-def _may_catch_up(inputs: RuleInputs, rules: Rules) -> Bools:
-    held: Bools = (inputs.progress_most > rules.catches_up_above) & (inputs.method != BOUNDED)
-    return held & ~_falling_behind(inputs, rules) & ~inputs.relapsed
+def _may_be_ok(now: RuleInputs, _: Rules) -> Bools:
+    bounds = now.across_hole | (now.method == BOUNDED)
+    held: Bools = np.where(bounds, now.age_low, now.age) - now.not_due_most <= now.objective
+    return held
 
 
-def _recovering(inputs: RuleInputs, rules: Rules) -> Bools:
-    return (inputs.may_recover & ~inputs.relapsed) | inputs.keeps_pace
-
-
-def _falling_behind(inputs: RuleInputs, rules: Rules) -> Bools:
+def _falling_behind(now: RuleInputs, rules: Rules) -> Bools:
     # If missing samples leave the slope open, the present samples decide: the age must rise at each
     # of them for the time of the rule.
-    open_ = (inputs.progress_least < inputs.progress_most) & inputs.rises
-    held: Bools = (inputs.progress_most < rules.keeps_pace_above) | open_
+    open_ = (now.progress_least < now.progress_most) & now.rises
+    held: Bools = (now.progress_most < rules.keeps_pace_above) | open_
     return held
 
 
-def _may_fall_behind(inputs: RuleInputs, rules: Rules) -> Bools:
-    held: Bools = (inputs.progress_least < rules.keeps_pace_above) & (inputs.method != BOUNDED)
+def _may_be_stalled(now: RuleInputs, rules: Rules) -> Bools:
+    # A group that certainly falls behind is late, stalled or not; a hole must not hide that.
+    held: Bools = (now.still_most >= now.stall_after) & ~_falling_behind(now, rules)
     return held
 
 
-def _young(inputs: RuleInputs, rules: Rules) -> Bools:
-    return inputs.young & inputs.was_cut
+def _catching_up(now: RuleInputs, rules: Rules) -> Bools:
+    held: Bools = (now.progress_least > rules.catches_up_above) | now.recovers
+    return held & ~now.relapsed
 
 
-def _new(inputs: RuleInputs, rules: Rules) -> Bools:
-    return inputs.young
-
-
-def _otherwise(inputs: RuleInputs, rules: Rules) -> Bools:
-    return np.ones(inputs.lag.shape, np.bool_)
+def _may_catch_up(now: RuleInputs, rules: Rules) -> Bools:
+    held: Bools = (now.progress_most > rules.catches_up_above) & (now.method != BOUNDED)
+    return held & ~_falling_behind(now, rules) & ~now.relapsed
 
 
 Condition = Callable[[RuleInputs, Rules], Bools]
@@ -204,33 +146,38 @@ class Rule(NamedTuple):
     status: Status | None
     """None: the status stays as it was."""
     holds: Condition
-    may_hold: Condition
+    may_hold: Condition | None = None
     """Whether it may hold with the missing samples; if only this holds, the rule is unclear."""
+    code: np.int8 = STAYS
+    """Candidate of a rule without a status."""
 
 
 RULES: Final = (
-    Rule("1", Status.UNKNOWN, _unknown, _nowhere),
-    Rule("2", Status.ABANDONED, _abandoned, _nowhere),
-    Rule("3", Status.AHEAD, _ahead, _nowhere),
-    Rule("4", Status.LOST, _lost, _nowhere),
-    Rule("5", Status.PAUSED, _paused, _nowhere),
+    Rule("1", Status.UNKNOWN, lambda now, _: np.isnan(now.lag) | np.isnan(now.age)),
+    Rule("2", Status.ABANDONED, _abandoned),
+    Rule("3", Status.AHEAD, lambda now, _: now.ahead > 0),
+    Rule("4", Status.LOST, _lost),
+    Rule("5", Status.PAUSED, lambda now, _: now.paused),
     Rule("6", Status.OK, _ok, _may_be_ok),
-    Rule("7", Status.STOPPED, _stopped, _nowhere),
-    Rule("grace", None, _grace, _nowhere),  # no member for a moment: restarts are normal
-    Rule("8", Status.STALLED, _stalled, _may_be_stalled),
-    Rule("9–11", Status.RACING, _racing, _nowhere),
-    Rule("cut", None, _young, _new),  # less than half a window since a cut
+    Rule("7", Status.STOPPED, lambda now, rules: now.alone >= rules.grace_s),
+    # There is no member for a moment: restarts are normal.
+    Rule("grace", None, lambda now, _: now.excused),
+    Rule("8", Status.STALLED, lambda now, _: stands_still(now), _may_be_stalled),
+    # A group that catches up moves away from retention, however long its backlog lasts.
+    Rule("9–11", Status.RACING, lambda now, rules: now.age > rules.racing_share * now.kept),
+    # Less than half a window has passed since a cut.
+    Rule("cut", None, lambda now, _: now.young & now.was_cut, lambda now, _: now.young, AFTER_CUT),
     Rule("9", Status.CATCHING_UP, _catching_up, _may_catch_up),
-    Rule("less", None, _recovering, _nowhere),  # age below a minute ago, or members are back
-    Rule("10", Status.FALLING_BEHIND, _falling_behind, _may_fall_behind),
-    Rule("11", Status.LAGGING, _otherwise, _nowhere),
+    # The age is below that of a minute ago, or members are back.
+    Rule("less", None, lambda now, _: (now.may_recover & ~now.relapsed) | now.keeps_pace),
+    Rule(
+        "10",
+        Status.FALLING_BEHIND,
+        _falling_behind,
+        lambda now, rules: (now.progress_least < rules.keeps_pace_above) & (now.method != BOUNDED),
+    ),
+    Rule("11", Status.LAGGING, lambda now, _: np.ones(now.lag.shape, np.bool_)),
 )
-
-
-def _code(rule: Rule) -> np.int8:
-    if rule.status is not None:
-        return CODE[rule.status]
-    return AFTER_CUT if rule.holds is _young else STAYS
 
 
 def candidates(inputs: RuleInputs, rules: Rules) -> Codes:
@@ -238,8 +185,8 @@ def candidates(inputs: RuleInputs, rules: Rules) -> Codes:
     conditions, codes = [], []
     for rule in RULES:
         conditions.append(rule.holds(inputs, rules))
-        codes.append(_code(rule))
-        if rule.may_hold is not _nowhere:
+        codes.append(rule.code if rule.status is None else CODE[rule.status])
+        if rule.may_hold is not None:
             conditions.append(rule.may_hold(inputs, rules))
             codes.append(UNCLEAR)
     return np.select(conditions, codes, UNCLEAR).astype(np.int8)

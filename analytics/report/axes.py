@@ -15,6 +15,7 @@ _SECONDS: Final = (
 DAY_S: Final = 86400.0
 MARKS: Final = 4
 """Approximate number of marks on the axis of a value."""
+TIME_MARKS: Final = 8
 
 
 class Unit(NamedTuple):
@@ -91,12 +92,12 @@ def text_of(value: float, unit: Unit) -> str:
     return number(value)
 
 
-def times(start: datetime, end: datetime, most: int = 8) -> list[Mark]:
+def times(start: datetime, end: datetime) -> list[Mark]:
     """Marks of a time axis in UTC: times of day, or dates for more than two days."""
     span_s = (end - start).total_seconds()
     days = (DAY_S, 2 * DAY_S, 7 * DAY_S, 14 * DAY_S, 28 * DAY_S)
     steps = days if span_s > 2 * DAY_S else (*_SECONDS, *days)
-    distance = next((float(each) for each in steps if each >= span_s / most), 56 * DAY_S)
+    distance = next((float(each) for each in steps if each >= span_s / TIME_MARKS), 56 * DAY_S)
     first = math.ceil(start.timestamp() / distance) * distance
     count = int((end.timestamp() - first) // distance) + 1
     found: list[Mark] = []

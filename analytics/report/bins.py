@@ -12,10 +12,11 @@ from datetime import datetime
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analytics.kernel.columns import micros
+from analytics.moments import to_us
 from analytics.report.facts import Bins, Values
 from analytics.statuses import BY_SEVERITY, Status, severity
 
@@ -25,7 +26,6 @@ _FINEST_S: Final = 1.0
 _NICE_S: Final = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400),
 )
-Ints = npt.NDArray[np.int64]
 
 
 def bins_of(start: datetime, end: datetime, period_s: float | None) -> Bins:
@@ -44,15 +44,9 @@ def bins_of(start: datetime, end: datetime, period_s: float | None) -> Bins:
     return Bins(start, end, width, -(-round(span_s * 1e6) // round(width * 1e6)))
 
 
-def micros(column: pa.ChunkedArray | pa.Array) -> Ints:
-    """Times as microseconds since 1970."""
-    found: Ints = np.asarray(column.cast(pa.int64()))
-    return found
-
-
-def places(column: pa.ChunkedArray, bins: Bins) -> pa.Array:
-    """The bin of each time."""
-    since = micros(column) - round(bins.start.timestamp() * 1e6)
+def places(rows: pa.Table, time: str, bins: Bins) -> pa.Array:
+    """The bin of each row."""
+    since = micros(rows, time) - to_us(bins.start)
     return pa.array(since // round(bins.width_s * 1e6), pa.int32())
 
 

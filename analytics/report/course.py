@@ -100,7 +100,7 @@ def _with_bins(
     for piece in tables.scan(
         table, since=bins.start, before=bins.end, columns=wanted, pair_ids=ids
     ):
-        yield piece.append_column("bin", places(piece["tick"], bins))
+        yield piece.append_column("bin", places(piece, "tick", bins))
 
 
 def _queues(

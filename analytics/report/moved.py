@@ -13,7 +13,7 @@ blamed stages; ``source``. Step after: ``course`` adds the result to the facts.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,12 +23,13 @@ import pyarrow.compute as pc
 from analytics.kernel import columns
 from analytics.kernel.columns import SECOND, Floats, Ints
 from analytics.kernel.correlation import POINTS_MAX, moved, reach_of, step_of
-from analytics.kernel.counters import deltas
+from analytics.kernel.counters import increases
 from analytics.kernel.shape import ACK_SECONDS, FLUSH_SECONDS, PUT_SECONDS, TIMED
 from analytics.kernel.stages import TERMS
+from analytics.moments import from_us, to_us
 from analytics.report.bins import by_pair
 from analytics.report.facts import MovedWith, Pair
-from analytics.schema import TABLES
+from analytics.schema import part_of
 from analytics.tables import TableRoot
 
 Place = tuple[str, str]
@@ -55,8 +56,8 @@ class Steps(NamedTuple):
 def steps_of(start: datetime, newest: datetime, period_s: float) -> Steps:
     """Return the newest steps until that tick: at most POINTS_MAX, none before the start."""
     width = round(step_of(period_s) * SECOND)
-    last = columns.micros_of(newest) // width
-    first = max(columns.micros_of(start) // width, last - POINTS_MAX)
+    last = to_us(newest) // width
+    first = max(to_us(start) // width, last - POINTS_MAX)
     return Steps(width, first, last - first + 1)
 
 
@@ -69,7 +70,7 @@ def moved_with(
     if not blamed:
         return {}
     steps = steps_of(start, newest, period_s)
-    since = max(start, _begin(steps))
+    since = max(start, from_us(steps.first * steps.width_us))
     until = newest + timedelta(seconds=period_s)  # samples of that tick arrive within its period
     terms = by_pair(
         tables.read(
@@ -113,7 +114,9 @@ def _times_of(
         _last_of_steps(piece, steps)
         for piece in _of_places(tables, "counters", places, since, until, _COUNTED, steps)
     ]
-    rows = _last_of_steps(pa.concat_tables([_none("counters", _COUNTED), *pieces]), steps)
+    rows = _last_of_steps(
+        pa.concat_tables([part_of("counters", _COUNTED).empty_table(), *pieces]), steps
+    )
     found: dict[Place, dict[str, Floats]] = {place: {} for place in places}
     for what, family in _TIMES.items():
         # The master waits for every member of the in-sync set, so the slowest one counts. The
@@ -138,15 +141,9 @@ def _took(
         here = rows.filter(pc.equal(rows["metric"], f"{family}{end}"))
         if not here.num_rows:
             return {}
-        counter = columns.codes(columns.joined(here, "cluster", "broker", "replica", "labels"))[0]
-        ts = columns.micros(here, "ts")
-        order = np.lexsort((ts, counter))
-        value, started = columns.floats(here, "value"), columns.instants(here, "started_at")
-        counted = deltas(counter[order], ts[order], value[order], started[order]).counted
-        encoded = columns.joined(here, *by).combine_chunks().dictionary_encode()
-        names = [tuple(text.split("\x1f")) for text in encoded.dictionary.to_pylist()]
-        code = np.asarray(encoded.indices.to_numpy(False), dtype=np.int64)[order]
-        at, known = steps.of(ts[order]), ~np.isnan(counted)
+        here, counted = increases(here, "cluster", "broker", "replica", "labels")
+        code, names = columns.named(here, *by)
+        at, known = steps.of(columns.micros(here, "ts")), ~np.isnan(counted)
         for place, each in enumerate(names):
             mine = known & (code == place)
             sums = grown.setdefault(each, np.zeros((2, steps.size)))
@@ -162,7 +159,7 @@ def _waits(
 ) -> dict[Place, Floats]:
     """Return the longest wait of the oldest queued send in each step, by broker set."""
     pieces = list(_of_places(tables, "logs", places, since, until, _WAITED, steps))
-    rows = pa.concat_tables([_none("logs", _WAITED), *pieces])
+    rows = pa.concat_tables([part_of("logs", _WAITED).empty_table(), *pieces])
     at, waited = steps.of(columns.micros(rows, "tick")), columns.floats(rows, "put_wait_seconds")
     cluster, broker = (np.asarray(rows[name].to_pylist(), dtype=object) for name in _WAITED[1:3])
     found = {}
@@ -185,10 +182,8 @@ def _of_places(
 ) -> Iterator[pa.Table]:
     """Rows of these broker sets; of counters only those of times."""
     time = "ts" if "ts" in names else "tick"
-    schema = pa.schema([TABLES[table].field(name) for name in names])
     keys = pa.array(["\x1f".join(place) for place in sorted(places)], pa.string())
-    for read in tables.scan(table, since=since, before=until, columns=names):
-        piece = read.cast(schema)
+    for piece in tables.scan(table, since=since, before=until, columns=names):
         at = steps.of(columns.micros(piece, time))
         mine = pc.is_in(columns.joined(piece, "cluster", "broker"), value_set=keys)
         mine = pc.and_(mine, pa.array((at >= 0) & (at < steps.size)))
@@ -203,12 +198,7 @@ def _last_of_steps(rows: pa.Table, steps: Steps) -> pa.Table:
     names = ("metric", "cluster", "broker", "replica", "labels")
     counter = columns.codes(columns.joined(rows, *names))[0]
     ts = columns.micros(rows, "ts")
-    groups = columns.grouped(counter, steps.of(ts), ts)
-    order = groups.order
-    step = steps.of(ts[order])
-    last = np.ones(order.size, dtype=np.bool_)
-    last[:-1] = (counter[order][1:] != counter[order][:-1]) | (step[1:] != step[:-1])
-    return rows.take(pa.array(order[last]))
+    return rows.take(pa.array(columns.last_of(counter, steps.of(ts), ts)))
 
 
 def _means(at: Ints, values: Floats, count: int) -> Floats:
@@ -219,11 +209,3 @@ def _means(at: Ints, values: Floats, count: int) -> Floats:
     mean = np.full(count, np.nan)
     np.divide(total, number, out=mean, where=number > 0)
     return mean
-
-
-def _none(table: str, names: Sequence[str]) -> pa.Table:
-    return pa.schema([TABLES[table].field(name) for name in names]).empty_table()
-
-
-def _begin(steps: Steps) -> datetime:
-    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=steps.first * steps.width_us)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from analytics.report.bins import summed
 from analytics.report.facts import Anomaly, Capacity, Forecast, GapFact, UnknownFact
 from analytics.report.overview import LOOK_BACK_TICKS
-from analytics.schema import ANOMALIES, CAPACITY, FORECASTS
+from analytics.schema import CAPACITY, FORECASTS
 from analytics.statuses import Status
 from analytics.tables import TableRoot
 
@@ -94,25 +94,19 @@ def capacity(tables: TableRoot, end: datetime) -> list[Capacity]:
     rows = tables.read(
         "capacity", since=end - 4 * ISSUED_WITHIN, before=end, columns=CAPACITY.names
     ).to_pylist()
+    keys = ("cluster", "broker", "group", "topic")
     newest: dict[tuple[str | None, ...], dict[str, Any]] = {}
     for row in rows:
-        key = tuple(row[name] for name in ("cluster", "broker", "group", "topic"))
+        key = tuple(row[name] for name in keys)
         if key not in newest or newest[key]["day"] < row["day"]:
             newest[key] = row
     found = [
         Capacity(
-            cluster=row["cluster"],
-            broker=row["broker"],
-            group=row["group"],
-            topic=row["topic"],
-            day=row["day"],
+            **{name: row[name] for name in (*keys, "day", "queues", "limited_by", "minutes")},
             c_max_per_s=row["c_max_per_second"],
             c_max_low_per_s=row["c_max_low_per_second"],
             utilisation=row["utilisation_p95"],
             members=row["members_at_max"],
-            queues=row["queues"],
-            limited_by=row["limited_by"],
-            minutes=row["minutes"],
         )
         for row in newest.values()
     ]
@@ -124,16 +118,11 @@ def anomalies(tables: TableRoot, start: datetime, end: datetime) -> list[Anomaly
     """Return the largest anomaly of each subject and signal that no parent explains, largest
     first."""
     most: dict[tuple[str, str], Anomaly] = {}
-    for piece in tables.scan("anomalies", since=start, before=end, columns=ANOMALIES.names):
-        for row in piece.filter(pc.invert(piece["suppressed"])).to_pylist():
-            one = Anomaly(
-                row["ts"],
-                row["subject"],
-                row["signal"],
-                row["value"],
-                row["expected"],
-                row["score"],
-            )
+    names = ["ts", "subject", "signal", "value", "expected", "score"]
+    for piece in tables.scan("anomalies", since=start, before=end, columns=[*names, "suppressed"]):
+        shown = piece.filter(pc.invert(piece["suppressed"])).select(names)
+        for row in shown.to_pylist():
+            one = Anomaly(**row)
             key = (one.subject, one.signal)
             if key not in most or abs(most[key].score) < abs(one.score):
                 most[key] = one
@@ -160,16 +149,7 @@ def gaps(tables: TableRoot, start: datetime, end: datetime) -> list[GapFact]:
 
 def _with_gap(known: GapFact | None, row: dict[str, Any]) -> GapFact:
     if known is None:
-        return GapFact(
-            source=row["source"],
-            subject=row["subject"],
-            reason=row["reason"],
-            detail=row["detail"],
-            count=1,
-            from_ts=row["from_ts"],
-            to_ts=row["to_ts"],
-            rows_lost=row["rows_lost"],
-        )
+        return GapFact(**row, count=1)
     lost = [each for each in (known.rows_lost, row["rows_lost"]) if each is not None]
     begins = [each for each in (known.from_ts, row["from_ts"]) if each is not None]
     ends = [each for each in (known.to_ts, row["to_ts"]) if each is not None]

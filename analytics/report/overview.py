@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analytics.report.bins import bins_of, micros, places, summed
+from analytics.kernel import columns
+from analytics.moments import from_us, to_us
+from analytics.report.bins import bins_of, places, summed
 from analytics.report.facts import Bins, Pair, Values
 from analytics.schema import PAIR_LAG, Stage
 from analytics.statuses import URGENT, Level, Status, row_of, severity
@@ -26,6 +28,11 @@ SILENT_TICKS: Final = 3
 """A pair is unknown after this number of ticks without a row."""
 ABOVE: Final = (Stage.APPEND, Stage.REPLICATION, Stage.DISPATCH)
 """Stages before messages are readable: a lag of 0 does not exclude them."""
+_SAME: Final = (
+    *("pair_id", "cluster", "broker", "group", "topic", "hidden_lag", "drain_method", "progress"),
+    *("members", "queues", "lagging", "stuck", "unknown", "lost", "skew", "skew_kind"),
+)
+"""Fields of a pair that have the name of their column."""
 _STAGE_COLUMNS: Final = ("tick", "pair_id", "blamed", "confidence", "detail")
 
 
@@ -50,11 +57,11 @@ def overview(tables: TableRoot, start: datetime, end: datetime) -> Overview:
     by_tick: list[pa.Table] = []
 
     def noting() -> Iterator[pa.Table]:
-        columns = ["tick", "pair_id", "status", "age_max_seconds", "objective_seconds"]
-        for piece in tables.scan("pair_lag", since=start, before=end, columns=columns):
+        names = ["tick", "pair_id", "status", "age_max_seconds", "objective_seconds"]
+        for piece in tables.scan("pair_lag", since=start, before=end, columns=names):
             by_tick.append(piece.group_by(["tick", "status"]).aggregate([([], "count_all")]))
             is_over = pc.greater(piece["age_max_seconds"], piece["objective_seconds"])
-            yield piece.select(columns[:3]).append_column("is_over", is_over)
+            yield piece.select(names[:3]).append_column("is_over", is_over)
 
     how = [("tick", "count"), ("tick", "min"), ("tick", "max")]
     seen = summed(noting(), ["pair_id", "status", "is_over"], how)
@@ -66,10 +73,10 @@ def overview(tables: TableRoot, start: datetime, end: datetime) -> Overview:
         .aggregate([("count_all", "sum")])
         .rename_columns(["tick", "status", "rows"])
     )
-    ticks = np.unique(micros(counted["tick"]))
+    ticks = np.unique(columns.micros(counted, "tick"))
     period_s = float(np.median(np.diff(ticks))) / 1e6 if len(ticks) > 1 else None
     bins = bins_of(start, end, period_s)
-    newest = pa.scalar(int(ticks[-1]), PAIR_LAG.field("tick").type).as_py()
+    newest = from_us(int(ticks[-1]))
     share = None
     if period_s is not None:
         share = min(1.0, len(ticks) / max(1.0, (end - start).total_seconds() / period_s))
@@ -88,10 +95,12 @@ def overview(tables: TableRoot, start: datetime, end: datetime) -> Overview:
 def _with_unseen(counted: pa.Table, seen: pa.Table, ticks: Any) -> pa.Table:
     """Add pairs that exist before and after a tick but have no row of it; they are unknown then."""
     lives = seen.group_by("pair_id").aggregate([("tick_min", "min"), ("tick_max", "max")])
-    born = np.searchsorted(np.sort(micros(lives["tick_min_min"])), ticks, side="right")
-    gone = np.searchsorted(np.sort(micros(lives["tick_max_max"])), ticks, side="left")
+    born = np.searchsorted(np.sort(columns.micros(lives, "tick_min_min")), ticks, side="right")
+    gone = np.searchsorted(np.sort(columns.micros(lives, "tick_max_max")), ticks, side="left")
     rows = np.zeros(len(ticks), dtype=np.int64)
-    np.add.at(rows, np.searchsorted(ticks, micros(counted["tick"])), np.asarray(counted["rows"]))
+    np.add.at(
+        rows, np.searchsorted(ticks, columns.micros(counted, "tick")), np.asarray(counted["rows"])
+    )
     unseen = born - gone - rows
     at = np.flatnonzero(unseen > 0)
     more = pa.table(
@@ -107,10 +116,10 @@ def _with_unseen(counted: pa.Table, seen: pa.Table, ticks: Any) -> pa.Table:
 
 def _by_status(counted: pa.Table, ticks: Any, bins: Bins) -> dict[str, Values]:
     """Pairs by status and bin: the mean over the ticks of the bin."""
-    first = round(bins.start.timestamp() * 1e6)
+    first = to_us(bins.start)
     at, per_bin = np.unique((ticks - first) // round(bins.width_s * 1e6), return_counts=True)
     ticks_in = dict(zip(at.tolist(), per_bin.tolist(), strict=True))
-    counted = counted.append_column("bin", places(counted["tick"], bins))
+    counted = counted.append_column("bin", places(counted, "tick", bins))
     sums = counted.group_by(["status", "bin"]).aggregate([("rows", "sum")])
     found: dict[str, list[float | None]] = {}
     for status, place, rows in zip(
@@ -165,12 +174,8 @@ def pairs_at(tables: TableRoot, newest: datetime, period_s: float) -> list[Pair]
 
 def latest(rows: pa.Table, key: str) -> pa.Table:
     """The newest row of each key, by tick."""
-    if not rows.num_rows:
-        return rows
-    order = np.lexsort((micros(rows["tick"]), np.asarray(rows[key])))
-    keys = np.asarray(rows[key])[order]
-    is_last = np.append(keys[1:] != keys[:-1], True)
-    return rows.take(pa.array(order[is_last]))
+    last = columns.last_of(columns.ints(rows, key), columns.micros(rows, "tick"))
+    return rows.take(pa.array(last))
 
 
 def is_hidden(row: Mapping[str, Any], blame: Mapping[str, Any]) -> bool:
@@ -195,11 +200,7 @@ def _pair(row: Mapping[str, Any], blame: Mapping[str, Any], silent: datetime) ->
             "cannot be read yet"
         )
     return Pair(
-        pair_id=row["pair_id"],
-        cluster=row["cluster"],
-        broker=row["broker"],
-        group=row["group"],
-        topic=row["topic"],
+        **{name: row[name] for name in _SAME},
         status=status,
         level=of,
         since=since,
@@ -208,22 +209,11 @@ def _pair(row: Mapping[str, Any], blame: Mapping[str, Any], silent: datetime) ->
         age_s=row["age_max_seconds"] if of != Level.UNKNOWN else None,
         objective_s=row["objective_seconds"],
         lag=row["lag_sum"] if of != Level.UNKNOWN else None,
-        hidden_lag=row["hidden_lag"],
         drain_p10_s=row["drain_p10_seconds"],
         drain_p50_s=row["drain_p50_seconds"],
         drain_p90_s=row["drain_p90_seconds"],
-        drain_method=row["drain_method"],
         produce_per_s=row["produce_per_second"],
         consume_per_s=row["consume_per_second"],
-        progress=row["progress"],
-        members=row["members"],
-        queues=row["queues"],
-        lagging=row["lagging"],
-        stuck=row["stuck"],
-        unknown=row["unknown"],
-        lost=row["lost"],
-        skew=row["skew"],
-        skew_kind=row["skew_kind"],
         blamed=blame.get("blamed"),
         blamed_share=blame.get("confidence"),
         blamed_detail=blame.get("detail"),

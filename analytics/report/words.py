@@ -178,6 +178,6 @@ def moment(when: datetime | None, beside: datetime | None = None) -> str:
     return f"{utc:%d %b %H:%M}".lstrip("0")
 
 
-def plural(count: int, one: str, many: str = "") -> str:
+def plural(count: int, one: str) -> str:
     """``1 pair``, ``2 pairs``."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {one if count == 1 else one + 's'}"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analytics.kernel.sampled import CONTEXT, GAP_METRIC, label_value
+from analytics.moments import from_us
 from analytics.schema import GAPS, SAMPLES, Gap
 from analytics.sources.labelled import escaped
 
@@ -54,7 +54,7 @@ def batch(missing: Sequence[Missing], source: str) -> pa.RecordBatch:
     """Gaps as rows of ``schema.SAMPLES``."""
     rows = [
         {
-            "ts": datetime.fromtimestamp(each.to_us / 1e6, UTC),
+            "ts": from_us(each.to_us),
             "source": source,
             "target": each.subject,
             "metric": GAP_METRIC,
@@ -82,8 +82,8 @@ def _gap_row(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "source": row["source"],
         "subject": row["target"],
-        "from_ts": _time(label_value(labels, "from")),
-        "to_ts": _time(label_value(labels, "to")),
+        "from_ts": from_us(int(label_value(labels, "from"))),
+        "to_ts": from_us(int(label_value(labels, "to"))),
         "reason": label_value(labels, "reason"),
         "detail": label_value(labels, "detail"),
         "rows_lost": None if math.isnan(lost) else int(lost),
@@ -112,7 +112,3 @@ def _down(samples: pa.Table) -> list[dict[str, Any]]:
         for before, row in pairwise([{"target": None}, *rows])
         if row["value"] == 0
     ]
-
-
-def _time(us: str) -> Any:
-    return pa.scalar(int(us), pa.int64()).cast(pa.timestamp("us", tz="UTC")).as_py()

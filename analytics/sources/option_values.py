@@ -7,17 +7,20 @@ values. Step after: a source's own ``options`` combines them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from analytics.errors import AnalyticsError
+import pyarrow as pa
+
+from analytics import errors
+from analytics.moments import to_us
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)").fullmatch
 
 
-class BadOption(AnalyticsError):
+class BadOption(errors.AnalyticsError):
     """An option of a source has a bad value."""
 
     code, title = "bad-source-option", "An option of a source is wrong"
@@ -84,10 +87,8 @@ def instant_us(options: Mapping[str, str], name: str) -> int | None:
 
 
 def microseconds(at: datetime) -> int:
-    """Microseconds since 1970; UTC without a zone. Exact, without floats."""
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    since = at - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    """Microseconds since 1970; UTC without a zone."""
+    return to_us(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -98,3 +99,47 @@ def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text.lower() not in ("true", "false"):
         raise BadOption(name, text, "true or false")
     return text.lower() == "true"
+
+
+# -- sources whose options are checked by a dataclass ----------------------------------------------
+
+
+def by_lower_name(given: Mapping[str, str], source: str, known: Iterable[str]) -> dict[str, str]:
+    """Options by name in lower case. Raises errors.BadOption for unknown ones."""
+    texts = {name.lower(): text for name, text in given.items()}
+    if unknown := sorted(set(texts) - set(known)):
+        raise errors.BadOption(
+            f"{source} has no option {', '.join(unknown)}.",
+            f"Its options are {', '.join(sorted(known))}.",
+        )
+    return texts
+
+
+def names(text: str | None) -> tuple[str, ...] | None:
+    """Names separated by commas; None without a text."""
+    if text is None:
+        return None
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def number(name: str, text: str) -> int:
+    """A whole number. Raises errors.BadOption."""
+    try:
+        return int(text)
+    except ValueError:
+        raise errors.BadOption(f"{name} is {text!r}, no whole number.", "Give a number.") from None
+
+
+def check_columns(asked: tuple[str, ...] | None, schema: pa.Schema, of: str) -> None:
+    """Check the option `columns`; None: all. Raises errors.BadOption."""
+    unknown = [name for name in asked or () if name not in schema.names]
+    if unknown or asked == ():
+        raise errors.BadOption(
+            f"columns names {', '.join(unknown) or 'nothing'}; {of} has other columns.",
+            f"Take some of {', '.join(schema.names)}.",
+        )
+
+
+def only(schema: pa.Schema, asked: tuple[str, ...] | None) -> pa.Schema:
+    """Schema of the columns asked for, in the order of the table."""
+    return schema if asked is None else pa.schema([each for each in schema if each.name in asked])

@@ -18,17 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from analytics.moments import from_us, to_us
 from analytics.schema import TABLES, fit, part_of
-from analytics.tables.layout import (
-    BUCKETED,
-    TIME_COLUMN,
-    Place,
-    directory,
-    from_us,
-    parquet_options,
-    placed,
-    to_us,
-)
+from analytics.tables.layout import BUCKETED, TIME_COLUMN, Place, directory, parquet_options, placed
 
 _ROW_GROUP = 1 << 20  # rows: a group has an hour of 4,000 series
 

@@ -10,8 +10,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from analytics.moments import to_us
 from analytics.schema import TABLES
-from analytics.tables.layout import TIME_COLUMN, to_us
+from analytics.tables.layout import TIME_COLUMN
 
 _KINDS: list[tuple[pa.DataType, t.DataType]] = [
     (pa.string(), t.StringType()),

@@ -8,18 +8,14 @@ works bucket by bucket never moves a row (docs/analytics.md).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analytics.moments import HOUR_US, from_us
 from analytics.schema import TABLES
-
-HOUR: Final = timedelta(hours=1)
-HOUR_US: Final = 3_600_000_000  # [microseconds]
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _LAYOUT: Final[Mapping[str, tuple[str, str]]] = {
     "samples": ("ts", "target metric labels group topic queue"),
@@ -64,21 +60,6 @@ def sort_keys(table: str) -> list[tuple[str, str]]:
     leading = order.split()
     time = "ts" if "ts" in TABLES[table].names else time
     return [(name, "ascending") for name in (*leading, *(() if time in leading else (time,)))]
-
-
-def hour_of(moment: datetime) -> datetime:
-    """The whole hour that holds the moment."""
-    return EPOCH + (moment - EPOCH) // HOUR * HOUR
-
-
-def to_us(moment: datetime) -> int:
-    """Microseconds since 1970, exactly. moment: with a zone."""
-    return (moment - EPOCH) // timedelta(microseconds=1)
-
-
-def from_us(microseconds: int) -> datetime:
-    """The moment, in UTC."""
-    return EPOCH + timedelta(microseconds=microseconds)
 
 
 def bucket_of(pair_id: int, buckets: int) -> int:

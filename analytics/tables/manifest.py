@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from analytics.errors import ManifestDamaged
-from analytics.tables.files import DataFile, sync_directory
+from analytics.tables.files import DataFile, write_whole
 
 _FORMAT: Final = 1
 
@@ -139,17 +139,12 @@ class ManifestStore:
     def put(self, manifest: Manifest) -> None:
         """Replace the manifest; the previous one stays beside it. Only inside `writing`."""
         path = self._directory / f"{manifest.table}.json"
-        half = path.with_name(f".{path.name}.half")
-        with half.open("w") as out:
-            json.dump(_encoded(manifest), out, separators=(",", ":"))
-            out.flush()
-            os.fsync(out.fileno())
         before = path.with_name(f"{path.name}.before")
         if path.exists():
             before.unlink(missing_ok=True)
             os.link(path, before)
-        half.replace(path)
-        sync_directory(self._directory)
+        text = json.dumps(_encoded(manifest), separators=(",", ":")).encode()
+        write_whole(path, lambda out: out.write(text))
 
 
 def _encoded(manifest: Manifest) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from analytics.errors import PartsMissing
+from analytics.moments import hour_of, to_us
 from analytics.tables.files import DataFile, write_whole
-from analytics.tables.layout import hour_of, to_us
 from analytics.tables.manifest import Batch
 from analytics.tables.root import TableRoot
 
@@ -65,6 +65,14 @@ class Writer:
         seen = self._seen.setdefault(table, {})
         seen[node] = max(tick_us, seen.get(node, tick_us))
 
+    def add(self, fact: str, count: int) -> None:
+        """Add to a fact."""
+        self.facts[fact] = self.facts.get(fact, 0) + count
+
+    def most(self, fact: str, value: int) -> None:
+        """Keep the largest value of a fact."""
+        self.facts[fact] = max(value, self.facts.get(fact, value))
+
     def describe(self, directory: Path) -> None:
         """Write the description of the files, as the last step of a task."""
         facts = {
@@ -86,6 +94,10 @@ class Written(NamedTuple):
     def rows(self, table: str) -> int:
         """Return the number of rows."""
         return sum(file.rows for file in self.files.get(table, ()))
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of rows of each table that has any."""
+        return {table: self.rows(table) for table in self.files}
 
 
 def write_frame(

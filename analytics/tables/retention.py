@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from analytics.moments import HOUR, HOUR_US, hour_of, to_us
 from analytics.schema import TABLES
-from analytics.tables.layout import HOUR, HOUR_US, hour_of, to_us
 from analytics.tables.manifest import Batch, ManifestStore
 from analytics.tables.root import TableRoot
 

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from analytics.errors import ManifestDamaged, TableFileMissing, TablesDiffer, TablesMissing
 from analytics.local_path import local
+from analytics.moments import from_us, to_us
 from analytics.schema import TABLES, part_of
 from analytics.tables.files import DataFile, read_file, write_files, write_whole
-from analytics.tables.layout import TIME_COLUMN, bucket_of, from_us, sort_keys, to_us
+from analytics.tables.layout import TIME_COLUMN, bucket_of, sort_keys
 from analytics.tables.manifest import Batch, Change, Manifest, ManifestStore, changed
 from shared.runtime.clock import SystemClock
 

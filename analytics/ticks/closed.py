@@ -29,7 +29,6 @@ class ByClock(NamedTuple):
     grace_us: int  # minimum time from a tick's start until it closes
     written_us: int  # last time when positions were written
     collected_us: int | None  # `collect` has read everything up to here; None in older tables
-    blind_us: int = BLIND_US
 
 
 def last_closed(seen: Mapping[str, int], period_us: int, by_clock: ByClock | None) -> int | None:
@@ -41,7 +40,7 @@ def last_closed(seen: Mapping[str, int], period_us: int, by_clock: ByClock | Non
     live = (tick for tick in seen.values() if tick >= newest - _WAITED_FOR * period_us)
     closed = min(live) - period_us
     if by_clock is not None:
-        late = min(_passed(by_clock, period_us), newest + by_clock.blind_us)
+        late = min(_passed(by_clock, period_us), newest + BLIND_US)
         closed = max(closed, late // period_us * period_us)
     return closed
 

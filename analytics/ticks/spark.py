@@ -21,8 +21,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from analytics.moments import to_us
 from analytics.tables import TableRoot
-from analytics.tables.layout import to_us
 from analytics.ticks.closed import GRACE_PERIODS, ByClock, last_closed, tick_of
 from shared.runtime.clock import SystemClock
 
@@ -34,34 +34,22 @@ _ARROW: Final = pa.schema(
 MAX_TICKS: Final = 240  # in one batch: an hour at 15 s
 
 
-class Work(InputPartition):
-    """The ticks of one bucket in one batch."""
-
-    def __init__(self, bucket: int, after_us: int, until_us: int) -> None:
-        self.bucket, self.after_us, self.until_us = bucket, after_us, until_us
-
-
 class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Hands out ticks as they close. Runs on the driver; `read` runs on executors.
 
-    Options: tables (directory), period_us, closing (clock or data), grace_us (of the clock),
-    max_ticks (in one batch), since_us (first tick; else the begin of the tables, or the end of the
-    last evaluation).
+    Options: tables (directory), period_us, closing (clock or data), max_ticks (in one batch). It
+    begins with the tables, or at the end of the last evaluation.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
         self._tables = options["tables"]
         self._period_us = int(options["period_us"])
         self._by_clock = options.get("closing", "clock") == "clock"
-        self._grace_us = int(options.get("grace_us", GRACE_PERIODS * self._period_us))
         self._max_ticks = int(options.get("max_ticks", MAX_TICKS))
-        self._since_us = int(options["since_us"]) if "since_us" in options else None
         self._last: int | None = None
 
     def initialOffset(self) -> dict[str, int]:
         """Return the first tick of a stream without a checkpoint; 0 if the tables are empty."""
-        if self._since_us is not None:
-            return {"tick": tick_of(self._since_us, self._period_us) - self._period_us}
         evaluated = TableRoot(Path(self._tables)).watermark("lag")
         return {"tick": 0 if evaluated is None else to_us(evaluated)}
 
@@ -92,18 +80,11 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if after is None or end["tick"] <= after:
             return []
         buckets = TableRoot(Path(self._tables)).buckets
-        return [Work(bucket, after, end["tick"]) for bucket in range(buckets)]
+        return [InputPartition((bucket, after, end["tick"])) for bucket in range(buckets)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the single row of the partition."""
-        work = cast(Work, partition)
-        yield pa.RecordBatch.from_pylist([vars(work)], schema=_ARROW)
-
-    def commit(self, end: dict[str, int]) -> None:
-        """Do nothing: a repeated batch reads the positions again."""
-
-    def stop(self) -> None:
-        """Do nothing: nothing is open."""
+        yield pa.RecordBatch.from_arrays([[each] for each in partition.value], schema=_ARROW)
 
     def _after(self, start_us: int) -> int | None:
         """The tick before the first of a batch; None without positions."""
@@ -120,8 +101,8 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = root.manifest("positions")
         clock = None
         if self._by_clock and written_us is not None:
-            now_us = SystemClock().wall_ms() * 1000
-            clock = ByClock(now_us, self._grace_us, written_us, positions.watermark_us)
+            now_us, grace_us = SystemClock().wall_ms() * 1000, GRACE_PERIODS * self._period_us
+            clock = ByClock(now_us, grace_us, written_us, positions.watermark_us)
         return last_closed(positions.seen, self._period_us, clock)
 
 

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Window
+from analytics.moments import HOUR, hour_of, to_us
 from analytics.schema import GAPS, OFFSET_EVENTS, SERIES, fit
 from analytics.tables import TableRoot
 from analytics.tables.files import write_whole
-from analytics.tables.layout import HOUR, hour_of, to_us
 
 _KEPT: Final = 8  # newest states, kept for repeated batches
 _OWN: Final = "evaluate"  # prefix of the names of evaluation's batches

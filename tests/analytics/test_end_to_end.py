@@ -23,7 +23,6 @@ from pyspark.sql import SparkSession
 from analytics.jobs import collect, evaluate, forecast, report, rollup
 from analytics.jobs.collect import CollectOptions
 from analytics.jobs.evaluate import EvaluateOptions
-from analytics.jobs.report import ReportOptions
 from analytics.jobs.streaming import Pace
 from analytics.kernel.rules import Rules
 from analytics.statuses import Status
@@ -194,9 +193,9 @@ def run_jobs(spark: SparkSession, directory: Path, source: Source, times: Times)
     )
     rules = Rules().scaled(times.period_s / plan.DEFAULT_PERIOD_S)
     evaluate.run(spark, EvaluateOptions(tables=tables, rules=rules, pace=pace["e"], closing="data"))
-    rollup.run(spark, rollup.RollupOptions(tables=tables))
-    forecast.run(spark, forecast.ForecastOptions(tables=tables))
-    report.run(ReportOptions(tables=tables, out=out))
+    rollup.run(spark, tables)
+    forecast.run(spark, tables)
+    report.run(tables, out)
     return out
 
 

@@ -27,7 +27,7 @@ from analytics.sources.option_values import BadOption
 from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.plan import Part
 from analytics.sources.prometheus.reader import SPLITS_MAX, Reader
-from analytics.sources.prometheus.spark import PartOf, PrometheusStream
+from analytics.sources.prometheus.spark import PrometheusStream
 from tests.support import range_server
 from tests.support.prometheus import Prometheus, make_blocks, over_blocks
 from tests.support.range_server import Labels, RangeServer
@@ -391,7 +391,7 @@ def test_a_stream_s_offsets_are_multiples_and_bounded_and_end_as_configured() ->
         end = stream.latestOffset(start, ReadAllAvailable())
         assert end == {"until_us": 1_772_366_467_000_000}
         assert stream.latestOffset(end, ReadAllAvailable()) == end
-        parts = [each.part for each in stream.partitions(start, end) if isinstance(each, PartOf)]
+        parts = [each.value for each in stream.partitions(start, end)]
         assert [part.end_us - part.start_us for part in parts] == [10_000_000] * 6 + [7_000_000]
         assert stream.partitions(end, end) == []
 
@@ -427,33 +427,6 @@ def test_a_stream_waits_for_a_server_that_is_away_and_then_reports_a_gap() -> No
     assert ending.latestOffset(start, ReadAllAvailable()) == start
     with RangeServer({}, port=port):
         assert patient.latestOffset(start, ReadAllAvailable()) != start
-
-
-def test_a_real_server_that_is_restarted_is_read_on(blocks: Path, tmp_path: Path) -> None:
-    """Between two slices it goes, and comes back while the source tries again."""
-    servers = iter([tmp_path / "first", tmp_path / "second"])
-    first = over_blocks(next(servers), blocks)
-    restarted: list[Prometheus] = []
-
-    def come_back(_: float) -> None:
-        if not restarted:
-            again = over_blocks(next(servers), blocks, port=int(first.url.rpartition(":")[2]))
-            restarted.append(again.__enter__())
-
-    source = Reader(
-        parse({"url": first.url, "selectors": SELECTOR, "slice": "1h"}), sleep=come_back
-    )
-    parts = source.plan((BEGIN_MS - 2) * 1000, (BEGIN_MS + SPAN_S * 1000 + PERIOD_MS) * 1000)
-    try:
-        with first:
-            made = list(source.read(parts[0]))
-        for part in parts[1:]:
-            made += source.read(part)
-    finally:
-        for server in restarted:
-            server.close()
-    assert len(restarted) == 1
-    assert read_rows(pa.Table.from_batches(made, schema=SAMPLES)) == rows_of(generated())
 
 
 def test_spark_reads_the_same_and_asks_for_what_filters_leave(spark: SparkSession) -> None:

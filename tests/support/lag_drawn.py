@@ -22,11 +22,11 @@ from analytics.kernel.rules import Rules
 from analytics.kernel.shape import shape
 from analytics.kernel.window import Evaluated, Window
 from tests.analytics.truth.judged import ALARMS, Columns, of_pair
-from tests.analytics.truth.rendered import samples_table
 from tests.truth import answers, drawn
 from tests.truth.behaviour import Random
 from tests.truth.drawn import Drawn
 from tests.truth.reading import totals
+from tests.truth.rendered import samples_table
 from tests.truth.steps import DAWN, SECOND, moment
 from tests.truth.tables import collected, pair_id
 from tests.truth.workload import Truth

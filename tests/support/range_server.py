@@ -19,6 +19,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import parse_qs
 
+import pyarrow as pa
+
 Labels = tuple[tuple[str, str], ...]
 Samples = Mapping[Labels, Sequence[tuple[int, float]]]
 """By series: (milliseconds since 1970, value)."""
@@ -208,3 +210,20 @@ def _matches(matchers: str, labels: Mapping[str, str]) -> bool:
         if hit == kind.startswith("!"):
             return False
     return True
+
+
+def served(samples: pa.Table) -> dict[Labels, list[tuple[int, float]]]:
+    """The samples as a server of Prometheus holds them."""
+    found: dict[Labels, list[tuple[int, float]]] = {}
+    for row in samples.to_pylist():
+        labels = {
+            "__name__": row["metric"],
+            "instance": row["target"],
+            "job": f"tidemark-{row['service']}",
+            **{n: row[n] for n in ("cluster", "broker", "replica", "service")},
+            **{n: str(row[n]) for n in ("group", "topic", "queue") if row[n] is not None},
+            **dict(pair.replace('"', "").split("=") for pair in row["labels"].split(",") if pair),
+        }
+        at = round(row["ts"].timestamp() * 1000)
+        found.setdefault(tuple(sorted(labels.items())), []).append((at, row["value"]))
+    return found

@@ -30,11 +30,10 @@ from pyspark.sql.types import StructType
 
 from analytics.schema import SAMPLES
 from analytics.tables.frames import spark_schema
-from tests.truth.samples import lines, targets
-from tests.truth.workload import SCRAPE_AFTER_SAMPLE, Truth
+from tests.truth.rendered import samples_table
+from tests.truth.workload import Truth
 
 NAME = "recorded_samples"
-_OWN = {"cluster", "broker", "replica", "service", "group", "topic", "queue", "job", "instance"}
 
 
 def record(truths: Sequence[Truth], directory: Path) -> int:
@@ -42,44 +41,13 @@ def record(truths: Sequence[Truth], directory: Path) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     ticks = max(len(truth.ticks()) for truth in truths)
     for shard, truth in enumerate(truths):
-        whole = exposed(replace(truth, cluster=f"c{shard}"))
+        whole = samples_table(replace(truth, cluster=f"c{shard}"))
         times = np.asarray(whole.column("ts").cast(pa.int64()))
         for number, at in enumerate(np.unique(times)):
             pq.write_table(
                 whole.filter(pa.array(times == at)), directory / f"{number:06d}-{shard}.parquet"
             )
     return ticks
-
-
-def exposed(truth: Truth) -> pa.Table:
-    """All samples of all targets."""
-    sample_times, pieces = truth.sample_times(), []
-    for target in targets(truth):
-        added = target.labels(truth.cluster)
-        for line in lines(truth, target, sample_times):
-            known = ~np.isnan(line.values)
-            labels = {**added, **line.labels}
-            rest = ",".join(
-                f'{name}="{value}"' for name, value in sorted(labels.items()) if name not in _OWN
-            )
-            count = int(known.sum())
-            row = {
-                "source": "scrape",
-                "target": labels["instance"],
-                "metric": line.family,
-                **{name: labels.get(name) for name in ("cluster", "broker", "replica", "service")},
-                "group": labels.get("group"),
-                "topic": labels.get("topic"),
-                "queue": None if "queue" not in labels else int(labels["queue"]),
-                "labels": rest,
-            }
-            columns = [
-                pa.array((sample_times + SCRAPE_AFTER_SAMPLE)[known], SAMPLES.field("ts").type),
-                *(pa.array([row[n]] * count, SAMPLES.field(n).type) for n in SAMPLES.names[1:-1]),
-                pa.array(line.values[known], pa.float64()),
-            ]
-            pieces.append(pa.table(columns, schema=SAMPLES))
-    return pa.concat_tables(pieces).combine_chunks()
 
 
 class RecordedPart(InputPartition):

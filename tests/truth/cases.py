@@ -35,7 +35,7 @@ from tests.truth.paces import (
     workload,
 )
 from tests.truth.steps import SECOND, Steps, always, steps, times, us
-from tests.truth.workload import Counter, Pair, Reading, Truth
+from tests.truth.workload import Pair, Reading, Truth
 
 __all__ = [
     "EVERY",
@@ -120,20 +120,13 @@ def four_delays(
 
 
 def restarts(began: tuple[float, ...] = (305.0, 900.4, 1207.0), seconds: float = 1800.0) -> Truth:
-    """As the slow consumer; the master's process is started anew at these times.
-
-    It counts 10 messages a second that come in; so does `tidemark_broker_messages_in_total`.
-    """
+    """As the slow consumer; the master's process is started anew at these times."""
     truth = slow_consumer(10.0, 8.0, seconds)
     starts = steps([(at(-86_400.0), at(-86_400.0)), *((at(each), at(each)) for each in began)])
     other = steps([(at(-86_400.0), at(-86_400.0))])
-    broker = replace(truth.brokers[0], started=(starts, other))
-    stored = only_queue(truth).eras[0].stored
-    counted = Steps(np.append(at(-86_400.0), stored), np.arange(len(stored) + 1))
-    name = "tidemark_broker_messages_in_total"
-    labels = (("kind", "normal"), ("topic", "other"))
-    counter = Counter("g0", "n1", "broker", name, labels, counted)
-    return replace(truth, name="restarts", brokers=(broker,), counters=(counter,))
+    return replace(
+        truth, name="restarts", brokers=(replace(truth.brokers[0], started=(starts, other)),)
+    )
 
 
 def many_queues(

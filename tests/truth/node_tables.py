@@ -1,4 +1,4 @@
-"""What nodes report of themselves as Arrow tables: logs, replicas, counters; and gaps. Pure.
+"""What nodes report of themselves as Arrow tables: logs, replicas; and gaps. Pure.
 
 The tables of queues and groups are in `tables`, which puts them all together.
 """
@@ -75,39 +75,6 @@ def replicas(truth: Truth, broker: Broker, ticks: Ints, sample_times: Ints) -> p
             )
         )
     return pa.concat_tables([schema.fit(table, schema.REPLICAS) for table in made])
-
-
-def counters(truth: Truth, sample_times: Ints) -> pa.Table:
-    """Rows of schema COUNTERS, each counter as the process of each time shows it."""
-    made = [schema.COUNTERS.empty_table()]
-    for counter in truth.counters:
-        broker = truth.broker(counter.broker)
-        begun = started(truth, broker, broker.nodes.index(counter.node), sample_times)
-        labels = dict(counter.labels)
-        others = ",".join(
-            f'{name}="{value}"'
-            for name, value in sorted(labels.items())
-            if name not in {"group", "topic"}
-        )
-        size = len(sample_times)
-        before = np.maximum(counter.counted(begun), 0)
-        columns: dict[str, object] = {
-            "ts": sample_times,
-            "target": np.full(size, target(counter.node, counter.service)),
-            "metric": np.full(size, counter.metric),
-            "cluster": np.full(size, truth.cluster),
-            "broker": np.full(size, counter.broker),
-            "replica": np.full(size, counter.node),
-            "service": np.full(size, counter.service),
-            "labels": np.full(size, others, dtype=object),
-            "value": (np.maximum(counter.counted(sample_times), 0) - before).astype(np.float64),
-            "started_at": begun,
-        }
-        for name in ("group", "topic"):
-            if name in labels:
-                columns[name] = np.full(size, labels[name])
-        made.append(schema.fit(table(sample_times >= begun, columns), schema.COUNTERS))
-    return pa.concat_tables(made)
 
 
 def target(node: str, service: str) -> str:

@@ -84,11 +84,6 @@ def lines(truth: Truth, of: Target, sample_times: Ints) -> list[Line]:
         made.append(Line("tidemark_dispatch_offset_bytes", {}, _numbers(at.dispatched)))
     else:
         made += _ha(truth, broker, node, sample_times)
-    for counter in truth.counters:
-        if (counter.broker, counter.node, counter.service) == of:
-            before = np.maximum(counter.counted(begun), 0)
-            values = np.maximum(counter.counted(sample_times), 0) - before
-            made.append(Line(counter.metric, dict(counter.labels), _numbers(values)))
     return made
 
 

@@ -27,7 +27,6 @@ class Collected(NamedTuple):
     pairs: pa.Table
     logs: pa.Table
     replicas: pa.Table
-    counters: pa.Table
     offset_events: pa.Table
     gaps: pa.Table
 
@@ -35,7 +34,7 @@ class Collected(NamedTuple):
 def collected(truth: Truth) -> Collected:
     """Everything the cluster reported at the ticks that were heard of.
 
-    There are no rows of `offset_events`: from collected counters and offsets alone they must be
+    There are no rows of `offset_events`: from counters of pairs and offsets alone they must be
     found. The rows of `gaps` are the missing ticks.
     """
     ticks, sample_times = truth.ticks(), truth.sample_times()
@@ -60,7 +59,6 @@ def collected(truth: Truth) -> Collected:
             schema.REPLICAS,
             [node_tables.replicas(truth, broker, ticks, sample_times) for broker in truth.brokers],
         ),
-        counters=node_tables.counters(truth, sample_times),
         offset_events=schema.OFFSET_EVENTS.empty_table(),
         gaps=node_tables.gaps(truth),
     )

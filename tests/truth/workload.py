@@ -161,18 +161,6 @@ class Broker:
     All times of a truth are true ones; those that a node exports are by its own clock."""
 
 
-class Counter(NamedTuple):
-    """A counter of a process with its true count; what is shown begins anew with the process."""
-
-    broker: str
-    node: str
-    service: str
-    metric: str
-    labels: tuple[tuple[str, str], ...]
-    counted: Steps
-    """Since the beginning of time, ascending."""
-
-
 @dataclass(frozen=True, slots=True)
 class Truth:
     """A workload from `start` to `end`, sampled every `period`; some samples may be missing."""
@@ -186,7 +174,6 @@ class Truth:
     sample_delay: int = 200_000
     """Of the sample after its tick, microseconds; the scrape ends 0.1 s later."""
     cluster: str = "c1"
-    counters: tuple[Counter, ...] = ()
     missing: frozenset[int] = frozenset()
     """Ticks (times) of which nothing was heard."""
 

@@ -33,25 +33,12 @@ from analytics.schema import SAMPLES
 from analytics.sources.gaps import Unanswered
 from analytics.sources.option_values import BadOption
 from analytics.sources.prometheus.options import Options, parse
-from analytics.sources.prometheus.plan import Part
 from analytics.sources.prometheus.reader import Reader
 from analytics.sources.prometheus.selectors import MS_US, Narrowed, narrowed
 
 log = logging.getLogger(__name__)
 Offset = dict[str, int]
 """Offset of a stream: ``until_us``, the time up to which samples have been read."""
-
-
-class PartOf(InputPartition):
-    """One part in the form in which Spark sends it to executors."""
-
-    def __init__(self, part: Part) -> None:
-        super().__init__(tuple(part))
-
-    @property
-    def part(self) -> Part:
-        """The part itself."""
-        return Part(*self.value)
 
 
 class PrometheusBatch(DataSourceReader):
@@ -74,12 +61,11 @@ class PrometheusBatch(DataSourceReader):
         if start_us is None:
             raise BadOption("start", "", "a time, as an option or by a filter on ts")
         end_us = options.end_us if options.end_us is not None else _now_us(options)
-        return [PartOf(part) for part in Reader(options).plan(start_us, end_us, self._only)]
+        return [InputPartition(part) for part in Reader(options).plan(start_us, end_us, self._only)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Samples of one part."""
-        assert isinstance(partition, PartOf)
-        return Reader(self._options).read(partition.part)
+        return Reader(self._options).read(partition.value)
 
 
 class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -132,12 +118,11 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the parts between two offsets; repeated calls return the same parts."""
         parts = self._reader.plan(start["until_us"], end["until_us"])
-        return [PartOf(part) for part in parts]
+        return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Samples of one part."""
-        assert isinstance(partition, PartOf)
-        return self._reader.read(partition.part)
+        return self._reader.read(partition.value)
 
     def _settled_us(self) -> int | None:
         """Return the time up to which the server has all samples; None if it does not answer.

@@ -33,13 +33,6 @@ Offset = dict[str, int]
 """``seq``: number of the last file that is covered."""
 
 
-class FileOf(InputPartition):
-    """One spooled file."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-
-
 class ScrapeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Stream reader. The scraper starts at the first offset; executors do not get it."""
 
@@ -102,7 +95,7 @@ class ScrapeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for number in range(end["seq"], start["seq"], -1):
             each = there.get(number) or spool.named(number, at_ms)
             at_ms = each.at_ms  # a missing file is not younger than the next one
-            found.append(FileOf(str(each.path)))
+            found.append(InputPartition(str(each.path)))
         return found[::-1]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

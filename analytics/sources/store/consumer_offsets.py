@@ -16,7 +16,7 @@ import pyarrow as pa
 from analytics.schema import Gap
 from analytics.sources.record_columns import RecordColumns
 from analytics.sources.store import log_parts
-from analytics.sources.store.files import StoreFiles
+from analytics.sources.store.files import NoTimes, StoreFiles
 from analytics.sources.store.options import OFFSET_MAX, StoreOptions
 from shared.files.consume_queue import ConsumeQueueReader
 from shared.files.disk import read_whole
@@ -142,17 +142,10 @@ class _Ranges:
     def _read(self, topic: str, queue: int) -> tuple[int | None, int | None]:
         if not self._files.queue_files(topic, queue):
             return None, None
-        times = _NoTimes(self._min_physical)
+        times = NoTimes(self._min_physical)
         reader = ConsumeQueueReader(self._files.directory, topic, queue, times)
         try:
             high = reader.max_offset(self._end)
             return min(reader.min_offset(self._min_physical), high), high
         finally:
             reader.close()
-
-
-class _NoTimes(NamedTuple):
-    min_offset: PhysicalOffset
-
-    def store_timestamp(self, offset: PhysicalOffset, size: int, end: PhysicalOffset) -> int | None:
-        return None

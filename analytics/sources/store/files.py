@@ -39,12 +39,13 @@ class Published(NamedTuple):
     that of another record."""
 
 
-class _NoTimes(NamedTuple):
+class NoTimes(NamedTuple):
     """Stands for the log in a queue reader that needs no times."""
 
     min_offset: PhysicalOffset
 
     def store_timestamp(self, offset: PhysicalOffset, size: int, end: PhysicalOffset) -> int | None:
+        """None: not known."""
         return None
 
 
@@ -138,7 +139,7 @@ class StoreFiles:
         return None
 
     def _last_end(self, topic: str, queue: int) -> int:
-        reader = ConsumeQueueReader(self.directory, topic, queue, _NoTimes(PhysicalOffset(0)))
+        reader = ConsumeQueueReader(self.directory, topic, queue, NoTimes(PhysicalOffset(0)))
         try:
             return reader.last_record_end() or 0
         finally:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from analytics.errors import BadOption
 from analytics.local_path import local
 from analytics.schema import MESSAGES, OFFSETS, QUEUE_UNITS
+from analytics.sources.option_values import by_lower_name, check_columns, names, number, only
 
 TABLES: Final[Mapping[str, pa.Schema]] = {
     "records": MESSAGES,
@@ -52,13 +53,7 @@ class StoreOptions:
         """Check the values; the error names all bad ones."""
         if self.table not in TABLES:
             raise BadOption(f"table is {self.table!r}.", f"Take one of {', '.join(TABLES)}.")
-        known = TABLES[self.table].names
-        unknown = [name for name in self.columns or () if name not in known]
-        if unknown or self.columns == ():
-            raise BadOption(
-                f"columns names {', '.join(unknown) or 'nothing'}; table {self.table} has others.",
-                f"Take some of {', '.join(known)}.",
-            )
+        check_columns(self.columns, TABLES[self.table], f"table {self.table}")
         if not 0 <= self.from_offset <= self.to_offset <= OFFSET_MAX:
             raise BadOption(
                 f"from_offset {self.from_offset} and to_offset {self.to_offset} are no range.",
@@ -73,29 +68,23 @@ class StoreOptions:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> StoreOptions:
         """Parse options; names in any case. Raises BadOption, also for unknown names."""
-        texts = {name.lower(): text for name, text in given.items()}
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(texts) - known):
-            raise BadOption(
-                f"tidemark_store has no option {', '.join(unknown)}.",
-                f"Its options are {', '.join(sorted(known))}.",
-            )
+        texts = by_lower_name(given, "tidemark_store", [field.name for field in fields(cls)])
         if not texts.get("root"):
             raise BadOption(
                 "tidemark_store needs the option root.",
                 "Name the store directory, the one that holds commitlog/.",
             )
         numbers = {
-            name: _number(name, texts[name])
+            name: number(name, texts[name])
             for name in ("from_offset", "to_offset", "split_bytes", "split_min")
             if name in texts
         }
-        topics = _names(texts.get("topics"))
+        topics = names(texts.get("topics"))
         return cls(
             root=local(texts["root"]),
             table=texts.get("table", "records"),
             topics=None if topics is None else frozenset(topics),
-            columns=_names(texts.get("columns")),
+            columns=names(texts.get("columns")),
             verify=_flag("verify", texts.get("verify", "false")),
             broker=texts.get("broker"),
             **numbers,
@@ -104,23 +93,7 @@ class StoreOptions:
     @property
     def schema(self) -> pa.Schema:
         """Schema of the requested columns, in the table's order."""
-        whole = TABLES[self.table]
-        if self.columns is None:
-            return whole
-        return pa.schema([field for field in whole if field.name in self.columns])
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    return tuple(name for part in text.split(",") if (name := part.strip()))
-
-
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise BadOption(f"{name} is {text!r}, no whole number.", "Give bytes.") from None
+        return only(TABLES[self.table], self.columns)
 
 
 def _flag(name: str, text: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from analytics.sources.store.options import StoreOptions
-from analytics.sources.store.reader import Part, StoreReader
+from analytics.sources.store.reader import StoreReader
 
 
 class TidemarkStore(DataSource):
@@ -32,13 +31,6 @@ class TidemarkStore(DataSource):
         return TidemarkStoreReader(StoreOptions.of(self.options))
 
 
-@dataclass
-class StorePartition(InputPartition):
-    """One part, as a partition of Spark."""
-
-    part: Part
-
-
 class TidemarkStoreReader(DataSourceReader):
     """Plans on the driver, reads on executors, which see the same directory."""
 
@@ -47,12 +39,11 @@ class TidemarkStoreReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One or more partitions per file of the log."""
-        return [StorePartition(part) for part in StoreReader(self._options).plan()]
+        return [InputPartition(part) for part in StoreReader(self._options).plan()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a partition, on an executor."""
-        assert isinstance(partition, StorePartition)
-        return StoreReader(self._options).read(partition.part)
+        return StoreReader(self._options).read(partition.value)
 
 
 SOURCES: Final[tuple[type[DataSource], ...]] = (TidemarkStore,)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from analytics.errors import BadOption
 from analytics.schema import TOPIC_MESSAGES
+from analytics.sources.option_values import by_lower_name, check_columns, names, number, only
 
 Offsets = Mapping[int, int]
 """Queue → queue offset."""
@@ -53,12 +54,7 @@ class TopicOptions:
                 "tidemark_topic needs the options url and topic.",
                 "Give the addresses of one or more nodes, like http://10.0.0.1:8080,http://…",
             )
-        unknown = [name for name in self.columns or () if name not in TOPIC_MESSAGES.names]
-        if unknown or self.columns == ():
-            raise BadOption(
-                f"columns names {', '.join(unknown) or 'nothing'}; messages have other columns.",
-                f"Take some of {', '.join(TOPIC_MESSAGES.names)}.",
-            )
+        check_columns(self.columns, TOPIC_MESSAGES, "a message")
         if self.max_messages < 1 or self.split_messages < 1 or self.retry_seconds < 0:
             raise BadOption(
                 f"max_messages is {self.max_messages}, split_messages {self.split_messages}, "
@@ -69,30 +65,22 @@ class TopicOptions:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> TopicOptions:
         """Parse options; names in any case. Raises BadOption, also for unknown names."""
-        texts = {name.lower(): text for name, text in given.items()}
         known = {each.name for each in fields(cls)} - {"urls", *NAMES.values()}
-        known |= {"url", *NAMES}
-        if unknown := sorted(set(texts) - known):
-            raise BadOption(
-                f"tidemark_topic has no option {', '.join(unknown)}.",
-                f"Its options are {', '.join(sorted(known))}.",
-            )
+        texts = by_lower_name(given, "tidemark_topic", known | {"url", *NAMES})
         first, end = _start(texts.get("from", "first")), _start(texts.get("to", "last"))
         if end == "first":
             raise BadOption(
                 "to is 'first': nothing lies before it.", "Give last, or queue offsets."
             )
-        queues, columns = _names(texts.get("queues")), _names(texts.get("columns"))
+        queues, columns = names(texts.get("queues")), names(texts.get("columns"))
         return cls(
-            urls=_names(texts.get("url")) or (),
+            urls=names(texts.get("url")) or (),
             topic=texts.get("topic", ""),
             first=first,
             end=end,
-            queues=None
-            if queues is None
-            else frozenset(_number("queues", each) for each in queues),
-            max_messages=_number("max_messages", texts.get("max_messages", "1000000")),
-            split_messages=_number("split_messages", texts.get("split_messages", "200000")),
+            queues=None if queues is None else frozenset(number("queues", each) for each in queues),
+            max_messages=number("max_messages", texts.get("max_messages", "1000000")),
+            split_messages=number("split_messages", texts.get("split_messages", "200000")),
             retry_seconds=_seconds(texts.get("retry_seconds", "15")),
             columns=columns,
         )
@@ -100,9 +88,7 @@ class TopicOptions:
     @property
     def schema(self) -> pa.Schema:
         """Schema of the requested columns, in the table's order."""
-        if self.columns is None:
-            return TOPIC_MESSAGES
-        return pa.schema([each for each in TOPIC_MESSAGES if each.name in self.columns])
+        return only(TOPIC_MESSAGES, self.columns)
 
 
 def offsets_of(wire: object) -> dict[int, int]:
@@ -131,19 +117,6 @@ def _start(text: str) -> Offsets | Literal["first", "last"]:
     except ValueError:
         wire = text
     return offsets_of(wire)
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    return tuple(name for part in text.split(",") if (name := part.strip()))
-
-
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise BadOption(f"{name} is {text!r}, no whole number.", "Give a number.") from None
 
 
 def _seconds(text: str) -> float:

@@ -8,7 +8,6 @@ exactly once. Nothing is committed at the broker.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from analytics.sources.topic import offsets
-from analytics.sources.topic.offsets import QueuePart, Ranges
+from analytics.sources.topic.offsets import Ranges
 from analytics.sources.topic.options import TopicOptions, offsets_of
 from analytics.sources.topic.pull import TopicClient
 from analytics.sources.topic.reader import TopicReader
@@ -55,13 +54,6 @@ class TidemarkTopic(DataSource):
         return TidemarkTopicStreamReader(TopicOptions.of(self.options))
 
 
-@dataclass
-class TopicPartition(InputPartition):
-    """One part, as a partition of Spark."""
-
-    part: QueuePart
-
-
 class TidemarkTopicReader(DataSourceReader):
     """Reads the ends of queues on the driver, and messages on executors."""
 
@@ -70,11 +62,11 @@ class TidemarkTopicReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One or more partitions per queue that has messages in the range."""
-        return [TopicPartition(part) for part in TopicReader(self._options).plan()]
+        return [InputPartition(part) for part in TopicReader(self._options).plan()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a partition, on an executor."""
-        return _read(self._options, partition)
+        return TopicReader(self._options).read(partition.value)
 
 
 class TidemarkTopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -113,11 +105,11 @@ class TidemarkTopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Partitions of queue and offset range; a repeated batch has the same ones."""
         parts = offsets.cut(offsets_of(start), offsets_of(end), self._options.split_messages)
-        return [TopicPartition(part) for part in parts]
+        return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a partition, on an executor."""
-        return _read(self._options, partition)
+        return TopicReader(self._options).read(partition.value)
 
     def _ranges(self) -> Ranges:
         with TopicClient(self._options) as client:
@@ -125,11 +117,6 @@ class TidemarkTopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
     def _ends(self) -> dict[int, int]:
         return {queue: high for queue, (_, high) in self._ranges().items()}
-
-
-def _read(options: TopicOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    assert isinstance(partition, TopicPartition)
-    return TopicReader(options).read(partition.part)
 
 
 SOURCES: Final[tuple[type[DataSource], ...]] = (TidemarkTopic,)

@@ -14,10 +14,9 @@ from pyspark.sql import SparkSession
 from analytics.errors import BadOption, HourOpen, HourUnread
 from analytics.jobs import backfill, compact
 from analytics.jobs.backfill import BackfillOptions, check_read, runs_of, wanted
-from analytics.jobs.compact import CompactOptions
 from analytics.jobs.differences import difference
+from analytics.moments import HOUR
 from analytics.tables import TableRoot
-from analytics.tables.layout import HOUR
 from analytics.tables.parts import Written
 from tests.support.driver_watch import watched
 from tests.support.recorded_samples import NAME, RecordedSamples, record
@@ -93,7 +92,7 @@ def test_missing_hours_are_filled_named_ones_replaced_and_the_difference_printed
     count = sum(len(root.files(name)) for name in root.tables())
     held = root.files("positions")
     with watched(spark) as seen:
-        done = compact.run(spark, CompactOptions(given.tables, now=BEGIN + 5 * HOUR))
+        done = compact.run(spark, given.tables, {}, BEGIN + 5 * HOUR)
     seen.assert_no_rows()
     assert done.files_before > done.files_after > 0
     assert sum(len(root.files(name)) for name in root.tables()) < count
@@ -104,7 +103,7 @@ def test_missing_hours_are_filled_named_ones_replaced_and_the_difference_printed
     assert len(ids) == pc.count_distinct(ids).as_py() == 17
     # A reader that holds the manifest of before still finds its files.
     assert all((root.path / file.path).exists() for file in held)
-    assert compact.run(spark, CompactOptions(given.tables, now=BEGIN + 5 * HOUR)).files_before == 0
+    assert compact.run(spark, given.tables, {}, BEGIN + 5 * HOUR).files_before == 0
 
 
 def test_an_hour_that_is_not_over_is_refused(

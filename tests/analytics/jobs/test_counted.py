@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from analytics.jobs.counted import PUT_BUCKETS, repeated, slow_puts
+from analytics.moments import HOUR
 from analytics.schema import COUNTERS, PAIRS
 from analytics.tables import TableRoot
-from analytics.tables.layout import HOUR
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 

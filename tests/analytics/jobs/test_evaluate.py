@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from analytics.jobs import evaluate
 from analytics.jobs.evaluate import COMPUTED, EvaluateOptions
 from analytics.kernel.rules import Rules
+from analytics.moments import HOUR
 from analytics.tables import TableRoot
-from analytics.tables.layout import HOUR
 from tests.support.driver_watch import watched
 from tests.support.evaluated_once import at_once
 from tests.support.job_runs import BUCKETS, collect_recorded, evaluate_closed
@@ -53,6 +53,11 @@ def test_stream_range_and_one_call_of_the_kernel_agree_to_the_byte(
     seen.assert_no_rows()
     root = TableRoot(tables)
     assert_collected(root, recorded, 15.0)
+    ids = root.read("series").column("series_id")
+    assert len(ids) == pc.count_distinct(ids).as_py()  # not once for each tick
+    named = {file.path for name in root.tables() for file in root.files(name)}
+    there = root.path.glob("*/dt=*/**/*.parquet")
+    assert {path.relative_to(root.path).as_posix() for path in there} == named
     until = root.watermark("lag")
     newest = pc.max(root.read("positions", columns=["tick"]).column("tick")).as_py()
     assert until == newest - TICK  # the last tick is not over: no node has sent a later one

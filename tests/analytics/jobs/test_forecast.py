@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from analytics.jobs import forecast
-from analytics.jobs.forecast import ForecastOptions, plan
+from analytics.jobs.forecast import plan
+from analytics.moments import HOUR
 from analytics.schema import LOGS, PAIR_LAG, ROLLUP, TIME, fit
 from analytics.tables import TableRoot
-from analytics.tables.layout import HOUR
 from tests.support.evaluated import Named
 from tests.support.spark import spark
 
@@ -115,7 +115,7 @@ def test_a_plan_covers_the_time_of_no_run() -> None:
 
 
 def test_pairs_volumes_and_what_is_unlike_itself(root: TableRoot, spark: SparkSession) -> None:
-    done = forecast.run(spark, ForecastOptions(root.path))
+    done = forecast.run(spark, root.path)
     assert done is not None
     assert done.issued_at == NOW
 
@@ -164,17 +164,17 @@ def test_a_repeated_run_changes_nothing_and_collects_nothing(
 ) -> None:
     for name in ("collect", "toPandas", "toArrow", "toLocalIterator", "take", "head", "first"):
         monkeypatch.setattr(DataFrame, name, None)
-    forecast.run(spark, ForecastOptions(root.path))
+    forecast.run(spark, root.path)
     tables = ("forecasts", "capacity", "anomalies")
     before = {name: sorted(root.read(name).to_pylist(), key=str) for name in tables}
-    forecast.run(spark, ForecastOptions(root.path))
+    forecast.run(spark, root.path)
     assert {name: sorted(root.read(name).to_pylist(), key=str) for name in tables} == before
     assert before["anomalies"]
 
 
 def test_without_roll_ups_there_is_nothing_to_forecast(tmp_path: Path, spark: SparkSession) -> None:
     root = TableRoot.create(tmp_path)
-    assert forecast.run(spark, ForecastOptions(root.path)) is None
+    assert forecast.run(spark, root.path) is None
 
 
 def test_minutes_of_history_forecast_nothing(tmp_path: Path, spark: SparkSession) -> None:
@@ -185,7 +185,7 @@ def test_minutes_of_history_forecast_nothing(tmp_path: Path, spark: SparkSession
     root.commit("rollup", batch="made", files=files, watermark=now)
     row = newest(QUICK, 0, 0.0) | {"tick": BEGIN}
     put(root, "pair_lag", pa.Table.from_pylist([row], schema=PAIR_LAG))
-    assert forecast.run(spark, ForecastOptions(root.path)) is not None
+    assert forecast.run(spark, root.path) is not None
     assert root.read("forecasts").num_rows == 0
     assert root.read("anomalies").num_rows == 0
     assert root.read("capacity").column("c_max_per_second").to_pylist() == [None]

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 
 from analytics.errors import BadOption
 from analytics.jobs import rollup
-from analytics.jobs.rollup import RollupOptions, plan
+from analytics.jobs.rollup import plan
+from analytics.moments import HOUR
 from analytics.schema import ROLLUP
 from analytics.tables import TableRoot
-from analytics.tables.layout import HOUR
 from tests.support.driver_watch import watched
 from tests.support.evaluated import Named, write_evaluated
 from tests.support.spark import spark
@@ -59,7 +59,7 @@ def test_a_plan_names_its_range_and_the_hours_it_replaces() -> None:
 def test_a_day_is_rolled_up_in_three_grains(tmp_path: Path, spark: SparkSession) -> None:
     root = root_with(tmp_path, 25)
     with watched(spark) as seen:
-        assert rollup.run(spark, RollupOptions(root.path)) is not None
+        assert rollup.run(spark, root.path) is not None
     seen.assert_no_rows()
     count = len(PAIRS) * 3  # a pair and its two series
     assert rows(root, 60).num_rows == count * 25 * 12
@@ -82,7 +82,7 @@ def test_a_day_is_rolled_up_in_three_grains(tmp_path: Path, spark: SparkSession)
 def test_runs_by_the_hour_leave_what_one_run_leaves(tmp_path: Path, spark: SparkSession) -> None:
     """Ticks arrive in pieces that end within a minute; the open hour is done again each time."""
     whole = root_with(tmp_path / "whole", 26)
-    rollup.run(spark, RollupOptions(whole.path, period_s=PERIOD))
+    rollup.run(spark, whole.path, period_s=PERIOD)
     pieces = TableRoot.create(tmp_path / "pieces", buckets=4)
     for upto in (1, 23, 25, 26):
         end = BEGIN + upto * HOUR
@@ -91,25 +91,25 @@ def test_runs_by_the_hour_leave_what_one_run_leaves(tmp_path: Path, spark: Spark
             written = pieces.write(name, whole.read(name, before=end), batch="evaluate-now")
             old = pieces.files(name)
             pieces.commit(name, batch="evaluate-now", files=written, replaces=old, watermark=last)
-        rollup.run(spark, RollupOptions(pieces.path, period_s=PERIOD))
+        rollup.run(spark, pieces.path, period_s=PERIOD)
     assert everything(pieces) == everything(whole)
 
 
 def test_a_repeated_run_changes_nothing(tmp_path: Path, spark: SparkSession) -> None:
     root = root_with(tmp_path, 25)
-    options = RollupOptions(root.path, BEGIN, BEGIN + 25 * HOUR, PERIOD)
-    rollup.run(spark, options)
+    given = (root.path, BEGIN, BEGIN + 25 * HOUR, PERIOD)
+    rollup.run(spark, *given)
     before, files = everything(root), {file.path for file in root.files("rollup")}
-    rollup.run(spark, options)
+    rollup.run(spark, *given)
     assert everything(root) == before
     assert {file.path for file in root.files("rollup")} == files
-    rollup.run(spark, RollupOptions(root.path, BEGIN + 20 * HOUR, BEGIN + 21 * HOUR, PERIOD))
+    rollup.run(spark, root.path, BEGIN + 20 * HOUR, BEGIN + 21 * HOUR, PERIOD)
     assert everything(root) == before
 
 
 def test_minutes_of_the_open_hour_are_there(tmp_path: Path, spark: SparkSession) -> None:
     root = root_with(tmp_path, 0.5)
-    done = rollup.run(spark, RollupOptions(root.path))
+    done = rollup.run(spark, root.path)
     assert done is not None
     assert (done.since, done.before) == (BEGIN, BEGIN + timedelta(minutes=30))
     assert rows(root, 60).num_rows == len(PAIRS) * 3 * 6
@@ -123,12 +123,11 @@ def test_the_period_is_seen_from_the_ticks(tmp_path: Path) -> None:
 
 def test_a_root_without_ticks_is_nothing_to_do(tmp_path: Path, spark: SparkSession) -> None:
     root = TableRoot.create(tmp_path)
-    assert rollup.run(spark, RollupOptions(root.path)) is None
+    assert rollup.run(spark, root.path) is None
     assert root.read("rollup") == ROLLUP.empty_table()
 
 
 def test_a_range_that_is_no_whole_hours_is_refused(tmp_path: Path, spark: SparkSession) -> None:
     root = root_with(tmp_path, 1)
-    half = RollupOptions(root.path, BEGIN + HOUR / 2, BEGIN + HOUR)
     with pytest.raises(BadOption):
-        rollup.run(spark, half)
+        rollup.run(spark, root.path, BEGIN + HOUR / 2, BEGIN + HOUR)

@@ -20,16 +20,16 @@ from analytics.jobs.backfill import BackfillOptions
 from analytics.jobs.collect import CollectOptions
 from analytics.jobs.streaming import Pace
 from analytics.kernel.shape import shape
+from analytics.moments import HOUR
 from analytics.tables import TableRoot
-from analytics.tables.layout import HOUR
 from tests.support import range_server
 from tests.support.prometheus import Prometheus, make_blocks, over_blocks
-from tests.support.range_server import Labels, RangeServer
-from tests.support.recorded_samples import exposed
+from tests.support.range_server import RangeServer, served
 from tests.support.spark import spark
 from tests.support.table_rows import assert_same
 from tests.truth import cases
 from tests.truth.exposition import write_openmetrics
+from tests.truth.rendered import samples_table
 from tests.truth.steps import DAWN, moment
 from tests.truth.workload import SCRAPE_AFTER_SAMPLE, Truth
 from tidemark.testing.ports import free_ports
@@ -39,23 +39,6 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.xdist_group("spark")
 BEGIN = moment(DAWN)
 SECONDS = 3000.0
-
-
-def served(samples: pa.Table) -> dict[Labels, list[tuple[int, float]]]:
-    """The samples as a server of Prometheus holds them."""
-    found: dict[Labels, list[tuple[int, float]]] = {}
-    for row in samples.to_pylist():
-        labels = {
-            "__name__": row["metric"],
-            "instance": row["target"],
-            "job": f"tidemark-{row['service']}",
-            **{n: row[n] for n in ("cluster", "broker", "replica", "service")},
-            **{n: str(row[n]) for n in ("group", "topic", "queue") if row[n] is not None},
-            **dict(pair.replace('"', "").split("=") for pair in row["labels"].split(",") if pair),
-        }
-        at = round(row["ts"].timestamp() * 1000)
-        found.setdefault(tuple(sorted(labels.items())), []).append((at, row["value"]))
-    return found
 
 
 class Job:
@@ -151,7 +134,7 @@ def test_trouble_of_the_server_is_gaps_and_the_job_lives(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     truth = cases.slow_consumer(seconds=SECONDS)
-    samples = exposed(truth)
+    samples = samples_table(truth)
     wanted = shape(samples, 15.0, counters=())["positions"]
     with RangeServer(served(samples)) as server:
         with Job(spark, tmp_path, server.url) as job:
@@ -174,7 +157,7 @@ def test_trouble_of_the_server_is_gaps_and_the_job_lives(
 
 def test_a_prometheus_that_is_killed_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     truth = cases.slow_consumer(seconds=SECONDS)
-    wanted = shape(exposed(truth), 15.0, counters=())["positions"]
+    wanted = shape(samples_table(truth), 15.0, counters=())["positions"]
     write_openmetrics(truth, tmp_path / "samples.om")
     blocks = make_blocks(tmp_path / "samples.om", tmp_path / "blocks")
     (port,) = free_ports(1)

@@ -21,10 +21,10 @@ from analytics.sources.labelled import batches
 from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.reader import Reader
 from tests.analytics.truth.judged import judge_window, window_of
-from tests.analytics.truth.rendered import samples_table
 from tests.support.prometheus import Prometheus, make_blocks, over_blocks
 from tests.truth import cases
 from tests.truth.exposition import write_openmetrics
+from tests.truth.rendered import samples_table
 from tests.truth.samples import targets
 from tests.truth.server import ExpositionServer
 from tests.truth.steps import SECOND

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from analytics.kernel.rules import Rules
-from analytics.kernel.skew import skew
 from tests.analytics.truth.judged import after, first, judge, judge_window, of_pair, window_of
 from tests.truth import answers, cases
-from tests.truth.steps import SECOND, Floats, moment
+from tests.truth.steps import SECOND, Floats
 from tests.truth.tables import collected
 from tests.truth.workload import Truth
 
@@ -106,31 +103,3 @@ def test_a_hot_queue_is_named_by_its_share_of_what_is_produced() -> None:
     late = after(truth, rows["tick"]) > 400.0
     assert set(rows.words("skew_kind")[late]) == {"hot_queue"}
     shown_as_it_is(truth, 400.0)
-
-
-@pytest.mark.parametrize(
-    ("members", "kind"),
-    [
-        ([1] * 4 + [2, 3, 4] * 4, "slow_member"),
-        ([0] * 4 + [2, 3, 4] * 4, "unassigned_queue"),
-    ],
-)
-def test_queues_that_lag_together_are_laid_to_their_member(members: list[int], kind: str) -> None:
-    truth = cases.slow_member()
-    of_tick = lags(truth)[-1]
-    rows = pa.table(
-        {
-            "tick": pa.array([moment(int(truth.ticks()[-1]))] * 16, pa.timestamp("us", tz="UTC")),
-            "pair_id": pa.array([1] * 16),
-            "series_id": pa.array(range(16)),
-            "queue": pa.array(range(16), pa.int32()),
-            "lag": pa.array(of_tick.astype(np.int64)),
-            "produce_per_second": pa.array([2.0] * 16),
-            "is_lagging": pa.array((of_tick > 100).tolist()),
-            "stands_still": pa.array([False] * 16),
-            "redeliveries_rise": pa.array([False] * 16),
-            "member": pa.array(members),
-        }
-    )
-    assert skew(rows).column("skew_kind").to_pylist() == [kind]
-    assert pc.sum(rows.column("is_lagging")).as_py() == 4

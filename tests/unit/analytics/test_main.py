@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from analytics.errors import BadOption, NotLocal, TablesMissing
-from analytics.jobs.compact import keep_days
+from analytics.jobs.compact import days_by_table
 from analytics.jobs.evaluate import opened, rules_of
 from analytics.jobs.options import MOMENT, pairs, whole_hours
 from analytics.main import JOBS, jobs, main
@@ -123,9 +123,9 @@ def test_bad_options_are_named_with_value_and_bounds(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="is not before"):
         whole_hours(hour, hour)
     with pytest.raises(BadOption, match="days must be from 1 to 3650"):
-        keep_days(("lag=0",))
+        days_by_table(("lag=0",))
     with pytest.raises(BadOption, match="names table 'lags'"):
-        keep_days(("lags=3",))
+        days_by_table(("lags=3",))
     rules = tmp_path / "rules.json"
     rules.write_text('{"objective": 3}')
     with pytest.raises(BadOption, match="no rule is called objective"):

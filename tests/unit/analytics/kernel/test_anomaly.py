@@ -17,11 +17,12 @@ from analytics.kernel.anomaly import (
     usual_week,
 )
 from analytics.kernel.columns import Floats, Ints
+from analytics.moments import to_us
 from analytics.schema import ANOMALIES
 from tests.unit.analytics.kernel.made_rows import at
 
 QUARTER, MINUTE = 900, 60
-START = columns.micros_of(at(0)) // (3600 * 10**6) * 3600 * 10**6
+START = to_us(at(0)) // (3600 * 10**6) * 3600 * 10**6
 ALONE: Ints = np.array([-1])
 DAY = 96
 WEEK = 7 * DAY

@@ -74,6 +74,12 @@ def sampled(
     )
 
 
+def kept_since(replica: str, oldest: int) -> list[Row]:
+    """Rows of a log whose oldest record is of that time."""
+    of = {"replica": replica, "role": "master", "t_min": oldest}
+    return [{"ts": tick(n) + 200_000, "tick": tick(n), **of} for n in range(8)]
+
+
 def last(given: Window, ticks: int) -> tuple[Any, ...]:
     """The last row: its method, and by how much its bounds are off its age."""
     found = judged(given, ticks).lag.to_pylist()[-1]
@@ -146,16 +152,7 @@ def test_a_group_that_has_read_all_has_an_age_of_no_clock() -> None:
 
 
 def test_a_head_of_no_known_time_is_at_least_as_old_as_its_samples() -> None:
-    logs = [
-        {
-            "ts": tick(n) + 200_000,
-            "tick": tick(n),
-            "replica": "n2",
-            "t_min": START,
-            "role": "master",
-        }
-        for n in range(8)
-    ]
+    logs = kept_since("n2", START)
     (method, below, age, above) = last(
         sampled(ONE_FAILOVER, [skew(3, 1.5)], head=None, logs=logs), 8
     )
@@ -187,16 +184,7 @@ def test_two_that_take_turns_are_never_further_off_than_they_are() -> None:
 def test_a_master_without_records_left_in_the_log_does_not_count() -> None:
     masters = ["n1"] * 2 + ["n2"] * 4 + ["n3"] * 2
     skews = [skew(5, 0.4, by="n2", of="n3")]  # n1's clock is not known
-    kept = [
-        {
-            "ts": tick(n) + 200_000,
-            "tick": tick(n),
-            "replica": "n3",
-            "role": "master",
-            "t_min": tick(3),
-        }
-        for n in range(8)
-    ]
+    kept = kept_since("n3", tick(3))
     epochs = [1] * 2 + [2] * 4 + [3] * 2
     head = tick(4)
     assert last(sampled(masters, skews, epochs=epochs, head=head, logs=kept), 8)[0] == "exact"

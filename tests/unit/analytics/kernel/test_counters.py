@@ -78,19 +78,27 @@ def test_missing_samples_change_no_sum(steps: list[int], data: st.DataObject) ->
     assert np.nansum(found.counted) == total[-1] - total[0]
 
 
-@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8), min_size=1, max_size=5))
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8), min_size=1, max_size=5),
+    st.data(),
+)
 def test_restarts_lose_what_came_after_the_last_sample_and_nothing_else(
-    runs: list[list[int]],
+    runs: list[list[int]], data: st.DataObject
 ) -> None:
+    """Of each process at least one sample is there, and any of the others may be missing."""
     ts: list[float] = []
     value: list[float] = []
     started: list[float] = []
+    expected = 0.0
     for number, run in enumerate(runs):
-        start = 100.0 * number
+        start, total = 100.0 * number, np.cumsum(run).astype(float)
+        kept = sorted(data.draw(st.sets(st.integers(0, len(run) - 1), min_size=1)))
         ts += [start + 1 + index for index in range(len(run))]
-        value += np.cumsum(run).astype(float).tolist()
+        value += [total[index] if index in kept else NAN for index in range(len(run))]
         started += [start] * len(run)
+        expected += total[kept[-1]] - (0 if number else total[kept[0]])
     found = of_one(ts, value, started)
-    assert np.nansum(found.counted) == sum(map(sum, runs)) - runs[0][0]
+    assert np.nansum(found.counted) == expected
     assert found.restarted.sum() == len(runs) - 1
     assert not found.defect.any()
+    assert (found.seconds[found.restarted] <= 100).all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from analytics import runs
-from analytics.errors import BadOption, TablesMissing
-from analytics.jobs.report import ReportOptions, command, run
+from analytics.errors import BadOption
+from analytics.jobs.report import command, run
 from analytics.tables import TableRoot
 from tests.support.lag_world import END, START, tables, tick
 
@@ -27,7 +26,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_report_is_about_all_that_there_is_up_to_a_day(root: Path, tmp_path: Path) -> None:
-    written = run(ReportOptions(root, tmp_path))
+    written = run(root, tmp_path)
     assert written.facts.bins.start == START
     assert written.facts.newest == tick(479)
     assert written.html.read_text().startswith("<!DOCTYPE html>")
@@ -36,40 +35,34 @@ def test_a_report_is_about_all_that_there_is_up_to_a_day(root: Path, tmp_path: P
 
 
 def test_the_same_range_makes_the_same_files(root: Path, tmp_path: Path) -> None:
-    options = ReportOptions(root, tmp_path / "a", START, END, made_at=END)
-    first = run(options)
-    other = run(ReportOptions(root, tmp_path / "b", START, END, made_at=END))
+    first = run(root, tmp_path / "a", START, END, made_at=END)
+    other = run(root, tmp_path / "b", START, END, made_at=END)
     assert first.html.read_bytes() == other.html.read_bytes()
     assert first.json.read_bytes() == other.json.read_bytes()
 
 
 def test_what_changed_is_since_the_report_that_is_replaced(root: Path, tmp_path: Path) -> None:
     half = START + timedelta(minutes=66)
-    run(ReportOptions(root, tmp_path, before=half, made_at=half))
-    written = run(ReportOptions(root, tmp_path))
+    run(root, tmp_path, before=half, made_at=half)
+    written = run(root, tmp_path)
     assert written.facts.previous_at == half
     assert {change.group for change in written.facts.changes} == {"mailer", "ledger", "sensors"}
 
 
 def test_a_range_names_itself(root: Path, tmp_path: Path) -> None:
-    written = run(ReportOptions(root, tmp_path, START, START + timedelta(minutes=15)))
+    written = run(root, tmp_path, START, START + timedelta(minutes=15))
     assert written.facts.counts == {"OK": 6}
 
 
 def test_an_empty_range_is_refused_and_nothing_is_written(root: Path, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="not before"):
-        run(ReportOptions(root, tmp_path / "out", END, START))
+        run(root, tmp_path / "out", END, START)
     assert not (tmp_path / "out").exists()
-
-
-def test_missing_tables_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(TablesMissing):
-        run(ReportOptions(tmp_path / "nothing", tmp_path / "out"))
 
 
 def test_a_run_is_noted(root: Path, tmp_path: Path) -> None:
     before = runs.read(root, "report")
-    run(ReportOptions(root, tmp_path))
+    run(root, tmp_path)
     after = runs.read(root, "report")
     assert after is not None
     assert after.runs == (0 if before is None else before.runs) + 1
@@ -80,13 +73,3 @@ def test_the_command_prints_the_state_and_the_path(root: Path, tmp_path: Path) -
     assert done.exit_code == 0, done.output
     assert done.output.startswith("4 of 6 pairs of group and topic need attention")
     assert str(tmp_path / "out" / "report.html") in done.output
-
-
-def test_neither_report_nor_export_loads_spark() -> None:
-    import subprocess
-
-    code = (
-        "import sys, analytics.jobs.report, analytics.jobs.export; "
-        "sys.exit(any(name.startswith(('pyspark', 'py4j')) for name in sys.modules))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from analytics.moments import HOUR
 from analytics.schema import TABLES, fit
 from analytics.tables import TableRoot
 from analytics.tables.in_use import is_written, writing
-from analytics.tables.layout import HOUR
 from analytics.tables.retention import ORPHAN_AGE, READERS_GRACE, clean_up
 
 NOW = datetime(2026, 3, 20, 12, tzinfo=UTC)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from analytics.moments import from_us
 from analytics.tables import Batch, TableRoot
-from analytics.tables.layout import from_us
 from analytics.ticks.spark import TicksReader
 
 P = 15_000_000
