@@ -15,17 +15,12 @@ hands over.
 
 from __future__ import annotations
 
-from typing import Final
-
 from services.ha.core.divergence import CRC_WINDOW
 from services.ha.core.effects import CheckLog
 from services.ha.core.failover import State
 from services.ha.core.mastership import Mastership
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import DAMAGE, ReplicaContext, damage_sentence
-
-CHECKED_MAX: Final = 1000
-"""Places remembered as checked. Beyond this number all are forgotten and may be checked again."""
 
 
 class Damage:
@@ -34,9 +29,10 @@ class Damage:
     def __init__(self, context: ReplicaContext, peers: Peers) -> None:
         self._context, self._peers = context, peers
         self._checked: set[tuple[str, int]] = set()
+        """Volumes and places of the present reports, which have been checked."""
 
     def tick(self, term: Mastership | None) -> None:
-        """Request a check of each place at which damage was reported, once per place."""
+        """Request a check of each place at which damage is reported, once per report."""
         context = self._context
         if context.damage or context.halted is not None:
             return
@@ -47,12 +43,11 @@ class Damage:
             for node in context.setup.names:
                 status = None if node == context.name else self._peers.fresh(node)
                 met.update(self._places(None if status is None else status.facts.refused_at))
-        if len(self._checked) > CHECKED_MAX:
-            self._checked.clear()
-        for at in sorted(at for at in met if at is not None):
-            if (context.incarnation, at) not in self._checked:
-                self._checked.add((context.incarnation, at))
-                context.out.put(CheckLog(at))
+        places = {(context.incarnation, at) for at in met if at is not None}
+        for _, at in sorted(places - self._checked):
+            context.out.put(CheckLog(at))
+        # A place that is reported anew after it was not is checked again: it may be damaged since.
+        self._checked = places
 
     def _places(self, at: int | None) -> list[int]:
         """Return the places to check for damage at ``at`` or up to ``CRC_WINDOW`` bytes before it.

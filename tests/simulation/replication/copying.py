@@ -126,7 +126,7 @@ class Copying(Trying):
     def _empty_during_a_write(self) -> None:
         """A store is being emptied by command while ha writes an offset file."""
         slave = self._any_but(self._master())
-        slave.held_up[CONFIRM.name + ".tmp"] = HELD_UP_US
+        slave.held_up[CONFIRM.with_name(CONFIRM.name + ".tmp")] = HELD_UP_US
         slave.arm_file(CONFIRM.name + ".tmp", lambda: self._command_during_write(slave))
         self._must_be_emptied(slave, lambda: None, "wrote an offset")
 

@@ -36,6 +36,8 @@ LOST: Final = (
 """Requests that get errors one after the other: a write is repeated after each read."""
 KNOWN_MS: Final = TIMES.renew_ms + 2 * TIMES.request_timeout_ms
 """Time within which a node has read the lease."""
+SLAVE_PAUSED_MS: Final = TIMES.lease_ms - TIMES.margin_ms
+"""A master that cannot renew its lease confirms nothing after this time."""
 WENT_BACK: Final = "lease-went-backwards"
 
 
@@ -47,6 +49,7 @@ class LosingLease(Trying):
         self.trials: tuple[Callable[[], None], ...] = (
             *(self._cut_off_from_the_lease, self._lose_an_answer, self._put_back_an_older_lease),
             self._lose_requests,
+            self._put_back_a_smaller_set,
         )
 
     def touch_the_lease(self) -> None:
@@ -230,4 +233,25 @@ class LosingLease(Trying):
         self._world.operator_paused = False
         self._bring_back()
         self._must_be_whole_again("an older lease was put back")
+        history.is_restored = False
+
+    def _put_back_a_smaller_set(self) -> None:
+        """An older lease of the running term is put back, without a member that was added since.
+        That member is slow, and the master confirms nothing without it."""
+        group, history, slave = self._group, self._history, self._any_but(self._master())
+        if not self._may_lose_one:
+            return
+        self._lose_from_set(slave, ["ha"])
+        stored = group.lease.stored
+        assert stored is not None, "the group is whole"
+        self._bring_back()
+        self._must_be_whole_again(f"{slave.name} was away")
+        self._world.operator_paused = history.is_restored = True
+        group.lease.replace(stored.lease)
+        process = slave.processes["ha"]
+        process.pause()
+        self._wait(SLAVE_PAUSED_MS)
+        process.resume()
+        self._world.operator_paused = False
+        self._must_be_whole_again("an older lease of the same term was put back")
         history.is_restored = False

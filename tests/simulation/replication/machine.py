@@ -126,8 +126,8 @@ class Machine(StoreView):
         """Size of the log that retention keeps; 0 for all. A slave uses the value of its master."""
         self.master_from: Callable[[], int | None] = lambda: None
         """Returns the start of the master's log, or None without a master."""
-        self.held_up: dict[str, int] = {}
-        """Files whose next sync takes that many microseconds."""
+        self.held_up: dict[Path, int] = {}
+        """Files, or directories of files, whose next sync takes that many microseconds."""
         self._armed_steps: dict[str, Callable[[], None]] = {}
 
     def _new_boot(self) -> tuple[int, int]:
@@ -253,8 +253,9 @@ class Machine(StoreView):
 
     def disk_delay_us(self, path: Path | None = None) -> int:
         """Duration of the next sync of that file."""
-        if path is not None and path.name in self.held_up:
-            return self.held_up.pop(path.name)
+        for held in () if path is None else (path, path.parent):
+            if held in self.held_up:
+                return self.held_up.pop(held)
         return self.timeline.random.randint(self.disk_us // 4 + 1, self.disk_us + 1)
 
     # -- faults and trials -----------------------------------------------------------------

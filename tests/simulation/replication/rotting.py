@@ -70,6 +70,7 @@ class Rotting(Trying):
             self._rot_under_a_comparison,
             self._rot_at_the_last_node,
             self._rot_at_a_master,
+            self._rot_and_start_alone,
         )
 
     # -- trials ----------------------------------------------------------------------------
@@ -193,6 +194,40 @@ class Rotting(Trying):
         self._must_be_found(master)
         self._copy_anew(master)
 
+    def _rot_and_start_alone(self) -> None:
+        """ha of a damaged master starts again, and no other node runs, although they are still in
+        its set. It takes its own lease again, and hands over to the first that comes back."""
+        history, group, master = self._history, self._group, self._master()
+        spots = self._not_read_at_a_start(master)
+        if not spots:
+            return
+        epoch, spot, reader = (
+            history.epoch,
+            self._random.choice(spots),
+            group.broker_of(master.name),
+        )
+        assert reader is not None, "the group is whole"
+        self._flip(master, self._random.randrange(*spot.place))
+        master.arm_file(DAMAGE_FILE.name, self._lose_all_ha)
+
+        def is_known() -> bool:
+            reader.consumer.show(spot.topic, spot.queue, spot.offset)
+            return bool(group.gone)
+
+        if not self._until(is_known, MET_MS):
+            raise Violation(f"a consumer of {master.name} meets damage, but ha notes nothing")
+        group.gone.discard((master.name, "ha"))
+        group.start_later(master, "ha", 50)
+        if not self._until(lambda: history.epoch > epoch, KNOWN_MS + ALONE_MS):
+            raise Violation(
+                f"{master.name} is damaged and the only node, and does not take its lease again: "
+                f"{self._world.why_not_whole(0)}"
+            )
+        self._bring_back()
+        self._must_hand_over(master)
+        self._must_be_found(master)
+        self._copy_anew(master)
+
     # -- actions ---------------------------------------------------------------------------
 
     def _die_when_it_is_known(self, slave: Machine) -> None:
@@ -249,6 +284,10 @@ class Rotting(Trying):
     def _lose_all(self) -> None:
         for machine in self._group.machines.values():
             self._lose(machine, SERVICES)
+
+    def _lose_all_ha(self) -> None:
+        for machine in self._group.machines.values():
+            self._lose(machine, ["ha"])
 
     def _flip(self, machine: Machine, at: int) -> None:
         """Flip a bit of the log on one disk."""

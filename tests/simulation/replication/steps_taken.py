@@ -191,7 +191,7 @@ class StepsTaken:
         """Check that a master waits for every member of the published set, and of each set that a
         write under way may publish."""
         term, history = self._replica.leadership.term, self._ha.history
-        if term is None or term.over or history.epoch != term.epoch or history.went_back:
+        if term is None or term.over or history.epoch != term.epoch:
             return
         if history.holder != self._ha.holder:
             return

@@ -15,6 +15,7 @@ from tests.simulation.replication.beginnings import Beginnings
 from tests.simulation.replication.connecting import ConnectingTrials
 from tests.simulation.replication.copying import Copying
 from tests.simulation.replication.damaging import Damaging
+from tests.simulation.replication.ending_terms import EndingTerms
 from tests.simulation.replication.handing_over import HandingOver
 from tests.simulation.replication.keeping_in_sync import KeepingInSync
 from tests.simulation.replication.losing_lease import LosingLease
@@ -84,6 +85,7 @@ class Trials(Trying):
             *KeepingInSync(world).trials,
             *ConnectingTrials(world).trials,
             *Promoting(world).trials,
+            *EndingTerms(world).trials,
         )
 
     def drawn(self, count: int) -> list[Callable[[], None]]:

@@ -53,6 +53,7 @@ OFTEN: Final = 10
 SPOILED: Final = 8
 """Number of files that are damaged in turn."""
 DAMAGED_FILE: Final = "damaged-file"
+DISK_FULL: Final = "disk-full"
 CONTRADICTION: Final = "halted-replica"
 UNCONFIRMED: Final = "corrupt-record", "log-files-missing"
 """The log ends below the confirm offset."""
@@ -68,6 +69,7 @@ class WithoutRoom(Trying):
         """Number of topics that were created for a queue without room."""
         self.trials: tuple[Callable[[], None], ...] = (
             self._have_no_room_for_a_promise,
+            self._have_no_room_for_a_table,
             self._crowd_a_disk,
             self._spoil_files,
         )
@@ -100,6 +102,25 @@ class WithoutRoom(Trying):
             self._must_move_from(winner, AGAIN_MS, "its disk has no room for the promise")
         winner.is_full = False
         self._must_be_whole_again(f"{winner.name} had won the lease with a full disk")
+
+    def _have_no_room_for_a_table(self) -> None:
+        """A slave has promised an epoch and cannot write its table. It reports that, and follows
+        when it has room."""
+        master = self._master()
+        slave, begun = self._any_but(master), self._history.epoch
+
+        def fill() -> None:
+            if slave.promised > begun:
+                slave.is_full = True
+            else:  # It has noted the lease only.
+                slave.arm_file(PROMISE.name, fill)
+
+        slave.arm_file(PROMISE.name, fill)
+        master.processes["ha"].end()
+        if not self._until(lambda: DISK_FULL in self._alarms_of(slave), AGAIN_MS):
+            raise Violation(f"{slave.name} has no room for its table, but raises no alarm")
+        slave.calm()
+        self._must_be_whole_again(f"{slave.name} had no room for the table of an epoch")
 
     def _crowd_a_disk(self) -> None:
         """A master that refuses sends for lack of room, or whose reput has none, hands over. Such a

@@ -150,6 +150,22 @@ def test_damage_that_is_not_the_log_s_changes_nothing() -> None:
     assert group["a"].checked == [500, 700]
 
 
+def test_a_place_that_is_reported_anew_is_checked_again() -> None:
+    # A place was checked once in the life of a process. 1. The log of a slave is damaged, its
+    # master checks its own, and the slave is copied anew. 2. The same file of the master is damaged
+    # later, and a slave reports that the logs differ there. 3. The master did not check it again,
+    # and the slave waited for the next check of the whole log, days later.
+    group = grown()
+    group["a"].met = 500
+    group.run(1000)
+    group["a"].met = None
+    group.run(1000)
+    assert group["a"].checked == [500]
+    group["a"].met = 500
+    group.run(5000)
+    assert group["a"].checked == [500, 500]
+
+
 def test_a_master_with_damage_goes_on_where_no_other_node_could_lead() -> None:
     group = grown(1, ("a", "b"))
     group["b"].kill()
