@@ -193,6 +193,7 @@ class GroupLeadership:
     def shut(self) -> None:
         """Stop presenting this node as the master."""
         self._gate.shut()
+        self._health.enter("starting")  # until it serves reads as a slave
         self._gate.take_role(self._afterwards)
 
     def release(self) -> None:

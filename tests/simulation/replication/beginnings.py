@@ -261,6 +261,11 @@ class Beginnings(Trying):
         stopped = {"group": "g0", "old_master_stopped": "true"}
         early = self._reply_to("failover", stopped, slave)
         self._must_answer(slave, early, ok=False, body=loss)
+        self._lose(slave, ["broker"])
+        self._wait(2 * TIMES.lease_ms)
+        self._must_answer(slave, self._reply_to("failover", stopped, slave), ok=False, body={})
+        group.gone.discard((slave.name, "broker"))
+        group.start_later(slave, "broker", 50)
         history.is_forced = True
         reply = early
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from services.ha.core.effects import Reply
+from services.ha.core.switchover import FENCE_MS_MAX
 from services.ha.lease.value import Lease
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
@@ -34,6 +35,7 @@ SLOW_US: Final = 700_000
 """Duration of one step of a slow switch, less than its limit of one second."""
 SILENT_MS: Final = TIMES.broker_silent_ms - 200
 """A broker that is paused for this long does not count as silent."""
+HANGS_US: Final = FENCE_MS_MAX * 1000 + OUTLASTS_US
 SLOW_SWITCH_MS: Final = 4_000
 FLUSH_US: Final = 1_700_000
 """Less than the two lease times without progress after which a term is given up; together with the
@@ -76,6 +78,7 @@ class EndingTerms(Trying):
     def _end_after_the_grant(self) -> None:
         """A term ends while it ends its grant, and while it writes a command into the lease."""
         self._end_while_fencing()
+        self._hang_while_fencing()
         self._end_with_a_command()
 
     def _end_while_fencing(self) -> None:
@@ -98,6 +101,24 @@ class EndingTerms(Trying):
             raise Violation(f"{why}, and a switch to {target.name} is answered with {reply}")
         broker.resume()
         group.lease.unreachable.clear()
+        self._must_be_whole_again(why)
+
+    def _hang_while_fencing(self) -> None:
+        """A switch waits for a broker that is alive, and whose disk hangs within the last append.
+        Its node gives the lease up, also without the log."""
+        group, history, master = self._group, self._history, self._master()
+        broker, epoch = master.processes["broker"], history.epoch
+        master.arm_append(broker.pause)
+        self._until(lambda: broker.paused, QUIET_MS)
+        group.command("switchover", {}, master)
+        self._until(lambda: bool(master.slot(Slot.FENCED)), SILENT_MS)
+        master.held_up[LOG] = HANGS_US
+        broker.resume()
+        why = f"the disk of {master.name} hangs during a switch"
+        if not self._until(lambda: history.epoch > epoch, HANGS_US // 1000):
+            raise Violation(f"{why}; {self._world.why_not_whole(0)}")
+        self._must_have_another_master(master, why)
+        self._until(lambda: self._timeline.now_us > master.hung_until_us, HANGS_US // 1000)
         self._must_be_whole_again(why)
 
     def _must_have_another_master(self, machine: Machine, why: str) -> None:

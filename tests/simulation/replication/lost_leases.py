@@ -26,6 +26,8 @@ OLD_TERM_MS: Final = TIMES.lease_ms + TIMES.request_timeout_ms
 """Time within which the deadline of an ended term has passed, and its node has noticed that."""
 TAKEN_MS: Final = 2 * TIMES.lease_ms + 3 * (TIMES.wait_random_ms + TIMES.wait_rank_ms)
 """Time within which a node has taken a lease that is not renewed."""
+SENSED_MS: Final = 300
+"""A service that is gone is missed, and the other nodes know that, within this time."""
 WENT_BACK: Final = "lease-went-backwards"
 
 
@@ -122,9 +124,16 @@ class LostLeases(Trying):
             raise Violation(f"{member.name} is silent, but {at.name} creates the lease: {silent}")
         epoch, published, acked = history.epoch, history.published, len(history.acked)
         known = {name for name in group.machines if name != member.name}
+        first = max((group.machines[name] for name in sorted(known)), key=lambda each: each.end)
+        if len(known) > 1:  # The one with the longest log cannot lead now.
+            self._lose(first, ["reput"])
+            self._wait(SENSED_MS)
+            known.discard(first.name)
         dry = self._reply_to("recreate-lease", {"stopped": member.name, "dry_run": "true"}, at)
         if dry is None or not dry.ok or group.lease.stored is not None:
             raise Violation(f"{at.name} replies {dry}, and the lease is {group.lease.stored}")
+        group.gone.discard((first.name, "reput"))
+        group.start_later(first, "reput", 50)
         reply = self._reply_to("recreate-lease", {"stopped": member.name}, at)
         if reply is None or not reply.ok or history.published != published:
             raise Violation(f"{at.name} replies {reply}, and the set is {history.published}")

@@ -114,6 +114,8 @@ class Machine(StoreView):
         """Whether the disk is so full that sends are refused; all writes still succeed."""
         self.queues_are_full = False
         """Whether the disk has no room for another queue file."""
+        self.no_room_for: Path | None = None
+        """The only file for which the disk has no room; None: there is none."""
         self._armed_files: dict[str, Callable[[], None]] = {}
         self._armed_append: Callable[[], None] | None = None
         self._armed: dict[Slot, Callable[[], None]] = {}
@@ -128,6 +130,8 @@ class Machine(StoreView):
         """Returns the start of the master's log, or None without a master."""
         self.held_up: dict[Path, int] = {}
         """Files, or directories of files, whose next sync takes that many microseconds."""
+        self.hung_until_us = 0
+        """When the last of these syncs ends."""
         self._armed_steps: dict[str, Callable[[], None]] = {}
 
     def _new_boot(self) -> tuple[int, int]:
@@ -255,7 +259,9 @@ class Machine(StoreView):
         """Duration of the next sync of that file."""
         for held in () if path is None else (path, path.parent):
             if held in self.held_up:
-                return self.held_up.pop(held)
+                delay_us = self.held_up.pop(held)
+                self.hung_until_us = self.timeline.now_us + delay_us
+                return delay_us
         return self.timeline.random.randint(self.disk_us // 4 + 1, self.disk_us + 1)
 
     # -- faults and trials -----------------------------------------------------------------
@@ -291,6 +297,7 @@ class Machine(StoreView):
         self._armed_append = None
         self.is_full = self.syncs_fail = False
         self.is_crowded = self.queues_are_full = False
+        self.no_room_for = None
 
     @property
     def syncs_fail(self) -> bool:
@@ -370,7 +377,7 @@ class Machine(StoreView):
         """Check before a file is created that the process may do it. Raises DiskFull."""
         if path.parent == LOG:
             self._judge.writes(self, process, f"creates the log file {path.name}")
-        if self.queues_are_full and QUEUES in path.parents:
+        if path == self.no_room_for or (self.queues_are_full and QUEUES in path.parents):
             raise DiskFull(f"no room for {path}.", path=path, free_bytes=0, limit=1)
 
     def remove_queues(self) -> None:

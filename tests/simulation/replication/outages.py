@@ -269,9 +269,13 @@ class Outages(Trying):
         self._must_be_whole_again(f"{master.name} was alone")
 
     def _restart_all(self) -> None:
-        """All nodes end at once: by a clean shutdown, a kill or a power cut."""
-        group, history = self._group, self._history
-        machines, how = list(group.machines.values()), self._random.choice(("end", "kill", "power"))
+        """All nodes end at once: by a kill or a power cut, and then by a clean shutdown."""
+        self._restart_all_by(self._random.choice(("kill", "power")))
+        self._restart_all_by("end")
+
+    def _restart_all_by(self, how: str) -> None:
+        group, history, master = self._group, self._history, self._master()
+        machines, before = list(group.machines.values()), history.published
         confirmed = len(history.confirmed)
         for machine in machines:
             if how == "power":
@@ -283,6 +287,9 @@ class Outages(Trying):
                 for service in SERVICES:
                     group.services[machine.name, service].ask_to_end()
         self._wait(ENDED_MS)
+        left = [m.node for m in before if m not in history.published and m.node != master.name]
+        if left:
+            raise Violation(f"all nodes ended by {how}, and the slaves {left} left the set")
         for machine in machines:
             if not machine.is_on:
                 group.boot(machine)

@@ -212,7 +212,8 @@ def check_yields(machine: Machine) -> None:
         return
 
     def lasts(slot: Slot) -> bool:
-        since_us = max(machine.changed_us.get(slot, now_us), broker.resumed_us)
+        changed_us = machine.changed_us.get(slot, now_us)
+        since_us = max(changed_us, broker.resumed_us, machine.hung_until_us)
         return now_us - since_us > YIELD_US
 
     if not machine.slot(Slot.BROKER_PID):

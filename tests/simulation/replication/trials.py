@@ -50,6 +50,8 @@ END_MS: Final = 5_000
 """A node that shuts down cleanly has ended after this time."""
 HANDED_MS: Final = SWITCH_PAUSE_MS + 3 * TIMES.lease_ms
 """A failed switch is tried again after this time."""
+SOON_MS: Final = 4 * TIMES.lease_ms
+"""A member that ended has left the set, and a switch to another one has ended, within this time."""
 SLOW_US: Final = 5_000_000
 """A sync takes at least a quarter of this, which is longer than the lag limit of a member."""
 PAUSED_MS: Final = 300, 500
@@ -213,6 +215,34 @@ class Trials(Trying):
         if self._until(lambda: bool(machine.slot(Slot.BROKER_TROUBLE)), AGAIN_MS):
             self._must_move_from(machine, HANDED_MS, "its disk is full")
         machine.is_full = False
+        self._must_be_whole_again(f"the disk of {machine.name} was full")
+        if self._group.plan.nodes > 2:
+            self._fill_and_lose_a_target()
+
+    def _fill_and_lose_a_target(self) -> None:
+        """The node to which it would hand over ends. As soon as that node has left the set, it
+        hands over to the other one."""
+        self.must_be_forgotten()
+        machine = self._master()
+        handover = self._replica(self._ha(machine))._handover
+        self._until(lambda: machine.boot_ms() >= handover._not_before_ms, HANDED_MS)
+
+        def lose_target() -> None:
+            term = self._replica(self._ha(machine)).leadership.term
+            if term is not None and term.switch is not None:
+                self._lose(self._group.machines[term.switch.target.node], ["ha"])
+
+        machine.arm(Slot.SENDS_HELD, lose_target)
+        machine.is_full = True
+        if self._until(lambda: bool(self._group.gone), AGAIN_MS) and not self._until(
+            lambda: self._has_another_master(machine), SOON_MS
+        ):
+            raise Violation(
+                f"{machine.name} has a full disk and the first node to take over has ended; "
+                f"{self._world.why_not_whole(0)}"
+            )
+        machine.calm()
+        self._bring_back()
         self._must_be_whole_again(f"the disk of {machine.name} was full")
 
     def _slow_a_disk(self) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from services.ha.core.following import FAULT_PAUSE_MS
 from services.ha.core.promises import RETRY_MS
 from services.ha.lease.value import Lease
 from tests.simulation.replication.machine import Machine
@@ -26,7 +27,7 @@ from tests.simulation.replication.store_view import (
     TABLE,
     TABLE_BACKUP,
 )
-from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying
+from tests.simulation.replication.trying import AGAIN_MS, CHECK_MS, QUIET_MS, Trying
 from tests.simulation.replication.violation import Violation
 from tidemark.formats import epochs
 from tidemark.formats.checkpoint import Slot
@@ -104,22 +105,23 @@ class WithoutRoom(Trying):
         self._must_be_whole_again(f"{winner.name} had won the lease with a full disk")
 
     def _have_no_room_for_a_table(self) -> None:
-        """A slave has promised an epoch and cannot write its table. It reports that, and follows
-        when it has room."""
-        master = self._master()
-        slave, begun = self._any_but(master), self._history.epoch
-
-        def fill() -> None:
-            if slave.promised > begun:
-                slave.is_full = True
-            else:  # It has noted the lease only.
-                slave.arm_file(PROMISE.name, fill)
-
-        slave.arm_file(PROMISE.name, fill)
-        master.processes["ha"].end()
+        """A slave has promised an epoch and cannot write its table. It reports that, and has room
+        when the next epoch begins: it follows that at once."""
+        slave = self._any_but(self._master())
+        slave.no_room_for = TABLE.with_name(TABLE.name + ".tmp")
+        self._master().processes["ha"].end()
         if not self._until(lambda: DISK_FULL in self._alarms_of(slave), AGAIN_MS):
             raise Violation(f"{slave.name} has no room for its table, but raises no alarm")
         slave.calm()
+        epoch, following = self._history.epoch, self._replica(self._ha(slave)).following
+        self._master().processes["ha"].end()
+
+        def follows_anew() -> bool:
+            master = following.master
+            return master is not None and master.epoch > epoch and following.linked
+
+        if not self._until(follows_anew, FAULT_PAUSE_MS - CHECK_MS):
+            raise Violation(f"{slave.name} has room, and does not follow the master of a new epoch")
         self._must_be_whole_again(f"{slave.name} had no room for the table of an epoch")
 
     def _crowd_a_disk(self) -> None:
