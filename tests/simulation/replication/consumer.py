@@ -16,7 +16,7 @@ from tests.simulation.replication.loop import CLIENT
 from tests.simulation.replication.pending import WOKEN_US, HeldPull
 from tests.simulation.replication.producer import TOPICS
 from tests.simulation.replication.violation import Violation
-from tidemark.errors import CorruptRecord, DamagedFile, SwitchingOver, TidemarkError
+from tidemark.errors import CorruptRecord, DamagedFile, Fenced, SwitchingOver, TidemarkError
 from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
 
@@ -63,6 +63,10 @@ class Consumer:
                 self._broker.gate.check_reads(anywhere=anywhere)
             except SwitchingOver as error:
                 raise Violation(f"{self._machine.name} refuses reads: {error}") from None
+            except Fenced as error:
+                if anywhere:  # What is confirmed stays confirmed when the lease is over.
+                    raise Violation(f"{self._machine.name} refuses any reads: {error}") from None
+                continue
             except TidemarkError:
                 continue
             epoch = self._broker.epoch

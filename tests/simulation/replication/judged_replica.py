@@ -14,6 +14,7 @@ import msgspec
 from services.ha.core import effects as do
 from services.ha.core.effects import Effect, LeaseCreate, LeasePut
 from services.ha.core.events import (
+    CopyFault,
     Done,
     Event,
     Failed,
@@ -37,6 +38,7 @@ from tests.simulation.replication.plan import WINDOW_SIZE
 from tests.simulation.replication.repeats import Repeats
 from tests.simulation.replication.steps_taken import StepsTaken
 from tests.simulation.replication.violation import Violation
+from tidemark.errors import CorruptRecord
 from tidemark.formats.checkpoint import Slot
 
 if TYPE_CHECKING:
@@ -78,6 +80,8 @@ class JudgedReplica:
             ha.history.reports_end(ha.machine, event.durable)
         if isinstance(event, LeaseAnswered):
             self._read = event.stored if event.outcome is LeaseOutcome.FOUND else None
+        if isinstance(event, CopyFault) and event.code == CorruptRecord.code:
+            self._must_have_noted_damage()
         if isinstance(event, Received) and event.frame.type is FrameType.CAMPAIGN_NOW:
             ha.history.campaign_now_us[ha.node] = ha.machine.timeline.now_us
         if isinstance(event, Received) and not ha.history.epoch:
@@ -123,6 +127,13 @@ class JudgedReplica:
         match _parsed(frame):
             case StatusOk(node=node):
                 self._steps.receives_status(node)
+
+    def _must_have_noted_damage(self) -> None:
+        """Check that damage is on the disk before the replica acts on it: the next start would not
+        find it again."""
+        machine = self._ha.machine
+        if not (machine.has_durable_damage or machine.is_full or machine.has_failed):
+            raise Violation(f"{machine.name} acts on damage that its next start will not know")
 
     def _must_know_its_promise(self) -> None:
         """Check that the replica takes as its promise exactly what is durable. A newer one is
