@@ -27,9 +27,6 @@ class RegionCache:
         self._regions: OrderedDict[Key, tuple[MappedRegion, memoryview]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._regions)
-
     def get(self, key: Key) -> memoryview | None:
         """Return the mapped file's bytes; None if it is not mapped now."""
         with self._lock:

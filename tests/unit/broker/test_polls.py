@@ -44,9 +44,7 @@ def test_no_two_callers_of_one_moment_get_the_same_turn() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.001, 60)), min_size=1, max_size=200))
-def test_no_caller_waits_longer_than_it_wanted_to_be_held(
-    calls: list[tuple[float, float]],
-) -> None:
+def test_no_caller_waits_longer_than_it_wanted_to_be_held(calls: list[tuple[float, float]]) -> None:
     polls, now = Polls(), START_S
     for later_s, wait_s in calls:
         now += later_s

@@ -73,9 +73,7 @@ def test_work_without_a_request_may_be_held_too() -> None:
         pass
 
 
-async def test_work_for_a_reader_rests_while_a_send_is_in_hand(
-    slept: list[float],
-) -> None:
+async def test_work_for_a_reader_rests_while_a_send_is_in_hand(slept: list[float]) -> None:
     """Consecutive look-ups took a slice in each turn of the loop that a send needs."""
     clock = StillClock()
     classes = RequestClasses(clock)

@@ -23,13 +23,7 @@ from services.broker.state.snapshot_places import SnapshotPlaces
 from services.broker.state.state_log import StateLog
 from shared.runtime.clock import SystemClock
 from shared.state import records
-from shared.state.records import (
-    DelayRecord,
-    GroupConfig,
-    GroupRecord,
-    OffsetsRecord,
-    SnapshotPart,
-)
+from shared.state.records import DelayRecord, GroupConfig, GroupRecord, OffsetsRecord, SnapshotPart
 from shared.state.state import BrokerState
 from tests.unit.broker.state.test_state_log import HOST, bodies_of, topic
 from tidemark.errors import DiskFull, FileNotReady

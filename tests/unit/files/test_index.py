@@ -240,9 +240,7 @@ def test_the_directory_is_listed_again_when_it_may_have_changed(tmp_path: Path) 
     small.close()
 
 
-def test_a_bounded_number_of_files_is_mapped_and_a_replaced_one_is_seen(
-    small: SmallStore,
-) -> None:
+def test_a_bounded_number_of_files_is_mapped_and_a_replaced_one_is_seen(small: SmallStore) -> None:
     found = []
     for number in range(MAPPED_MAX + 4):
         found += indexed(small, f"202401010000{number:05d}", ("orders", "k", number))

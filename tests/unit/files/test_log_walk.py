@@ -147,9 +147,7 @@ def test_the_end_of_the_walk_has_a_kind(tmp_path: Path) -> None:
     assert found() is Break.MISSING_FILE
 
 
-def test_only_a_record_across_a_border_is_checked_like_those_before_it(
-    tmp_path: Path,
-) -> None:
+def test_only_a_record_across_a_border_is_checked_like_those_before_it(tmp_path: Path) -> None:
     # Records behind a range that RocketMQ wrote must have a record CRC, whatever crosses the
     # range's end: they were once accepted without one for as many records as one read covered.
     directory = tmp_path / "commitlog"

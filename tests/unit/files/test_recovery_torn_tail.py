@@ -98,9 +98,7 @@ class TestTornTail:
         assert not small.log_file(2 * FILE).exists()
 
     @settings(
-        max_examples=40,
-        deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture],
+        max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
     )
     @given(position=st.integers(0, 3 * FILE - 1), data=st.binary(min_size=1, max_size=900))
     def test_any_bytes_anywhere_are_cut_or_named(

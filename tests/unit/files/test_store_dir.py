@@ -73,10 +73,7 @@ class ReadOnly(OsDisk):
 
 
 def interleave(
-    root: Path,
-    operation: str,
-    one: Callable[[StoreDir], None],
-    other: Callable[[StoreDir], None],
+    root: Path, operation: str, one: Callable[[StoreDir], None], other: Callable[[StoreDir], None]
 ) -> None:
     """Run one; just before its first such operation on tidemark.json another process runs the
     other, until it has finished or waits for a lock."""

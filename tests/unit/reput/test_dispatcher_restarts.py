@@ -235,9 +235,7 @@ def test_units_beyond_the_end_of_the_log_go_when_a_store_is_adopted(small: Small
     dispatcher.close()
 
 
-def test_another_recovery_is_adopted_unless_it_cut_dispatched_records(
-    small: SmallStore,
-) -> None:
+def test_another_recovery_is_adopted_unless_it_cut_dispatched_records(small: SmallStore) -> None:
     fill(small, 20)
     dispatcher = dispatcher_of(small)
     dispatch_all(dispatcher)

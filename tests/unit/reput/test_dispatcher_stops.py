@@ -59,9 +59,7 @@ def test_a_gap_in_the_log_stops_dispatch_after_one_comparison_with_the_whole_log
     dispatcher.close()
 
 
-def test_a_running_sync_does_not_publish_values_that_a_rebuild_withdrew(
-    small: SmallStore,
-) -> None:
+def test_a_running_sync_does_not_publish_values_that_a_rebuild_withdrew(small: SmallStore) -> None:
     dispatcher = dispatcher_of(small)
     fill(small, 10)
     dispatch_all(dispatcher)
@@ -81,9 +79,7 @@ def test_a_running_sync_does_not_publish_values_that_a_rebuild_withdrew(
     dispatcher.close()
 
 
-def test_units_that_got_lost_are_detected_by_the_next_record_and_rebuilt(
-    small: SmallStore,
-) -> None:
+def test_units_that_got_lost_are_detected_by_the_next_record_and_rebuilt(small: SmallStore) -> None:
     fill(small, 30)
     dispatcher = dispatcher_of(small)
     dispatch_all(dispatcher)
@@ -120,9 +116,7 @@ def test_a_file_where_a_queues_directory_belongs_is_waited_for(small: SmallStore
     dispatcher.close()
 
 
-def test_a_record_crc_copied_by_rocketmq_is_not_checked(
-    small: SmallStore,
-) -> None:
+def test_a_record_crc_copied_by_rocketmq_is_not_checked(small: SmallStore) -> None:
     """RocketMQ treats the CRC property as a user property.
 
     It copies the property when it delivers a delayed message or sends a message back, so the copy

@@ -58,9 +58,7 @@ def test_units_lie_at_their_queue_offsets_and_the_files_are_whole(disk: SimDisk)
     assert writer.totals == (23, 0)
 
 
-def test_a_queue_that_begins_elsewhere_gets_pre_blank_units_before_its_first(
-    disk: SimDisk,
-) -> None:
+def test_a_queue_that_begins_elsewhere_gets_pre_blank_units_before_its_first(disk: SimDisk) -> None:
     """Golden vector A.7 of the format."""
     writer = writer_on(disk)
     writer.append(run(13, 1))
@@ -104,9 +102,7 @@ def test_a_queue_goes_on_after_its_file_was_closed_for_others(disk: SimDisk) -> 
     assert writer.totals == (100, 0)
 
 
-def test_units_of_another_process_are_compared_and_own_ones_are_not(
-    disk: SimDisk,
-) -> None:
+def test_units_of_another_process_are_compared_and_own_ones_are_not(disk: SimDisk) -> None:
     writer_on(disk).append(run(0, 5))
     wrong = disk.open(DIRECTORY / f"{0:020}", writable=True)
     wrong.pwrite(unit(77), 40)
@@ -122,9 +118,7 @@ def test_units_of_another_process_are_compared_and_own_ones_are_not(
     assert file_bytes(disk) + file_bytes(disk, 200) == b"".join(map(unit, range(20)))
 
 
-def test_at_most_so_many_files_are_open_and_every_touched_one_is_remembered(
-    disk: SimDisk,
-) -> None:
+def test_at_most_so_many_files_are_open_and_every_touched_one_is_remembered(disk: SimDisk) -> None:
     writer = writer_on(disk, open_max=3)
     for queue in range(20):
         writer.append(run(0, 1, queue=queue))
@@ -314,9 +308,7 @@ def test_a_rebuild_corrects_wrong_units_and_cuts_surplus_ones(disk: SimDisk) -> 
     assert file_bytes(disk, 400) == ZERO * 10
 
 
-def test_a_rebuild_of_a_shortened_log_keeps_the_numbers_of_expired_messages(
-    disk: SimDisk,
-) -> None:
+def test_a_rebuild_of_a_shortened_log_keeps_the_numbers_of_expired_messages(disk: SimDisk) -> None:
     writer = writer_on(disk)
     writer.append(run(0, 12))
     writer.append(run(0, 3, queue=1))

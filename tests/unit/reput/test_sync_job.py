@@ -27,10 +27,7 @@ def touched(disk: SimDisk, names: list[str]) -> tuple[frozenset[Path], frozenset
 
 
 def job_of(
-    disk: SimDisk,
-    files: frozenset[Path],
-    directories: frozenset[Path],
-    whole: WholeSync | None,
+    disk: SimDisk, files: frozenset[Path], directories: frozenset[Path], whole: WholeSync | None
 ) -> SyncJob:
     mark = SyncMark(SyncPoint(0, Totals(0, 0), 0), resume_number=1)
     return SyncJob(disk, files, directories, mark, whole)

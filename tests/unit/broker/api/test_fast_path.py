@@ -184,9 +184,7 @@ PLAIN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("value", PLAIN)
-async def test_the_fast_path_parses_a_body_as_the_general_path_does(
-    value: dict[str, Any],
-) -> None:
+async def test_the_fast_path_parses_a_body_as_the_general_path_does(value: dict[str, Any]) -> None:
     async with served() as node:
         status, answer = await node.post("/v1/topics/orders/messages", msgpack.packb(value))
         assert (status, answer) == (200, {"status": "PUT_OK"})
@@ -266,10 +264,7 @@ async def test_a_body_in_chunks_that_comes_with_its_head_is_bounded_all_the_same
 
 @pytest.mark.parametrize(
     ("path", "topic"),
-    [
-        ("/v1/topics/%6Frders/messages", "orders"),
-        ("/v1/topics/%25RETRY%25g/messages", "%RETRY%g"),
-    ],
+    [("/v1/topics/%6Frders/messages", "orders"), ("/v1/topics/%25RETRY%25g/messages", "%RETRY%g")],
 )
 async def test_a_name_with_escapes_takes_the_general_path_to_the_same_topic(
     path: str, topic: str

@@ -17,13 +17,7 @@ from services.broker.read.message_map import message_map, tags_code
 from services.broker.send.request import ProduceRequest
 from services.broker.send.wanted_delay import Delay
 from tests.support.for_each import for_each
-from tidemark.errors import (
-    BadProperty,
-    BadRequest,
-    MessageTooLarge,
-    RequestError,
-    TooManyMessages,
-)
+from tidemark.errors import BadProperty, BadRequest, MessageTooLarge, RequestError, TooManyMessages
 from tidemark.formats import batch, hashing, properties, record
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
@@ -164,8 +158,7 @@ def refused(value: object, *, json_body: bool = False) -> RequestError:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [None, [], "x", 5, {}, {"messages": None}, {"messages": {}}, {"messages": []}, {1: 2}],
+    "value", [None, [], "x", 5, {}, {"messages": None}, {"messages": {}}, {"messages": []}, {1: 2}]
 )
 def test_a_request_without_messages_is_refused(value: object) -> None:
     assert isinstance(refused(value), BadRequest)

@@ -243,9 +243,7 @@ async def test_cancelling_waits_until_a_message_just_sent_is_in_the_index(
     assert len(await waiting) == 1
 
 
-async def test_while_the_index_is_rebuilt_a_cancellation_is_refused(
-    store: DelayedStore,
-) -> None:
+async def test_while_the_index_is_rebuilt_a_cancellation_is_refused(store: DelayedStore) -> None:
     """1. The power fails, and the node starts: index files are rebuilt; 2. a waiting message was
     not found by its id, and the caller learned that it does not wait."""
     store.wait_level(b"a", 1)

@@ -181,9 +181,7 @@ async def test_of_messages_with_one_id_as_many_are_delivered_as_there_are_copies
     assert await delivered_at(store, DUE_MS + 1) == [b"a", b"a"]
 
 
-async def test_rocketmq_begins_with_the_oldest_message_that_is_overdue(
-    store: DelayedStore,
-) -> None:
+async def test_rocketmq_begins_with_the_oldest_message_that_is_overdue(store: DelayedStore) -> None:
     # It began with the second of the stop, where the overdue ones lay: killed there, it left a
     # timercheck that counts them as delivered.
     late = store.wait_until(b"late", FIRST_MS + 5000)
@@ -273,11 +271,7 @@ async def test_a_master_that_steps_down_writes_nothing(store: DelayedStore) -> N
 
 @pytest.mark.parametrize(("lock_is_held", "is_written"), [(True, True), (False, False)])
 async def test_a_master_that_another_node_replaces_at_its_stop_writes_them(
-    store: DelayedStore,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    lock_is_held: bool,
-    is_written: bool,
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch, *, lock_is_held: bool, is_written: bool
 ) -> None:
     # 1. The broker of a master was stopped; 2. ha switched to another node, which ended the term
     # and closed the confirmer; 3. that refused the question whether the delivered copies are

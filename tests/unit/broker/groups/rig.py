@@ -35,10 +35,7 @@ from tidemark.offsets import PhysicalOffset, QueueOffset
 GROUP = "billing"
 SESSION_MS = 10_000
 CONFIG = StoreConfig(
-    commit_log_file_size=1 << 20,
-    consume_queue_file_size=20_000,
-    index_slots=20,
-    index_entries=30,
+    commit_log_file_size=1 << 20, consume_queue_file_size=20_000, index_slots=20, index_entries=30
 )
 
 

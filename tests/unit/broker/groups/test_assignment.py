@@ -25,9 +25,7 @@ owners_of = st.dictionaries(
 )
 
 
-def equal_members(
-    subscriptions: Mapping[str, frozenset[str]],
-) -> Sequence[Sequence[str]]:
+def equal_members(subscriptions: Mapping[str, frozenset[str]]) -> Sequence[Sequence[str]]:
     kinds = set(subscriptions.values())
     return [[m for m, topics in subscriptions.items() if topics == kind] for kind in kinds]
 

@@ -210,9 +210,7 @@ async def test_in_an_ordered_group_a_queue_waits_for_its_last_batch(rig: Rig) ->
     assert not rig.coordinator.busy_holders(GROUP, rig.clock.monotonic())(ALL[0])
 
 
-async def test_queues_have_their_holders_numbers_while_the_group_has_members(
-    rig: Rig,
-) -> None:
+async def test_queues_have_their_holders_numbers_while_the_group_has_members(rig: Rig) -> None:
     assert rig.coordinator.holder_numbers(GROUP) is None
     await rig.commit({ALL[0]: 0}, member=None)
     assert rig.coordinator.holder_numbers(GROUP) is None, "a commit does not make a member"
@@ -322,10 +320,7 @@ async def test_a_later_program_under_a_members_name_fences_the_earlier(rig: Rig)
     assert got(found) == {0: [0, 1]}
     later = await rig.join(incarnation="b")
     assert later.generation > earlier
-    for call in (
-        rig.fetch(generation=earlier),
-        rig.commit({ALL[0]: 2}, generation=earlier),
-    ):
+    for call in (rig.fetch(generation=earlier), rig.commit({ALL[0]: 2}, generation=earlier)):
         with pytest.raises(StaleGeneration):
             await call
     with pytest.raises(MemberFenced, match="'m1'"):

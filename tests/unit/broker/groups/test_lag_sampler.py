@@ -449,9 +449,7 @@ async def test_a_broadcasting_group_has_no_series_by_queue(made: Made) -> None:
     assert rows(found.queues) == {"orders 0": (4, 0), "orders 1": (1, 0), "orders 2": (0, 0)}
 
 
-async def test_the_topics_of_a_broadcasting_group_are_shown_without_lag(
-    made: Made,
-) -> None:
+async def test_the_topics_of_a_broadcasting_group_are_shown_without_lag(made: Made) -> None:
     # They were not shown at all: lag analytics could not report that it does not judge them.
     made.broker.state.groups["all"] = GroupConfig("all", broadcast=True)
     made.join("all", "orders")

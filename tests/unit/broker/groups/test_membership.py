@@ -210,12 +210,7 @@ def beat(
     group: Membership, name: str, at_ms: int = 0, holding: set[Queue] | None = None, queues: int = 4
 ) -> Change:
     return group.heartbeat(
-        at_ms,
-        name,
-        {"a": range(queues)},
-        SESSION_MS,
-        holding=holding,
-        knows=group.generation,
+        at_ms, name, {"a": range(queues)}, SESSION_MS, holding=holding, knows=group.generation
     )
 
 

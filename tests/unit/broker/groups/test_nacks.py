@@ -421,9 +421,7 @@ async def test_a_nack_that_stored_nothing_may_be_repeated(kit: Kit) -> None:
     assert len(kit.broker.all("SCHEDULE_TOPIC_XXXX", 2)) == 1
 
 
-async def test_while_the_index_is_rebuilt_a_repeated_nack_is_refused(
-    kit: Kit,
-) -> None:
+async def test_while_the_index_is_rebuilt_a_repeated_nack_is_refused(kit: Kit) -> None:
     message = await kit.message()
     kit.index_is_whole = False
     with pytest.raises(DispatchBehind, match="sent back before"):

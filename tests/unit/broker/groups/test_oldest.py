@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.groups.oldest import (
-    NOTHING_OUTSTANDING,
-    Oldest,
-    earlier,
-    over,
-    shown,
-)
+from services.broker.groups.oldest import NOTHING_OUTSTANDING, Oldest, earlier, over, shown
 from services.broker.log.log_times import LogTimes, log_times
 
 TIMES_MS = st.integers(0, 10**13)

@@ -401,9 +401,7 @@ async def test_store_times_hide_a_small_step_back_and_report_a_large_one(tmp_pat
         assert parts.steps == [65_000]
 
 
-async def test_retention_refuses_sends_and_not_the_brokers_own_records(
-    tmp_path: Path,
-) -> None:
+async def test_retention_refuses_sends_and_not_the_brokers_own_records(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
         limits = Limits()
         parts.files.limit_by(limits)
@@ -415,9 +413,7 @@ async def test_retention_refuses_sends_and_not_the_brokers_own_records(
         assert (await parts.put(message())).firsts == [1]
 
 
-async def test_a_guard_prevents_new_files_and_every_attempt_gets_its_error(
-    tmp_path: Path,
-) -> None:
+async def test_a_guard_prevents_new_files_and_every_attempt_gets_its_error(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
         limits = Limits()
         limits.fault = DiskFull("the disk is 90 % full.", "Wait.")

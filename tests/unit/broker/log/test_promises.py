@@ -6,14 +6,7 @@ import itertools
 
 import pytest
 
-from services.broker.log.promises import (
-    AckLevel,
-    InSync,
-    Promise,
-    Reached,
-    promise,
-    reached,
-)
+from services.broker.log.promises import AckLevel, InSync, Promise, Reached, promise, reached
 from tests.support.for_each import for_each
 from tidemark.errors import NotEnoughReplicas
 

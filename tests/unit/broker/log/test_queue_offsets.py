@@ -61,10 +61,7 @@ def test_offsets_from_other_sources_only_raise_the_number() -> None:
 
 
 REQUESTS = st.lists(
-    st.tuples(
-        st.booleans(),
-        st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1),
-    ),
+    st.tuples(st.booleans(), st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1)),
     max_size=30,
 )
 

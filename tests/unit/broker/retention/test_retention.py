@@ -83,17 +83,10 @@ OTHERS: list[tuple[int, bool, int | None]] = [
 
 def test_every_combination_of_reasons_to_keep_and_to_delete() -> None:
     seen = set()
-    for (
-        is_last,
-        dispatched,
-        confirmed,
-        snapshot,
-        expired,
-        is_hour,
-        pressure,
-        forcibly,
-        size,
-        (needed_from, by_master, master_from),
+    for is_last, dispatched, confirmed, snapshot, expired, is_hour, pressure, forcibly, size, (
+        needed_from,
+        by_master,
+        master_from,
     ) in itertools.product(
         (False, True),
         (99, 100),

@@ -112,11 +112,7 @@ TOPIC = {"topic": "orders"}
             "positions[1]",
         ),
         (Commit, {}, "offsets"),
-        (
-            Commit,
-            {"offsets": [{"topic": "orders", "queue": 0, "offset": -1}]},
-            "offsets[0].offset",
-        ),
+        (Commit, {"offsets": [{"topic": "orders", "queue": 0, "offset": -1}]}, "offsets[0].offset"),
         (Commit, {"offsets": [], "ack": "memory"}, "ack"),
         (Reset, {"to": "first"}, "topic"),
         (Reset, {"topic": "orders"}, "to"),

@@ -103,9 +103,7 @@ def append(broker: SmallBroker, topic: str, *unique_ids: str) -> list[int]:
     return found
 
 
-def test_dispatched_and_undispatched_messages_are_found_and_no_others(
-    broker: SmallBroker,
-) -> None:
+def test_dispatched_and_undispatched_messages_are_found_and_no_others(broker: SmallBroker) -> None:
     (first,) = append(broker, "t", "A")
     broker.dispatch()
     (second, _) = append(broker, "t", "B", "OTHER")
@@ -228,9 +226,7 @@ def test_without_an_index_the_tail_is_what_is_known(broker: SmallBroker) -> None
     assert find(ids_of(broker, has_index=False), ["t"], ["A", "B"]).keys() == {"B"}
 
 
-def test_while_the_index_is_rebuilt_a_repeat_is_not_stored_again(
-    broker: Rebooted,
-) -> None:
+def test_while_the_index_is_rebuilt_a_repeat_is_not_stored_again(broker: Rebooted) -> None:
     # 1. A message is stored, dispatched and synced, its response is lost; 2. power cut; 3. reput
     # resumes: all is dispatched, and the open index files are rebuilt; 4. the message is sent
     # again, was not found and stored once more.
@@ -256,9 +252,7 @@ def test_while_the_index_is_rebuilt_a_repeat_is_not_stored_again(
     }
 
 
-def test_an_index_lost_during_the_look_up_proves_no_absence(
-    broker: SmallBroker,
-) -> None:
+def test_an_index_lost_during_the_look_up_proves_no_absence(broker: SmallBroker) -> None:
     append(broker, "t", "A")
     broker.dispatch()
     for missing in ("A", "B"):
