@@ -12,9 +12,10 @@ from tidemark.formats.queue_unit import encode
 def dispatcher_of(
     small: SmallStore, boot: tuple[int, int] = BOOT, *, clock: Clock | None = None
 ) -> Dispatcher:
-    """One that has resumed. ``close`` it."""
+    """One that has resumed; closed with the store."""
     log = CommitLogReader(small.store, small.positions)
     dispatcher = Dispatcher(small.store, small.positions, log, clock=clock, boot_id=boot)
+    small.with_it.callback(dispatcher.close)
     dispatcher.resume()
     return dispatcher
 

@@ -7,6 +7,7 @@ where the test wants them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,8 @@ class SmallStore:
         self.appender = CommitLogAppender(self.store, self.positions, ahead=1)
         self.recovered = recover(self.store, self.positions, boot_id=BOOT)
         self.appender.start_at(self.recovered.end)
+        self.with_it = ExitStack()
+        """Closed before the store is."""
         self.now_ms = FIRST_MS
         self.units: list[tuple[str, int, QueueOffset, Unit]] = []
         """(topic, queue, queue offset, unit) of every record that a queue should point to."""
@@ -156,6 +159,7 @@ class SmallStore:
 
     def close(self, *, clean: bool = False) -> None:
         """Give files and mappings back; not clean: as a killed process leaves them."""
+        self.with_it.close()
         self.appender.close(clean=clean)
         self.positions.close()
 

@@ -87,23 +87,23 @@ def pulled(store: Store, *, floor: int, offset: int) -> tuple[str, int, int, int
     return found.status.value, found.next_offset, found.min_offset, found.max_offset
 
 
-# A golden store asked from offset -1 returned 0 as minimum, though 796 messages had expired.
-@pytest.mark.parametrize("offset", [-1, 0, 795])
-def test_below_an_expired_part_the_minimum_is_returned(offset: int) -> None:
-    answer = pulled(Store(first=796, end=1774), floor=0, offset=offset)
-    assert answer == ("OFFSET_TOO_SMALL", 796, 796, 1774)
-
-
-def test_below_a_deleted_part_the_next_offset_is_where_the_new_topic_begins() -> None:
-    assert pulled(Store(0, 20), floor=10, offset=3) == ("OFFSET_TOO_SMALL", 10, 10, 20)
-
-
-def test_of_a_deleted_part_that_expired_too_the_later_end_counts() -> None:
-    assert pulled(Store(15, 20), floor=10, offset=3) == ("OFFSET_TOO_SMALL", 15, 15, 20)
-
-
-def test_an_empty_queue_says_so_whatever_the_offset() -> None:
-    assert pulled(Store(0, 0), floor=0, offset=-1) == ("NO_MESSAGE_IN_QUEUE", 0, 0, 0)
+@pytest.mark.parametrize(
+    ("store", "floor", "offset", "answer"),
+    [
+        # A golden store asked from offset -1 returned 0, though 796 messages had expired.
+        (Store(796, 1774), 0, -1, ("OFFSET_TOO_SMALL", 796, 796, 1774)),
+        (Store(796, 1774), 0, 0, ("OFFSET_TOO_SMALL", 796, 796, 1774)),
+        (Store(796, 1774), 0, 795, ("OFFSET_TOO_SMALL", 796, 796, 1774)),
+        (Store(0, 20), 10, 3, ("OFFSET_TOO_SMALL", 10, 10, 20)),
+        (Store(15, 20), 10, 3, ("OFFSET_TOO_SMALL", 15, 15, 20)),
+        (Store(0, 0), 0, -1, ("NO_MESSAGE_IN_QUEUE", 0, 0, 0)),
+    ],
+    ids=["-1", "expired", "last expired", "deleted", "deleted and expired", "empty"],
+)
+def test_below_its_visible_part_a_queue_names_where_it_begins(
+    store: Store, floor: int, offset: int, answer: tuple[str, int, int, int]
+) -> None:
+    assert pulled(store, floor=floor, offset=offset) == answer
 
 
 # 1. A pull was held; 2. SIGTERM closed the held pulls, which woke it; 3. there was nothing, so it

@@ -39,6 +39,11 @@ def put(small: SmallStore, count: int, *, size: int = 10, tags: str | None = Non
     return units
 
 
+def reading(small: SmallStore) -> tuple[ConsumeQueueReader, CommitLogReader]:
+    log = CommitLogReader(small.store, small.positions)
+    return ConsumeQueueReader(small.store, "orders", 0, log), log
+
+
 def pull(
     small: SmallStore,
     offset: int = 0,
@@ -78,8 +83,7 @@ class TestTakenAwayWhileUp:
 
     def test_a_queue_that_lost_units_is_no_shorter_queue(self, small: SmallStore) -> None:
         put(small, 3)
-        log = CommitLogReader(small.store, small.positions)
-        queue = ConsumeQueueReader(small.store, "orders", 0, log)
+        queue, log = reading(small)
         assert get_message(queue, log, offset=0, dispatched=small.end).message_count == 3
         small.queue_file("orders", 0, 0).unlink()
         put(small, 1)
@@ -280,8 +284,7 @@ class TestTags:
             small.put(tags=("Aa", "BB")[number % 2])
         small.flush()
         small.dispatch()
-        log = CommitLogReader(small.store, small.positions)
-        queue = ConsumeQueueReader(small.store, "orders", 0, log)
+        queue, log = reading(small)
         wanted = Wanted(frozenset({string_hash("Aa")}), frozenset({"Aa"}))
         result = get_message(queue, log, offset=0, dispatched=small.end, wanted=wanted)
         assert numbers(result) == [0, 2, 4]
@@ -309,8 +312,7 @@ class TestGoneRecords:
         self, expired: SmallStore
     ) -> None:
         lost = sum(1 for *_, unit in expired.units if unit.physical_offset < 4096)
-        log = CommitLogReader(expired.store, expired.positions)
-        queue = ConsumeQueueReader(expired.store, "orders", 0, log)
+        queue, log = reading(expired)
         queue.min_offset(0)
         expired.positions.publish(Slot.MIN, 4096)
         expired.log_file(0).unlink()
@@ -347,8 +349,7 @@ class TestGoneRecords:
         expired.put_unit("orders", 0, number - 1, damaged)
         if not is_expired:
             expired.put_unit("orders", 0, number, UNIT.pack(8, stray.size, 0))
-        log = CommitLogReader(expired.store, expired.positions)
-        queue = ConsumeQueueReader(expired.store, "orders", 0, log)
+        queue, log = reading(expired)
         queue.min_offset(0)
         expired.positions.publish(Slot.MIN, 4096)
         expired.log_file(0).unlink()
@@ -430,8 +431,7 @@ class TestDamage:
         self, small: SmallStore
     ) -> None:
         put(small, 1, tags="a")
-        log = CommitLogReader(small.store, small.positions)
-        queue = ConsumeQueueReader(small.store, "orders", 0, log)
+        queue, log = reading(small)
         at = small.log_bytes()["0" * 20].index(b"orders") + len(b"orders")
         small.overwrite(at, b"\x7f\xff")
         wanted = Wanted(frozenset({string_hash("a")}), frozenset({"a"}))

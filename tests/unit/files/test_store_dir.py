@@ -301,16 +301,26 @@ class TestQueues:
 
 HOLDER = """
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import Role, StoreConfig, StoreDir
 lock = StoreDir(OsDisk(), Path(sys.argv[1]), StoreConfig()).lock(Role(int(sys.argv[2])))
 print("held", flush=True)
 sys.stdin.read()
 """
+
+
+def holder(root: Path, role: Role) -> subprocess.Popen[str]:
+    """Another process, which has the lock."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(root), str(role.value)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
 
 
 class TestLocks:
@@ -351,14 +361,7 @@ class TestLocks:
         assert [entry.name for entry in DISK.list_directory(sign.parent)] == [RUNNING_SIGN]
         lock.release()
         assert not sign.is_symlink()
-        process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(tmp_path), str(Role.APPEND.value)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+        process = holder(tmp_path, Role.APPEND)
         assert sign.stat().st_size == len(b"lock")
         process.kill()
         end(process)
@@ -375,14 +378,7 @@ class TestLocks:
         lock.release()
 
     def test_another_process_is_named_by_the_id_it_published(self, tmp_path: Path) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(tmp_path), str(Role.REPUT.value)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+        process = holder(tmp_path, Role.REPUT)
         with pytest.raises(StoreLocked, match="did not say its id"):
             store(tmp_path).lock(Role.REPUT)
         positions = Positions.open(DISK, tmp_path / "checkpoint")

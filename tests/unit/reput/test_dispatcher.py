@@ -40,7 +40,6 @@ def test_every_record_gets_its_unit_and_its_keys_and_the_end_is_published(
         del number
         assert unit.physical_offset in lookup(small, topic, "all")
     assert len(lookup(small, "orders", "k3") + lookup(small, "bills", "k3")) == 1
-    dispatcher.close()
 
 
 def test_prepared_and_rolled_back_messages_take_no_unit(small: SmallStore) -> None:
@@ -53,7 +52,6 @@ def test_prepared_and_rolled_back_messages_take_no_unit(small: SmallStore) -> No
     assert units(small) == expected_units(small)
     assert len(units(small)) == 1
     assert [len(lookup(small, "orders", key)) for key in "prc"] == [1, 0, 1]
-    dispatcher.close()
 
 
 def test_dispatch_stops_at_the_flushed_or_with_written_at_the_written_offset(
@@ -66,14 +64,12 @@ def test_dispatch_stops_at_the_flushed_or_with_written_at_the_written_offset(
     dispatcher = dispatcher_of(small)
     dispatch_all(dispatcher)
     assert small.positions.get(Slot.DISPATCHED) == small.positions.get(Slot.FLUSHED) < small.end
-    dispatcher.close()
     small.close()
     small = SmallStore(tmp_path / "b", replace(CONFIG, visible_after="written"))
     small.put()
     dispatcher = dispatcher_of(small)
     dispatch_all(dispatcher)
     assert small.positions.get(Slot.DISPATCHED) == small.end
-    dispatcher.close()
     small.close()
 
 
@@ -91,7 +87,6 @@ def test_the_durable_mark_moves_with_the_sync_and_its_totals(small: SmallStore) 
     assert head.logics_timestamp_ms == small.now_ms
     assert 0 < head.index_timestamp_ms < small.now_ms
     assert dispatcher.begin_sync() is None, "nothing new"
-    dispatcher.close()
 
 
 def test_records_dispatched_during_a_sync_wait_for_the_next(small: SmallStore) -> None:
@@ -111,7 +106,6 @@ def test_records_dispatched_during_a_sync_wait_for_the_next(small: SmallStore) -
     assert small.positions.get(Slot.RESUME_UNITS) == 1
     dispatcher.sync()
     assert small.positions.get(Slot.DISPATCHED_DURABLE) == small.end
-    dispatcher.close()
 
 
 def test_a_sync_that_a_resume_overtook_publishes_nothing(small: SmallStore) -> None:
@@ -123,7 +117,6 @@ def test_a_sync_that_a_resume_overtook_publishes_nothing(small: SmallStore) -> N
     dispatcher.resume()
     dispatcher.finish_sync(job)
     assert small.positions.get(Slot.DISPATCHED_DURABLE) == 0
-    dispatcher.close()
 
 
 def test_a_record_larger_than_a_step_is_a_step(small: SmallStore) -> None:
@@ -134,7 +127,6 @@ def test_a_record_larger_than_a_step_is_a_step(small: SmallStore) -> None:
     assert dispatcher.step(100) > 3000
     dispatch_all(dispatcher, 100)
     assert len(units(small)) == 2
-    dispatcher.close()
 
 
 def test_a_large_step_grows_where_each_of_many_queues_would_get_a_few_units(
@@ -159,7 +151,6 @@ def test_a_large_step_grows_where_each_of_many_queues_would_get_a_few_units(
     assert max(sizes[5:]) < 64 * 140, "no more than makes long runs of the one queue"
     dispatch_all(dispatcher)
     assert units(small) == expected_units(small)
-    dispatcher.close()
     small.close()
 
 
@@ -176,7 +167,6 @@ def test_a_step_does_not_grow_beyond_what_its_plan_may_take_in_memory(
     sizes = [dispatcher.step(600) for _ in range(10)]
     assert 600 < max(sizes) <= 1500
     assert 1500 < dispatcher.step(3000) <= 3000, "one that was asked for is not cut"
-    dispatcher.close()
     small.close()
 
 

@@ -36,7 +36,6 @@ def test_a_kill_after_any_step_and_a_restart_give_the_same_files(
     whole = dispatcher_of(small)
     dispatch_all(whole)
     expected_queues, expected_index = queue_files(small), index_files(small)
-    whole.close()
     shutil.rmtree(small.store.consume_queues_dir / "orders")
     shutil.rmtree(small.store.consume_queues_dir / "bills")
     for path in small.store.index_dir.iterdir():
@@ -58,8 +57,6 @@ def test_a_kill_after_any_step_and_a_restart_give_the_same_files(
     again.sync()
     assert small.positions.get(Slot.RESUME_UNITS) == 60
     assert small.positions.get(Slot.RESUME_INDEX_ENTRIES) == 120
-    again.close()
-    killed.close()
 
 
 def synced_store(small: SmallStore) -> tuple[dict[str, bytes], list[bytes]]:
@@ -67,7 +64,6 @@ def synced_store(small: SmallStore) -> tuple[dict[str, bytes], list[bytes]]:
     dispatcher = dispatcher_of(small)
     dispatch_all(dispatcher)
     dispatcher.sync()
-    dispatcher.close()
     return queue_files(small), index_files(small)
 
 
@@ -79,7 +75,6 @@ def test_a_restart_with_nothing_to_do_does_nothing(small: SmallStore) -> None:
     assert dispatcher.decision.index_mode is IndexMode.CONTINUE
     assert dispatcher.step() == 0
     assert not dispatcher.is_catching_up
-    dispatcher.close()
 
 
 def test_a_pass_that_ends_within_a_filler_ends_behind_it(small: SmallStore) -> None:
@@ -98,7 +93,6 @@ def test_a_pass_that_ends_within_a_filler_ends_behind_it(small: SmallStore) -> N
     assert dispatcher.position == small.end
     assert queue_files(small) == expected
     assert index_files(small) == index
-    dispatcher.close()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +111,6 @@ def test_a_missing_queue_or_file_comes_back_byte_for_byte(small: SmallStore, wha
     assert index_files(small) == index
     dispatcher.sync()
     assert small.positions.get(Slot.DISPATCHED_DURABLE) == small.end
-    dispatcher.close()
 
 
 def test_a_short_queue_file_and_a_damaged_unit_are_made_good(small: SmallStore) -> None:
@@ -127,12 +120,10 @@ def test_a_short_queue_file_and_a_damaged_unit_are_made_good(small: SmallStore) 
     dispatch_all(dispatcher)
     assert queue_files(small) == expected
     dispatcher.sync()
-    dispatcher.close()
     small.put_unit("bills", 0, 3, Unit(1, 2, 3))
     dispatcher = dispatcher_of(small)
     dispatch_all(dispatcher)
     assert queue_files(small) == expected
-    dispatcher.close()
 
 
 def test_a_missing_index_file_is_made_again_while_queues_stay_readable(small: SmallStore) -> None:
@@ -144,7 +135,6 @@ def test_a_missing_index_file_is_made_again_while_queues_stay_readable(small: Sm
     assert small.positions.get(Slot.DISPATCHED) == small.end
     dispatch_all(dispatcher)
     assert (queue_files(small), index_files(small)) == (queues, expected)
-    dispatcher.close()
 
 
 @pytest.mark.parametrize("power_cut", [False, True])
@@ -160,7 +150,6 @@ def test_an_index_that_points_between_records_is_made_again_and_dispatch_goes_on
     fill(small, 3)
     dispatch_all(dispatcher)
     expected, index = queue_files(small), index_files(small)
-    dispatcher.close()
     last = max(unit.physical_offset for *_, unit in small.units if unit.end <= synced)
     for path in small.store.index_dir.iterdir():
         content = bytearray(path.read_bytes())
@@ -179,7 +168,6 @@ def test_an_index_that_points_between_records_is_made_again_and_dispatch_goes_on
     dispatch_all(again)
     assert small.positions.get(Slot.INDEX_BEHIND) == 0
     assert (queue_files(small), index_files(small)) == (expected, index)
-    again.close()
 
 
 def test_after_a_power_cut_unsynced_units_are_cut_and_rebuilt(small: SmallStore) -> None:
@@ -191,7 +179,6 @@ def test_after_a_power_cut_unsynced_units_are_cut_and_rebuilt(small: SmallStore)
     fill(small, 30)
     dispatch_all(dispatcher)
     expected, index = queue_files(small), index_files(small)
-    dispatcher.close()
     # This approximates a power cut without a simulated disk: another boot, another recovery.
     small.positions.publish(Slot.BOOT_ID_LOW, 77)
     small.positions.publish(Slot.GENERATION, small.positions.get(Slot.GENERATION) + 1)
@@ -204,7 +191,6 @@ def test_after_a_power_cut_unsynced_units_are_cut_and_rebuilt(small: SmallStore)
     dispatch_all(again)
     assert small.positions.get(Slot.INDEX_BEHIND) == 0
     assert (queue_files(small), index_files(small)) == (expected, index)
-    again.close()
 
 
 def test_a_lost_checkpoint_costs_a_walk_and_nothing_else(small: SmallStore) -> None:
@@ -219,7 +205,6 @@ def test_a_lost_checkpoint_costs_a_walk_and_nothing_else(small: SmallStore) -> N
     assert (queue_files(small), index_files(small)) == (expected, index)
     dispatcher.sync()
     assert small.positions.get(Slot.RESUME_UNITS) == 60
-    dispatcher.close()
 
 
 def test_units_beyond_the_end_of_the_log_go_when_a_store_is_adopted(small: SmallStore) -> None:
@@ -232,7 +217,6 @@ def test_units_beyond_the_end_of_the_log_go_when_a_store_is_adopted(small: Small
     dispatcher = dispatcher_of(small)
     dispatch_all(dispatcher)
     assert units(small) == expected_units(small)
-    dispatcher.close()
 
 
 def test_another_recovery_is_adopted_unless_it_cut_dispatched_records(small: SmallStore) -> None:
@@ -251,7 +235,6 @@ def test_another_recovery_is_adopted_unless_it_cut_dispatched_records(small: Sma
     assert get(Slot.DISPATCHED) <= shorter
     dispatch_all(dispatcher)
     assert len(units(small)) == 11
-    dispatcher.close()
 
 
 def test_after_a_failed_sync_the_next_start_trusts_only_the_disk(
@@ -271,7 +254,6 @@ def test_after_a_failed_sync_the_next_start_trusts_only_the_disk(
         patched.setattr("os.fdatasync", fails)
         with pytest.raises(FlushFailed, match="fdatasync of "):
             dispatcher.sync()
-    dispatcher.close()
     durable = small.positions.get(Slot.DISPATCHED_DURABLE)
     again = dispatcher_of(small)
     assert small.positions.get(Slot.DISPATCHED) == durable
@@ -279,7 +261,6 @@ def test_after_a_failed_sync_the_next_start_trusts_only_the_disk(
     assert again.decision.index_mode is IndexMode.REOPEN
     dispatch_all(again)
     assert units(small) == expected_units(small)
-    again.close()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ def test_a_damaged_record_stops_dispatch_names_the_byte_and_the_file(small: Smal
     assert len(units(small)) == 30
     dispatcher.sync()
     assert small.positions.get(Slot.DISPATCHED_DURABLE) == bad.physical_offset
-    dispatcher.close()
 
 
 def test_a_missing_log_file_stops_dispatch_and_is_named(small: SmallStore) -> None:
@@ -39,7 +38,6 @@ def test_a_missing_log_file_stops_dispatch_and_is_named(small: SmallStore) -> No
         dispatch_all(dispatcher)
     assert caught.value.at == 4096
     assert dispatcher.stopped is caught.value
-    dispatcher.close()
 
 
 def test_a_gap_in_the_log_stops_dispatch_after_one_comparison_with_the_whole_log(
@@ -56,7 +54,6 @@ def test_a_gap_in_the_log_stops_dispatch_after_one_comparison_with_the_whole_log
         dispatch_all(dispatcher)
     assert isinstance(dispatcher.stopped, QueueGap)
     assert len(units(small)) == 2
-    dispatcher.close()
 
 
 def test_a_running_sync_does_not_publish_values_that_a_rebuild_withdrew(small: SmallStore) -> None:
@@ -75,8 +72,6 @@ def test_a_running_sync_does_not_publish_values_that_a_rebuild_withdrew(small: S
     again = dispatcher_of(small)
     assert again.decision is not None
     assert again.decision.queue_mode is QueueMode.REBUILD
-    again.close()
-    dispatcher.close()
 
 
 def test_units_that_got_lost_are_detected_by_the_next_record_and_rebuilt(small: SmallStore) -> None:
@@ -94,7 +89,6 @@ def test_units_that_got_lost_are_detected_by_the_next_record_and_rebuilt(small: 
     assert dispatcher.stopped is None
     dispatcher.sync()
     assert small.positions.get(Slot.RESUME_UNITS) == 40
-    dispatcher.close()
 
 
 def test_a_file_where_a_queues_directory_belongs_is_waited_for(small: SmallStore) -> None:
@@ -113,7 +107,6 @@ def test_a_file_where_a_queues_directory_belongs_is_waited_for(small: SmallStore
     dispatch_all(dispatcher)
     dispatcher.sync()
     assert units(small) == expected_units(small)
-    dispatcher.close()
 
 
 def test_a_record_crc_copied_by_rocketmq_is_not_checked(small: SmallStore) -> None:
@@ -134,7 +127,6 @@ def test_a_record_crc_copied_by_rocketmq_is_not_checked(small: SmallStore) -> No
     dispatcher.resume()
     dispatch_all(dispatcher, 1 << 20)
     assert len(units(small)) == 12
-    dispatcher.close()
 
     again = dispatcher_of(small)
     fill(small, 1)
@@ -143,4 +135,3 @@ def test_a_record_crc_copied_by_rocketmq_is_not_checked(small: SmallStore) -> No
     with pytest.raises(CorruptRecord) as caught:
         dispatch_all(again, 1 << 20)
     assert caught.value.at == ours.physical_offset, "behind the range it is judged again"
-    again.close()

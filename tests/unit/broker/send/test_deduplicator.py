@@ -132,15 +132,23 @@ BOTH_ORDERS = pytest.mark.parametrize("order", [[0, 1], [1, 0]], ids=["first try
 
 
 @BOTH_ORDERS
-async def test_both_wait_for_a_file_and_one_is_stored(kit: Kit, order: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("is_repeat", "delays", "topic"),
+    [(False, None, None), (True, None, None), (False, [Delay(level=1)], "SCHEDULE_TOPIC_XXXX")],
+    ids=["a send and its repeat", "two repeats", "what waits for its time"],
+)
+async def test_both_wait_for_a_file_and_one_is_stored(
+    kit: Kit, order: list[int], is_repeat: bool, delays: list[Delay] | None, topic: str | None
+) -> None:
     kit.broker.lacks_file = True
-    tries = [kit.send("A"), kit.send("A", retry=True)]
+    tries = [kit.send("A", retry=retry, delays=delays) for retry in (is_repeat, True)]
     await turns()
     assert len(kit.broker.files.waiting) == 2
     kit.broker.lacks_file = False
     await let_go(kit.broker.files, order)
     first, again = [(await each).results() for each in tries]
     assert first == again
+    assert first[0].get("topic") == topic
     assert kit.stored() == ["A"]
 
 
@@ -156,31 +164,6 @@ async def test_of_several_messages_each_is_stored_once(kit: Kit, order: list[int
     assert [each["unique_id"] for each in first] == ["A", None, "B"]
     assert [each["unique_id"] for each in again] == ["B", "C"]
     assert first[2]["physical_offset"] == again[0]["physical_offset"]
-
-
-@BOTH_ORDERS
-async def test_what_waits_for_its_time_is_stored_once(kit: Kit, order: list[int]) -> None:
-    kit.broker.lacks_file = True
-    delays = [Delay(level=1)]
-    tries = [kit.send("A", delays=delays), kit.send("A", retry=True, delays=delays)]
-    await turns()
-    kit.broker.lacks_file = False
-    await let_go(kit.broker.files, order)
-    first, again = [(await each).results() for each in tries]
-    assert first == again
-    assert first[0]["topic"] == "SCHEDULE_TOPIC_XXXX"
-    assert kit.stored() == ["A"]
-
-
-async def test_two_repeats_that_wait_are_stored_once(kit: Kit) -> None:
-    kit.broker.lacks_file = True
-    tries = [kit.send("A", retry=True), kit.send("A", retry=True)]
-    await turns()
-    kit.broker.lacks_file = False
-    await let_go(kit.broker.files, [1, 0])
-    first, again = [(await each).results() for each in tries]
-    assert first == again
-    assert kit.stored() == ["A"]
 
 
 @pytest.mark.parametrize("retry", [False, True])
