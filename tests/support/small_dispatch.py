@@ -20,6 +20,13 @@ def dispatcher_of(
     return dispatcher
 
 
+def dispatched(small: SmallStore) -> Dispatcher:
+    """One that has dispatched everything."""
+    dispatcher = dispatcher_of(small)
+    dispatch_all(dispatcher)
+    return dispatcher
+
+
 def dispatch_all(dispatcher: Dispatcher, bytes_max: int = 700) -> int:
     done = 0
     while step := dispatcher.step(bytes_max):

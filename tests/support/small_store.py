@@ -101,8 +101,10 @@ class SmallStore:
         """Make everything appended durable and publish it."""
         self.appender.flush()
 
-    def dispatch(self, *, durable: bool = False) -> None:
-        """Write the units of everything appended and publish how far that is."""
+    def dispatch(self, *, durable: bool = False, flush: bool = True) -> None:
+        """Flush, write the units of everything appended, publish how far that is."""
+        if flush:
+            self.flush()
         for topic, queue, number, unit in self.units:
             self.put_unit(topic, queue, number, unit)
         self.positions.publish(Slot.DISPATCHED, self.end)

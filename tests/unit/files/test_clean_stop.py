@@ -26,7 +26,6 @@ def stopped(root: Path, *, deleted: bool) -> SmallStore:
     small = SmallStore(root)
     for topic, queue in (("orders", 0), ("orders", 1), ("bills", 0)):
         small.put(topic, queue)
-    small.flush()
     small.dispatch(durable=True)
     small.publish_totals(3)
     small.positions.publish(Slot.REPUT_GENERATION, small.positions.get(Slot.GENERATION))

@@ -25,7 +25,6 @@ def reader(small: SmallStore, topic: str = "orders", queue: int = 0) -> ConsumeQ
 
 def put(small: SmallStore, count: int) -> list[Unit]:
     units = [small.put(body=b"x" * 100) for _ in range(count)]
-    small.flush()
     small.dispatch()
     return units
 
@@ -60,7 +59,6 @@ class TestHowFar:
         assert queue.max_offset(0) == 0
         for number in range(25):
             unit = small.put()
-            small.flush()
             small.dispatch()
             assert queue.max_offset(unit.end) == number + 1
             assert queue.units(number, 1, unit.end) == [unit]
@@ -169,7 +167,6 @@ class TestTimes:
     def timed(self, small: SmallStore) -> SmallStore:
         for time in self.TIMES:
             small.put(at_ms=FIRST_MS + time)
-        small.flush()
         small.dispatch()
         return small
 
@@ -195,7 +192,6 @@ class TestTimes:
     def test_the_answer_is_within_the_queue_after_expiry(self, small: SmallStore) -> None:
         while small.end < 3 * CONFIG.commit_log_file_size:
             small.put(body=b"x" * 300)
-        small.flush()
         small.dispatch()
         small.log_file(0).unlink()
         queue = reader(small)

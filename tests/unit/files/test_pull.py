@@ -34,7 +34,6 @@ def small(tmp_path: Path) -> Iterator[SmallStore]:
 
 def put(small: SmallStore, count: int, *, size: int = 10, tags: str | None = None) -> list[Unit]:
     units = [small.put(body=b"x" * size, tags=tags) for _ in range(count)]
-    small.flush()
     small.dispatch()
     return units
 
@@ -159,7 +158,6 @@ class TestMessages:
     def test_they_are_the_stored_records_in_queue_order(self, small: SmallStore) -> None:
         units = [small.put(body=b"%d" % number) for number in range(5)]
         small.put("orders", 1)
-        small.flush()
         small.dispatch()
         result = pull(small, 1, count_max=3)
         assert numbers(result) == [1, 2, 3]
@@ -186,7 +184,6 @@ class TestMessages:
                 store.put(body=b"%d" % number)
                 if number == 10:
                     store.put("orders", 1)
-            store.flush()
             store.dispatch()
             result = pull(store, count_max=100, bulk=True)
             files = {unit.physical_offset // 4096 for unit in units_of(result)}
@@ -254,7 +251,6 @@ class TestTags:
         for number in range(9):
             small.put(tags="abc"[number % 3])
         small.put()
-        small.flush()
         small.dispatch()
         assert numbers(pull(small, tags=("a",))) == [0, 3, 6]
         assert numbers(pull(small, tags=("a", "c"))) == [0, 2, 3, 5, 6, 8]
@@ -282,7 +278,6 @@ class TestTags:
     ) -> None:
         for number in range(6):
             small.put(tags=("Aa", "BB")[number % 2])
-        small.flush()
         small.dispatch()
         queue, log = reading(small)
         wanted = Wanted(frozenset({string_hash("Aa")}), frozenset({"Aa"}))
@@ -303,7 +298,6 @@ class TestGoneRecords:
         store = SmallStore(tmp_path / "small", self.CONFIG)
         while store.end < 3 * 4096:
             store.put(body=b"x" * 500, tags="a")
-        store.flush()
         store.dispatch()
         yield store
         store.close()

@@ -59,7 +59,6 @@ class TestWholeLog:
     def test_it_starts_where_queues_are_complete_on_disk(self, small: SmallStore) -> None:
         small.put("quiet", 1)
         fill(small, 15)
-        small.flush()
         small.dispatch(durable=True)
         start = small.end
         fill(small, 3)
@@ -76,7 +75,6 @@ class TestWholeLog:
         # Otherwise a queue without its directory would number its messages from 0 again.
         small.put("quiet", 1)
         fill(small, 15)
-        small.flush()
         small.dispatch(durable=True)
         path = small.queue_file("quiet", 1, 0)
         if damage == "check":
@@ -96,7 +94,6 @@ class TestWholeLog:
 
     def test_without_its_checkpoint_it_costs_time_and_no_message(self, small: SmallStore) -> None:
         fill(small, 15)
-        small.flush()
         small.dispatch(durable=True)
         small.store.checkpoint_path.unlink()
         found = again(small)
@@ -107,11 +104,9 @@ class TestWholeLog:
         self, small: SmallStore
     ) -> None:
         fill(small, 5)
-        small.flush()
         small.dispatch(durable=True)
         old = small.store.checkpoint_path.read_bytes()
         fill(small, 15)
-        small.flush()
         small.dispatch(durable=True)
         small.store.checkpoint_path.write_bytes(old)
         found = again(small)
@@ -127,7 +122,6 @@ class TestWholeLog:
             small.put(body=b"x" * 250)
         for number in range(40, 44):
             small.put_unit("moved", 1, number, PRE_BLANK)
-        small.flush()
         small.dispatch()
         small.positions.publish(Slot.MIN, FILE)
         small.log_file(0).unlink()
@@ -183,7 +177,6 @@ class TestWholeLog:
         monkeypatch.setattr("shared.files.recovery.QUEUES_AT_ONCE", 3)
         for queue in range(7):
             small.put("orders", queue)
-        small.flush()
         small.dispatch()
         store = StoreDir(OsDisk(), small.store.root, CONFIG)
         generation = small.positions.get(Slot.GENERATION)

@@ -62,7 +62,6 @@ class TestCorruption:
 
     def test_below_the_end_of_a_record_that_a_queue_points_to(self, small: SmallStore) -> None:
         units = fill(small, 12)
-        small.flush()
         small.dispatch()
         small.positions.publish(Slot.FLUSHED, 0)  # an old page
         small.overwrite(units[4].physical_offset + 120, b"y")
@@ -74,7 +73,6 @@ class TestCorruption:
         # Random bytes read as units "point" far behind the log's end. That once stopped a node with
         # a valid log for corruption, and advised to cut the log; the queue is rebuilt instead.
         fill(small, 12)
-        small.flush()
         small.dispatch(durable=True)
         path = small.queue_file("orders", 0, CONFIG.consume_queue_file_size)
         path.write_bytes(random.Random(seed).randbytes(path.stat().st_size))
@@ -100,7 +98,7 @@ class TestCorruption:
         self, small: SmallStore, why: str
     ) -> None:
         units = fill(small, 12)
-        small.dispatch()
+        small.dispatch(flush=False)
         small.overwrite(units[4].physical_offset + 120, b"y")
         config = CONFIG
         if why == "not cut yet":

@@ -36,7 +36,6 @@ def closed(small: SmallStore, *, durable: bool = True) -> SmallStore:
     for _ in range(3):
         small.put("idle", body=b"y" * 40)
     fill(small, 2)
-    small.flush()
     small.dispatch(durable=durable)
     small.close()
     return small

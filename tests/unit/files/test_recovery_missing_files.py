@@ -135,7 +135,6 @@ def test_a_file_between_two_others_is_missing_below_the_start_of_the_walk(
     small: SmallStore,
 ) -> None:
     fill_to(small, 4 * FILE)
-    small.flush()
     small.dispatch(durable=True)
     small.close()
     small.log_file(FILE).unlink()
@@ -227,7 +226,6 @@ class TestBesideABroker:
     def test_a_minimum_that_moves_during_the_recovery_stays(self, small: SmallStore) -> None:
         # Recovery published what it had found at its beginning, and wrote that to log-start.
         fill_to(small, 4 * FILE)
-        small.flush()
         small.dispatch(durable=True)
         shorten(small, 1)
 

@@ -20,7 +20,6 @@ from tidemark.offsets import PhysicalOffset
 class TestRocketmqStores:
     def foreign(self, small: SmallStore, *, clean: bool) -> None:
         """Give the store the files that RocketMQ leaves."""
-        small.flush()
         small.dispatch()
         small.close()
         (small.store.root / "tidemark.json").unlink()

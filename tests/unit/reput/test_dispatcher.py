@@ -11,7 +11,14 @@ from services.reput.dispatcher import Dispatcher, Took
 from shared.files.commit_log import CommitLogReader
 from shared.files.index import IndexReader
 from tests.support.index_query import query
-from tests.support.small_dispatch import dispatch_all, dispatcher_of, expected_units, fill, units
+from tests.support.small_dispatch import (
+    dispatch_all,
+    dispatched,
+    dispatcher_of,
+    expected_units,
+    fill,
+    units,
+)
 from tests.support.small_store import CONFIG, FIRST_MS, SmallStore
 from tests.support.small_store import small as small
 from tidemark.formats.checkpoint import Slot
@@ -47,8 +54,7 @@ def test_prepared_and_rolled_back_messages_take_no_unit(small: SmallStore) -> No
     small.put(keys="r", sys_flag=0xC, queue_offset=0)
     small.put(keys="c", sys_flag=0x8)
     small.flush()
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatched(small)
     assert units(small) == expected_units(small)
     assert len(units(small)) == 1
     assert [len(lookup(small, "orders", key)) for key in "prc"] == [1, 0, 1]
@@ -61,22 +67,19 @@ def test_dispatch_stops_at_the_flushed_or_with_written_at_the_written_offset(
     small.put()
     small.flush()
     small.put()
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatched(small)
     assert small.positions.get(Slot.DISPATCHED) == small.positions.get(Slot.FLUSHED) < small.end
     small.close()
     small = SmallStore(tmp_path / "b", replace(CONFIG, visible_after="written"))
     small.put()
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatched(small)
     assert small.positions.get(Slot.DISPATCHED) == small.end
     small.close()
 
 
 def test_the_durable_mark_moves_with_the_sync_and_its_totals(small: SmallStore) -> None:
     fill(small)
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     get = small.positions.get
     assert get(Slot.DISPATCHED_DURABLE) == 0
     dispatcher.sync()
@@ -92,8 +95,7 @@ def test_the_durable_mark_moves_with_the_sync_and_its_totals(small: SmallStore) 
 def test_records_dispatched_during_a_sync_wait_for_the_next(small: SmallStore) -> None:
     small.put()
     small.flush()
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     first_end = small.end
     job = dispatcher.begin_sync()
     assert job is not None
@@ -110,8 +112,7 @@ def test_records_dispatched_during_a_sync_wait_for_the_next(small: SmallStore) -
 
 def test_a_sync_that_a_resume_overtook_publishes_nothing(small: SmallStore) -> None:
     fill(small, 10)
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     job = dispatcher.begin_sync()
     assert job is not None
     dispatcher.resume()
@@ -216,8 +217,7 @@ def test_a_step_without_keys_takes_no_time_for_the_index(small: SmallStore) -> N
 
 def test_records_visible_before_have_no_delay(small: SmallStore) -> None:
     fill(small, 20)
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     for path in small.store.index_dir.iterdir():
         path.unlink()
     dispatcher, _ = ticking(small)

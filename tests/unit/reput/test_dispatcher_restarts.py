@@ -13,6 +13,7 @@ from services.reput.resume import IndexMode, QueueMode
 from tests.support.sim_disk import LOSE_ALL, SimDisk
 from tests.support.small_dispatch import (
     dispatch_all,
+    dispatched,
     dispatcher_of,
     expected_units,
     fill,
@@ -61,8 +62,7 @@ def test_a_kill_after_any_step_and_a_restart_give_the_same_files(
 
 def synced_store(small: SmallStore) -> tuple[dict[str, bytes], list[bytes]]:
     fill(small)
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     dispatcher.sync()
     return queue_files(small), index_files(small)
 
@@ -84,8 +84,7 @@ def test_a_pass_that_ends_within_a_filler_ends_behind_it(small: SmallStore) -> N
     shutil.rmtree(small.store.consume_queues_dir / "orders")
     end = small.positions.get(Slot.FLUSHED)
     small.positions.publish(Slot.FLUSHED, CONFIG.commit_log_file_size - 1)
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     assert dispatcher.is_catching_up
     small.positions.publish(Slot.FLUSHED, end)
     dispatch_all(dispatcher)
@@ -116,13 +115,11 @@ def test_a_missing_queue_or_file_comes_back_byte_for_byte(small: SmallStore, wha
 def test_a_short_queue_file_and_a_damaged_unit_are_made_good(small: SmallStore) -> None:
     expected, _ = synced_store(small)
     small.queue_file("orders", 0, 0).write_bytes(b"short")
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     assert queue_files(small) == expected
     dispatcher.sync()
     small.put_unit("bills", 0, 3, Unit(1, 2, 3))
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     assert queue_files(small) == expected
 
 
@@ -143,8 +140,7 @@ def test_an_index_that_points_between_records_is_made_again_and_dispatch_goes_on
 ) -> None:
     """Dispatch once reported permanently that the log was damaged there."""
     fill(small, 40)
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     dispatcher.sync()
     synced = small.end
     fill(small, 3)
@@ -172,8 +168,7 @@ def test_an_index_that_points_between_records_is_made_again_and_dispatch_goes_on
 
 def test_after_a_power_cut_unsynced_units_are_cut_and_rebuilt(small: SmallStore) -> None:
     fill(small, 40)
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     dispatcher.sync()
     synced = small.end
     fill(small, 30)
@@ -214,15 +209,13 @@ def test_units_beyond_the_end_of_the_log_go_when_a_store_is_adopted(small: Small
     small.put_unit("bills", 0, 7, Unit(small.end, 100, 0))
     for slot in (Slot.DISPATCHED, Slot.REPUT_GENERATION):
         small.positions.publish(slot, 0)
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatched(small)
     assert units(small) == expected_units(small)
 
 
 def test_another_recovery_is_adopted_unless_it_cut_dispatched_records(small: SmallStore) -> None:
     fill(small, 20)
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     publish, get = small.positions.publish, small.positions.get
     publish(Slot.GENERATION, get(Slot.GENERATION) + 1)
     assert dispatcher.adopt_generation()
@@ -241,8 +234,7 @@ def test_after_a_failed_sync_the_next_start_trusts_only_the_disk(
     small: SmallStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(small, 20)
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     dispatcher.sync()
     fill(small, 10)
     dispatch_all(dispatcher)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from services.reput.resume import QueueMode
-from tests.support.small_dispatch import dispatch_all, dispatcher_of, expected_units, fill, units
+from tests.support.small_dispatch import (
+    dispatch_all,
+    dispatched,
+    dispatcher_of,
+    expected_units,
+    fill,
+    units,
+)
 from tests.support.small_store import SmallStore
 from tests.support.small_store import small as small
 from tidemark.errors import CorruptRecord, QueueGap, StrayFile
@@ -46,8 +53,7 @@ def test_a_gap_in_the_log_stops_dispatch_after_one_comparison_with_the_whole_log
     small.put()
     small.put()
     small.flush()
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     small.put(queue_offset=5)
     small.flush()
     with pytest.raises(QueueGap, match="has queue offset 5, but the queue ends at 2"):
@@ -76,8 +82,7 @@ def test_a_running_sync_does_not_publish_values_that_a_rebuild_withdrew(small: S
 
 def test_units_that_got_lost_are_detected_by_the_next_record_and_rebuilt(small: SmallStore) -> None:
     fill(small, 30)
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     # Simulate a queue that has lost its end since the totals were counted.
     queue = dispatcher._queues._queues["orders", 0]
     queue.next -= 2

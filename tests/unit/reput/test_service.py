@@ -152,6 +152,13 @@ async def running(config: ReputConfig) -> AsyncIterator[Running]:
         await asyncio.wait({reput.task}, timeout=30)
 
 
+@contextlib.asynccontextmanager
+async def ready(config: ReputConfig) -> AsyncIterator[Running]:
+    async with running(config) as reput:
+        await reput.wait_ready()
+        yield reput
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - another process's page rings no event
@@ -211,8 +218,7 @@ async def test_each_step_has_metrics_of_its_work_and_of_its_delay(
 ) -> None:
     small.put(at_ms=time.time_ns() // 1_000_000 - 3000)
     small.flush()
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         _, text = await reput.get("/metrics")
         assert 'tidemark_dispatch_duration_seconds_count{target="queue"} 1.0\n' in text
         assert 'tidemark_dispatch_duration_seconds_count{target="index"} 0.0\n' in text  # no keys
@@ -238,8 +244,7 @@ async def test_a_traced_message_is_logged_when_it_is_in_its_queue(
         return [line for line in found if line.get("event") == "trace-dispatched"]
 
     with contextlib.closing(Doorbell(run_dir, "broker")) as bell:
-        async with running(config) as reput:
-            await reput.wait_ready()
+        async with ready(config):
             start = small.end
             unit = small.put()
             traced = TracedRange("order-4711", start, unit.end)
@@ -257,8 +262,7 @@ async def test_a_ring_is_answered_at_once_and_the_broker_is_rung(
     config: ReputConfig, small: SmallStore, run_dir: Path
 ) -> None:
     broker = Doorbell(run_dir, "broker")
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config):
         while await broker.wait(0.05):
             pass  # rings of the start
         delays = []
@@ -278,8 +282,7 @@ async def test_a_ring_is_answered_at_once_and_the_broker_is_rung(
 async def test_without_a_ring_a_poll_dispatches_and_queues_are_synced(
     config: ReputConfig, small: SmallStore
 ) -> None:
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config):
         small.put()
         small.flush()
         await until(lambda: small.positions.get(Slot.DISPATCHED) == small.end)
@@ -289,8 +292,7 @@ async def test_without_a_ring_a_poll_dispatches_and_queues_are_synced(
 async def test_a_damaged_record_leaves_it_alive_unready_and_with_its_place(
     config: ReputConfig, small: SmallStore
 ) -> None:
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         small.put()
         bad = small.put()
         small.overwrite(bad.physical_offset + 95, b"\xff\xff")
@@ -313,8 +315,7 @@ async def test_a_full_disk_is_waited_out_and_named_meanwhile(
     def full(self: OsDisk, path: Path, size: int, *, reserve: bool) -> OsFile:
         raise DiskFull(f"no room for {size} bytes in {path}: 0 bytes are free.", path=path)
 
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         with monkeypatch.context() as patched:
             patched.setattr(OsDisk, "create", full)
             small.put(topic="other")
@@ -351,8 +352,7 @@ async def test_a_failed_sync_ends_the_process_and_the_next_start_trusts_the_disk
     def fails(descriptor: int) -> None:
         raise OSError(5, "input/output error")
 
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         small.put()
         small.flush()
         with monkeypatch.context() as patched:
@@ -362,8 +362,7 @@ async def test_a_failed_sync_ends_the_process_and_the_next_start_trusts_the_disk
             reput.task.result()
     assert small.positions.get(Slot.REPUT_GENERATION) == 0
     assert small.positions.get(Slot.DISPATCHED_DURABLE) == 0
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         await until(lambda: small.positions.get(Slot.DISPATCHED_DURABLE) == small.end)
 
 
@@ -382,8 +381,7 @@ async def test_a_sync_for_which_there_is_no_descriptor_is_made_later(
             synced.append(path)
         return real_open(self, path, writable=writable)
 
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         monkeypatch.setattr(OsDisk, "open", opened)
         small.put()
         small.flush()
@@ -399,8 +397,7 @@ async def test_a_sync_for_which_there_is_no_descriptor_is_made_later(
 async def test_a_replaced_checkpoint_ends_the_process(
     config: ReputConfig, small: SmallStore
 ) -> None:
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         copy = small.store.checkpoint_path.read_bytes()
         small.store.checkpoint_path.unlink()
         small.store.checkpoint_path.write_bytes(copy)
@@ -429,8 +426,7 @@ async def test_a_queue_file_that_is_taken_away_or_an_index_file_ends_it_and_the_
     directory = (
         small.queue_file("orders", 0, 0).parent if what == "queue" else small.store.index_dir
     )
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         await until(lambda: small.positions.get(Slot.DISPATCHED_DURABLE) == small.end)
         (path,) = directory.iterdir()
         content = path.read_bytes()
@@ -445,8 +441,7 @@ async def test_a_queue_file_that_is_taken_away_or_an_index_file_ends_it_and_the_
         await asyncio.wait({reput.task}, timeout=20)
         with pytest.raises(DamagedFile, match=f"makes the {what} again"):
             reput.task.result()
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         (again,) = directory.iterdir()
         head = 0 if what == "queue" else 40  # the header has times of its own
         assert again.read_bytes()[head:] == content[head:]
@@ -455,8 +450,7 @@ async def test_a_queue_file_that_is_taken_away_or_an_index_file_ends_it_and_the_
 async def test_another_recovery_is_noticed_while_it_runs(
     config: ReputConfig, small: SmallStore
 ) -> None:
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         generation = small.positions.get(Slot.GENERATION) + 1
         small.positions.publish(Slot.GENERATION, generation)
         await until(lambda: small.positions.get(Slot.REPUT_GENERATION) == generation)
@@ -494,8 +488,7 @@ async def test_a_comparison_of_a_unit_begins_anew_once_the_log_was_recovered(
     monkeypatch.setattr(UnitMending, "begin", begun)
     monkeypatch.setattr(UnitMending, "step", stepped)
     monkeypatch.setattr(Dispatcher, "adopt_generation", lambda _: False)
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config):
         path = small.queue_file("orders", 0, 0)
         with path.open("r+b") as file:
             file.seek(UNIT_SIZE)
@@ -522,8 +515,7 @@ async def test_a_unit_that_cannot_be_replaced_is_a_reason_until_it_is(
         return step(mending, end, bytes_max)
 
     monkeypatch.setattr(UnitMending, "step", stepped)
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         publish(Slot.UNIT_CHECK_QUEUE, queue_number("orders", 0))
         publish(Slot.UNIT_CHECK_COUNT, 1)
         await reput.wait_reason("os-error")
@@ -539,8 +531,7 @@ async def test_a_damaged_unit_whose_file_is_gone_ends_it_and_the_next_start_make
     small.put("orders", 0)
     small.flush()
     monkeypatch.setattr(QueueWriter, "lost_file", lambda _, files_max: None)
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         small.queue_file("orders", 0, 0).unlink()
         small.positions.publish(Slot.UNIT_CHECK_QUEUE, queue_number("orders", 0))
         small.positions.publish(Slot.UNIT_CHECK_COUNT, 1)
@@ -563,8 +554,7 @@ async def test_stopping_dispatches_and_syncs_the_rest_and_the_last_one_marks_a_c
     config: ReputConfig, small: SmallStore
 ) -> None:
     small.store.mark_running(1)
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         small.put()
         small.flush()
         small.positions.publish(Slot.BROKER_PID, 0)  # the broker has stopped, in order
@@ -577,8 +567,7 @@ async def test_stopping_dispatches_and_syncs_the_rest_and_the_last_one_marks_a_c
 async def test_a_broker_that_died_is_no_clean_stop(config: ReputConfig, small: SmallStore) -> None:
     small.store.mark_running(1)
     small.positions.publish(Slot.BROKER_PID, 4711)
-    async with running(config) as reput:
-        await reput.wait_ready()
+    async with ready(config) as reput:
         await reput.end()
     assert small.store.abort_path.exists()
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import random
 
 from services.reput.dispatcher import Dispatcher
-from tests.support.small_dispatch import dispatch_all, dispatcher_of, fill, queue_files, units
+from tests.support.small_dispatch import (
+    dispatched,
+    fill,
+    queue_files,
+    units,
+)
 from tests.support.small_store import SmallStore
 from tests.support.small_store import small as small
 from tidemark.formats.checkpoint import Slot, queue_number
@@ -16,8 +21,7 @@ Place = tuple[str, int, int]
 
 def filled(small: SmallStore) -> Dispatcher:
     fill(small)
-    dispatcher = dispatcher_of(small)
-    dispatch_all(dispatcher)
+    dispatcher = dispatched(small)
     return dispatcher
 
 

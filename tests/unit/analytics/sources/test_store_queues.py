@@ -75,7 +75,6 @@ def test_what_fills_a_queue_before_its_first_message_is_no_unit(small: SmallStor
 def test_a_damaged_unit_is_a_gap_and_other_files_go_on(small: SmallStore) -> None:
     for number in range(2 * UNITS_PER_FILE):
         small.put(body=bytes(number))
-    small.flush()
     small.dispatch()
     small.put_unit("orders", 0, 4, bytes(UNIT_SIZE))
     rows = units_of(small.store.root)

@@ -39,7 +39,6 @@ def filled(small: SmallStore, count: int = 60, *, seed: int = 5) -> list[Unit]:
         )
         for number in range(count)
     ]
-    small.flush()
     small.dispatch()
     return units
 

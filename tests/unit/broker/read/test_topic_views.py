@@ -44,7 +44,6 @@ class Views:
         self.clock = StillClock(0, wall_ahead_ms=FIRST_MS)
         for queue in (0, 1, 1, QUEUES - 1):
             self.small.put("orders", queue)
-        self.small.flush()
         self.small.dispatch()
         state = BrokerState()
         state.apply(TopicRecord(0, TopicConfig("orders", QUEUES, QUEUES)))
@@ -119,7 +118,6 @@ def put_each_second(made: Views, count: int) -> None:
     """Messages of queue 2, one each second from the clock's beginning on."""
     for second in range(count):
         made.small.put("orders", 2, at_ms=FIRST_MS + second * 1000)
-    made.small.flush()
     made.small.dispatch()
 
 
@@ -201,7 +199,6 @@ async def test_when_all_messages_are_too_old_the_queue_is_empty_and_goes_on(made
     made.clock.now_s = 100.0
     assert made.views.floor("orders", 2) == 4
     made.small.put("orders", 2, at_ms=FIRST_MS + 100_000)
-    made.small.flush()
     made.small.dispatch()
     made.clock.now_s = 101.0
     assert made.views.floor("orders", 2) == 4

@@ -186,7 +186,6 @@ class RetainedStore:
         self.dispatch()
 
     def dispatch(self) -> None:
-        self.small.flush()
         self.small.dispatch(durable=True)
 
     @property
