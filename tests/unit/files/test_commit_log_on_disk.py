@@ -204,22 +204,6 @@ class TestPool:
         assert pooled.put(b"next")[0][0] == appended
         assert pooled.reader.record(appended, END) is not None
 
-    def test_a_failed_commit_publishes_nothing_and_is_final(
-        self, pooled: Log, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        pooled.put(b"one")
-        written = pooled.appender.flush()
-        pooled.pool(b"two")
-        break_file(monkeypatch, "pwrite")
-        with pytest.raises(WriteFailed, match=f"below physical offset {written}"):
-            pooled.appender.commit()
-        monkeypatch.undo()
-        for refused in (pooled.appender.commit, pooled.appender.flush, lambda: pooled.pool(b"3")):
-            with pytest.raises(WriteFailed):
-                refused()
-        assert pooled.positions.get(Slot.WRITTEN) == written
-        assert pooled.positions.get(Slot.FLUSHED) == written
-
     def test_after_a_second_recovery_old_bytes_of_the_pool_are_gone(self, pooled: Log) -> None:
         pooled.put(b"kept")
         end = pooled.appender.written

@@ -120,17 +120,6 @@ def answer(
     )
 
 
-@pytest.mark.parametrize(
-    ("timestamp", "lower", "upper"),
-    [(0, 0, 0), (10, 0, 2), (20, 3, 2), (30, 3, 4), (40, 5, 4)],
-    ids=["before all", "on three equal", "between", "on two equal", "after all"],
-)
-def test_the_example_of_the_format_pages(timestamp: int, lower: int, upper: int) -> None:
-    times = [10, 10, 10, 30, 30]
-    assert answer(times, timestamp, Boundary.LOWER) == lower
-    assert answer(times, timestamp, Boundary.UPPER) == upper
-
-
 @pytest.mark.parametrize("boundary", list(Boundary))
 def test_a_time_shared_by_very_many_messages_is_found_in_few_reads(boundary: Boundary) -> None:
     """It went from message to message through all of one time: linear, on the loop."""
@@ -156,12 +145,6 @@ def test_a_time_shared_by_very_many_messages_is_found_in_few_reads(boundary: Bou
     assert reads < 50
 
 
-def test_in_a_later_file_before_all_is_its_first_number_or_0() -> None:
-    assert answer([10, 20], 5, Boundary.LOWER, file_offset=50) == 50
-    assert answer([10, 20], 5, Boundary.UPPER, file_offset=50) == 0
-    assert answer([10, 20], 15, Boundary.UPPER, file_offset=50) == 50
-
-
 @given(
     times=st.lists(st.integers(1, 30), min_size=1, max_size=40).map(sorted),
     timestamp=st.integers(0, 32),
@@ -181,8 +164,3 @@ def test_the_answer_is_the_nearest_message_on_the_right_side(
     else:
         assert lower == (later[0] if later else len(times))
         assert upper == earlier[-1]
-
-
-def test_a_file_of_expired_messages_is_earlier_than_any_time() -> None:
-    assert answer([1, 2, 3], 2, Boundary.LOWER, expired=3) == 3
-    assert answer([1, 2, 3], 2, Boundary.UPPER, expired=3) == 2

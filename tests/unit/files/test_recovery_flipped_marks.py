@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.next_start import FILE, OTHER_BOOT, again, fill
-from tests.support.small_store import BOOT, CONFIG, SmallStore
+from tests.support.next_start import OTHER_BOOT, again, fill
+from tests.support.small_store import BOOT, SmallStore
 from tests.support.small_store import small as small
 from tidemark.errors import CorruptRecord
 from tidemark.formats.checkpoint import (
@@ -131,7 +131,3 @@ class TestChecks:
             return value
 
         assert proven(Slot.FLUSHED, at) > 700
-
-
-def test_the_sizes_used_here_are_those_of_the_store() -> None:
-    assert CONFIG.commit_log_file_size == FILE

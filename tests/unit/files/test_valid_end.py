@@ -4,8 +4,6 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shared.files.valid_end import (
     Behind,
@@ -53,19 +51,6 @@ def test_a_mark_above_the_break_makes_it_corruption_and_no_other_mark_does(behin
                 assert str(ABOVE) in decision.reason
             else:
                 assert decision.verdict is verdict(behind, unmarked)
-
-
-@given(
-    st.integers(0, 200),
-    st.tuples(*[st.integers(0, 200)] * 5),
-    st.sampled_from(Behind),
-    st.sampled_from(UNMARKED),
-)
-def test_nothing_below_a_mark_is_ever_cut(
-    bad_at: int, values: tuple[int, int, int, int, int], behind: Behind, unmarked: Witness
-) -> None:
-    decision = decide(bad_at, Marks(*values), behind, unmarked)
-    assert decision.verdict is Verdict.CORRUPTION or bad_at >= max(values)
 
 
 @pytest.mark.parametrize("field", Marks._fields)
@@ -182,9 +167,3 @@ def test_a_killed_rocketmq_log_is_walked_from_the_last_file_older_than_its_check
 ) -> None:
     facts = evidence(Origin.FOREIGN_UNCLEAN, queues_end=10_000, min_timestamp_ms=min_timestamp_ms)
     assert start_of_walk(facts, FILES, records(times).get) == start
-
-
-@pytest.mark.parametrize("origin", list(Origin))
-def test_the_walk_never_starts_before_the_log(origin: Origin) -> None:
-    facts = evidence(origin, log_min=2000, dispatched_durable=500, flushed=5000)
-    assert start_of_walk(facts, FILES[2:], records((None,) * 4).get) == 2000

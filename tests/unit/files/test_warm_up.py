@@ -154,20 +154,6 @@ def test_an_append_does_not_wait_for_the_zeros(tmp_path: Path, watched: Watched)
     made.remove_unused()
 
 
-def test_a_missing_next_file_is_made_at_once_and_the_thread_makes_the_others(
-    tmp_path: Path, watched: Watched
-) -> None:
-    made = queue(tmp_path)
-    made.prepare_soon()
-    assert made.next_ready
-    assert made.roll() == 0
-    made.ensure_next()
-    assert made.roll() == SIZE
-    made.close()
-    made.remove_unused()
-    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"{0:020}", f"{SIZE:020}"]
-
-
 def test_closing_ends_a_warm_up_under_way(
     tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,15 +37,6 @@ class TestCommitDue:
             due
         )
 
-    def test_rocketmqs_defaults_commit_everything_every_200_ms(self) -> None:
-        pace = CommitPace(0.2, 4 * PAGE_SIZE, 0.2)
-        for pooled in (1, 4 * PAGE_SIZE, 1 << 20):
-            assert commit_due(pace, pooled=pooled, waiting=False, since_commit_s=0.0) == 0.2
-
-    def test_a_thorough_commit_is_never_later_than_the_interval_says(self) -> None:
-        pace = CommitPace(5.0, 4 * PAGE_SIZE, 0.2)
-        assert commit_due(pace, pooled=1 << 20, waiting=False, since_commit_s=0.0) == 0.2
-
 
 def fill(pool: WritePool, offset: int, data: bytes) -> bool:
     """Put data for offset; False if there is no room."""
@@ -75,13 +66,6 @@ class TestRing:
         assert kept(pool, 103) == [(100, b"one")]
         assert kept(pool, 100) == []
 
-    def test_bytes_placed_but_not_put_are_free_again(self) -> None:
-        pool = WritePool(PAGE_SIZE)
-        assert fill(pool, 0, b"one")
-        assert pool.place(50) is not None  # its encoding failed
-        assert fill(pool, 3, b"two")
-        assert kept(pool, 6) == [(0, b"onetwo")]
-
     def test_bytes_of_another_file_are_a_stretch_of_their_own(self) -> None:
         pool = WritePool(PAGE_SIZE)
         assert fill(pool, 100, b"old")
@@ -89,26 +73,6 @@ class TestRing:
         assert kept(pool, 8195) == [(100, b"old"), (8192, b"new")]
         pool.free(103)
         assert kept(pool, 8195) == [(8192, b"new")]
-
-    def test_a_full_pool_has_no_room_until_bytes_leave_in_order(self) -> None:
-        pool = WritePool(PAGE_SIZE)
-        assert fill(pool, 0, b"a" * 3000)
-        assert fill(pool, 3000, b"b" * (PAGE_SIZE - 3000))
-        assert pool.place(1) is None
-        pool.free(3000)
-        assert fill(pool, PAGE_SIZE, b"c" * 3000)
-        assert pool.place(1) is None
-        assert [len(data) for _, data in pool.stretches(PAGE_SIZE + 3000)] == [1096, 3000]
-        pool.free(PAGE_SIZE + 3000)
-        assert fill(pool, PAGE_SIZE + 3000, b"d" * PAGE_SIZE)
-
-    def test_data_that_does_not_fit_before_the_rings_end_begins_at_its_start(self) -> None:
-        pool = WritePool(PAGE_SIZE)
-        assert fill(pool, 0, b"a" * 3000)
-        pool.free(2000)
-        assert pool.place(2001) is None
-        assert fill(pool, 3000, b"b" * 2000)
-        assert kept(pool, 5000) == [(2000, b"a" * 1000), (3000, b"b" * 2000)]
 
     def test_more_than_the_pool_never_fits(self) -> None:
         assert WritePool(PAGE_SIZE).place(PAGE_SIZE + 1) is None

@@ -210,23 +210,6 @@ async def test_both_paths_number_generated_ids_in_sequence() -> None:
     assert [int(made[-4:], 16) for made in ids] == [0, 1, 2, 3]
 
 
-async def test_a_body_in_several_pieces_is_the_same() -> None:
-    async with served() as node:
-        body = msgpack.packb({"messages": [{"body": bytes(900), "unique_id": "A"}] * 90})
-
-        async def pieces() -> AsyncIterator[bytes]:
-            for at in range(0, len(body), 10_000):
-                yield body[at : at + 10_000]
-                await asyncio.sleep(0)
-
-        async with (
-            aiohttp.ClientSession(headers=MSGPACK) as session,
-            session.post(f"{node.url}/v1/topics/orders/messages", data=pieces()) as answer,
-        ):
-            assert answer.status == 200
-        assert node.last.message_count == 90
-
-
 async def test_the_count_of_repeats_is_taken_before_a_slow_body_is_read() -> None:
     # Otherwise a repeat that came while the rest of this body was under way is missed.
     async with served() as node:

@@ -45,14 +45,6 @@ async def test_the_records_of_each_queue_follow_the_map_in_its_order(rig: Rig) -
     assert len(head["queues"]) == 3
 
 
-async def test_an_answer_without_records_is_only_the_map(rig: Rig) -> None:
-    await rig.join()
-    data = whole(raw_answer(await rig.fetch()).body)
-    (size,) = struct.unpack_from(">I", data)
-    assert len(data) == 4 + size
-    assert msgpack.unpackb(data[4:])["queues"] == []
-
-
 async def test_people_get_every_message_as_a_map(rig: Rig) -> None:
     rig.put(2, tags="new")
     await rig.join()

@@ -76,16 +76,6 @@ def test_damage_is_raised_to_every_caller_and_its_traceback_does_not_grow(health
     assert depth <= 4
 
 
-def test_a_gate_that_is_shut_again_is_shut(health: Health) -> None:
-    gate = Gate(health)
-    gate.reads_open = gate.sends_open = True
-    gate.check_reads()
-    gate.check_sends()
-    gate.shut()
-    with pytest.raises(NotServing):
-        gate.check_reads()
-
-
 def test_a_budget_refuses_the_next_one_and_lets_a_single_large_one_pass() -> None:
     budget = Budget("bytes", 100, "Wait.")
     budget.take(1000)

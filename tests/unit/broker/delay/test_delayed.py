@@ -332,14 +332,6 @@ async def test_messages_without_a_destination_are_not_carried_and_are_counted(
     assert await store.delayed.carry_below(store.dispatched()) == CarryResult(1, 1)
 
 
-async def test_cancelled_messages_are_not_carried(store: DelayedStore) -> None:
-    store.wait_level(b"a", 3)
-    store.wait_until(b"b", FIRST_MS + 9000)
-    await store.delayed.cancel("a", None)
-    await store.delayed.cancel("b", None)
-    assert await store.delayed.carry_below(store.dispatched()) == CarryResult(0, 0)
-
-
 # -- counting --------------------------------------------------------------------------------------
 
 

@@ -39,14 +39,6 @@ def fill(times: PendingTimes, *dues: int, start: int = 0) -> list[Pending]:
     return rows
 
 
-def test_due_messages_come_in_the_order_of_their_times(times: PendingTimes) -> None:
-    fill(times, 30, 10, 20, 10)
-    assert times.due(20, 10) == [row(10, 1), row(10, 3), row(20, 2)]
-    assert times.due(20, 2) == [row(10, 1), row(10, 3)]
-    assert times.first() == row(10, 1)
-    assert times.count == 4
-
-
 def test_after_a_kill_the_file_has_exactly_the_committed_changes(path: Path) -> None:
     killed = PendingTimes(path, BOOT)
     rows = fill(killed, 30, 10, 20)

@@ -79,20 +79,3 @@ def test_no_more_queues_move_than_balance_asks_for(
     has = sorted((n for m, n in Counter(before.values()).items() if m in now), reverse=True)
     shares = [share + 1] * over + [share] * (len(now) - over)
     assert moved == sum(max(0, n - most) for n, most in zip(has, shares, strict=False))
-
-
-def test_members_of_different_topics_share_what_both_can_have() -> None:
-    owners = assign({"a": range(4), "b": range(4)}, {"both": {"a", "b"}, "only-b": {"b"}}, {})
-    counts = Counter(owners.values())
-    assert counts == {"both": 4, "only-b": 4}
-    assert all(owner == "both" for (topic, _), owner in owners.items() if topic == "a")
-
-
-def test_a_thousand_members_and_ten_thousand_queues_are_shared_out_evenly() -> None:
-    members = {f"m{number}": {"a"} for number in range(1000)}
-    queues = {"a": range(10_000)}
-    owners = assign(queues, members, {})
-    assert set(Counter(owners.values()).values()) == {10}
-    members["late"] = {"a"}
-    again = assign(queues, members, owners)
-    assert sum(owners[queue] != again[queue] for queue in owners) == 9

@@ -33,21 +33,6 @@ from tidemark.errors import (
 ALL = [("orders", queue) for queue in range(4)]
 
 
-async def test_a_join_makes_the_group_and_its_retry_topic(rig: Rig) -> None:
-    joined = await rig.join()
-    assert rig.configs.get(GROUP).name == GROUP
-    assert rig.topics.find("%RETRY%billing") is not None
-    assert joined.generation == (3 << 32) + 2
-    assert rig.coordinator.state(GROUP) == "stable"
-    assert rig.coordinator.owner(GROUP, "orders", 0) == "m1"
-    (member,) = rig.coordinator.members(GROUP)
-    assert member.member == "m1"
-    assert Subscription("orders", "*") in member.subscriptions
-    assert rig.coordinator.members("other") == []
-    assert rig.coordinator.state("other") == "empty"
-    assert rig.coordinator.generation("other") is None
-
-
 @pytest.mark.parametrize(
     ("topic", "tags", "error"),
     [
@@ -101,20 +86,6 @@ async def test_a_heartbeat_does_not_bring_back_a_deleted_group(rig: Rig) -> None
     with pytest.raises(UnknownMember):
         await rig.join(generation=joined.generation)
     assert rig.configs.find(GROUP) is None
-
-
-async def test_a_dead_members_messages_are_handed_out_again(rig: Rig) -> None:
-    rig.put(4)
-    await rig.join("m1")
-    await rig.fetch("m1")
-    await rig.commit({ALL[0]: 1})
-    joined = await rig.join("m2", session_ms=60_000)
-    rig.clock.now_ms += SESSION_MS
-    rig.look()
-    assert rig.coordinator.owner(GROUP, "orders", 0) == "m2"
-    heard = await rig.join("m2", generation=joined.generation)
-    assert [queue for queue in heard.assignment if queue[0] == "orders"] == ALL
-    assert got(await rig.fetch("m2", generation=heard.generation)) == {0: [1, 2, 3]}
 
 
 async def test_a_place_shows_handed_out_messages_while_the_queue_has_an_owner(rig: Rig) -> None:
@@ -354,17 +325,6 @@ async def test_a_member_reads_on_without_a_topic_that_was_deleted(rig: Rig) -> N
     rig.look()
     with pytest.raises(UnknownTopic, match="orders"):
         await rig.coordinator.join(GROUP, "m1", beat)
-
-
-async def test_a_topic_that_is_deleted_or_closed_leaves_its_members_without_queues(
-    rig: Rig,
-) -> None:
-    joined = await rig.join()
-    await rig.topics.delete("orders")
-    rig.look()
-    assert rig.coordinator.members(GROUP)[0].assignment == [("%RETRY%billing", 0)]
-    with pytest.raises(UnknownTopic):
-        await rig.join(generation=joined.generation)
 
 
 async def test_retries_are_read_from_the_first_whatever_the_start(rig: Rig) -> None:
@@ -755,14 +715,6 @@ async def test_a_queue_that_an_operator_moved_since_the_start_is_not_kept(rig: R
     await rig.coordinator.delete(GROUP)
     again = await rig.join(holding=set(ALL))
     assert again.kept == (), "a group made again under the name is another"
-
-
-async def test_a_new_group_does_not_wait_after_a_start(rig: Rig) -> None:
-    rig.group(order=True)
-    for member in ("m1", "m2"):
-        joined = await rig.join(member)
-        assert set(ALL) <= set(joined.assignment)
-        rig.coordinator.leave(GROUP, member)
 
 
 async def test_a_restart_is_forgotten_when_no_former_session_can_be_alive(rig: Rig) -> None:

@@ -12,8 +12,8 @@ from services.broker.groups.fetch import Fetched
 from services.broker.read.pull import PullRequest
 from shared.files.pull import PullResult
 from tests.support.metrics import sample
-from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
-from tidemark.errors import DamagedFile, NotAssigned, StaleGeneration, UnknownMember
+from tests.unit.broker.groups.rig import GROUP, Rig, got
+from tidemark.errors import DamagedFile, NotAssigned, StaleGeneration
 
 FAILURES = [DamagedFile("planted", "none"), OSError(errno.EMFILE, "planted"), MemoryError()]
 ALL = [("orders", queue) for queue in range(4)]
@@ -138,17 +138,6 @@ async def test_a_fetch_ends_with_a_new_generation_and_brings_nothing_of_it(rig: 
     with pytest.raises(StaleGeneration):
         await rig.fetch(generation=generation)
     assert got(await rig.fetch(generation=answer.generation)) == {0: [0], 3: [0]}
-
-
-async def test_a_held_fetch_of_a_member_that_dies_says_so(rig: Rig) -> None:
-    await rig.join()
-    waits = await held(rig)
-    rig.clock.now_ms += SESSION_MS
-    rig.look()
-    with pytest.raises(UnknownMember):
-        await waits
-    with pytest.raises(UnknownMember):
-        await rig.fetch()
 
 
 async def test_a_fetch_brings_nothing_of_queues_that_it_pauses(rig: Rig) -> None:
@@ -353,26 +342,6 @@ def fail(rig: Rig, monkeypatch: pytest.MonkeyPatch, queue: int, error: Exception
         return look(request)
 
     monkeypatch.setattr(rig.puller, "read", failing)
-
-
-@pytest.mark.parametrize("error", FAILURES, ids=repr)
-async def test_a_failure_in_one_queue_hides_no_other(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    rig.put(1, 0)
-    rig.put(1, 1)
-    await rig.join()
-    found: list[dict[int, list[int]]] = []
-    with monkeypatch.context() as patched:
-        fail(rig, patched, 0, error)
-        for _ in range(4):
-            try:
-                found.append(got(await rig.fetch()))
-            except type(error):
-                found.append({})
-    assert found.count({1: [0]}) == 1
-    assert {} in found, "the failure is reported"
-    assert got(await rig.fetch()) == {0: [0]}
 
 
 # 1. A message comes while the node has no descriptor left for a moment, and the member's fetch

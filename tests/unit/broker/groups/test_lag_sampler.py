@@ -344,12 +344,6 @@ async def test_offsets_in_a_topic_that_is_gone_are_counted_as_unknown(made: Made
     assert rows(found.group_queues) == {"billing gone 3": (6, None, None)}
 
 
-async def test_a_commit_beyond_the_end_is_ahead_and_no_lag_of_zero(made: Made) -> None:
-    made.add_group("billing", {0: 6, 1: 1, 2: 0})
-    found = await made.look()
-    assert rows(found.pairs)["billing orders"][5:7] == (1, 1)
-
-
 async def test_messages_on_their_way_to_dispatch_are_not_lag_yet(made: Made) -> None:
     made.add_group("billing", {0: 4, 1: 1, 2: 0})
     await made.look()
@@ -439,22 +433,15 @@ async def test_a_group_that_an_operator_paused_is_shown_as_such(made: Made) -> N
     assert rows((await made.look()).groups) == {"off": (0, 60.0, 0, 0)}
 
 
-async def test_a_broadcasting_group_has_no_series_by_queue(made: Made) -> None:
-    made.broker.state.groups["all"] = GroupConfig("all", broadcast=True)
-    made.join("all", "orders")
-    found = await made.look()
-    assert rows(found.groups) == {"all": (1, 60.0, 1, 1)}
-    assert rows(found.group_queues) == {}
-    # Its topic's queues are shown all the same.
-    assert rows(found.queues) == {"orders 0": (4, 0), "orders 1": (1, 0), "orders 2": (0, 0)}
-
-
 async def test_the_topics_of_a_broadcasting_group_are_shown_without_lag(made: Made) -> None:
     # They were not shown at all: lag analytics could not report that it does not judge them.
     made.broker.state.groups["all"] = GroupConfig("all", broadcast=True)
     made.join("all", "orders")
     found = await made.look()
     assert rows(found.lag) == {"all orders main": (None, None)}
+    assert rows(found.groups) == {"all": (1, 60.0, 1, 1)}
+    assert rows(found.group_queues) == {}
+    assert rows(found.queues) == {"orders 0": (4, 0), "orders 1": (1, 0), "orders 2": (0, 0)}
     names = [each.name for each in OF_PAIRS]
     values = dict(zip(names, rows(found.pairs)["all orders"], strict=True))
     assert {name: value for name, value in values.items() if value is not None} == {

@@ -252,14 +252,6 @@ def test_a_members_number_is_never_used_again() -> None:
     assert {group.holder_number(("a", queue)) for queue in range(4)} == {1, 3}
 
 
-def test_members_without_a_queue_wait_for_one() -> None:
-    group = group_of("m1", "m2", "m3", queues=2)
-    idle = [name for name in group.members if not group.assignment(name)]
-    assert len(idle) == 1
-    busy = next(name for name in group.members if name not in idle)
-    assert {name for _, name in group.leave(5, busy).granted} == set(idle)
-
-
 def restarted(*, ordered: bool, queues: int = 4) -> Membership:
     numbers = itertools.count(1)
     had = [("a", number) for number in range(queues)]
@@ -286,14 +278,6 @@ def test_after_a_restart_a_member_gets_what_it_claims_and_waits_for_the_rest() -
     assert [name for _, name in moved.revoked] == ["m1"]
     assert not moved.granted
     assert group.next_deadline_ms == 10 + SESSION_MS
-
-
-def test_after_a_restart_a_member_gets_all_that_it_claims_also_beyond_its_share() -> None:
-    # A member whose claim is refused loses the messages in its hands.
-    group = restarted(ordered=True)
-    assert beat(group, "m1", 10, holding={("a", 3)}).granted == [(("a", 3), "m1")]
-    claimed = {("a", 0), ("a", 1), ("a", 2)}
-    assert {queue for queue, _ in beat(group, "m2", 20, holding=claimed).granted} == claimed
 
 
 def test_unclaimed_queues_are_free_when_no_former_session_can_be_alive() -> None:

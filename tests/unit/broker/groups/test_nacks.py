@@ -178,12 +178,6 @@ async def test_a_message_can_be_dead_at_once_or_wait_at_a_level_of_choice(kit: K
     assert (sent.status, sent.topic) == ("DEAD", DEAD)
 
 
-async def test_without_retries_the_first_failure_is_the_last(kit: Kit) -> None:
-    await kit.broker.configs.put("billing", parsed({"retry_max": 0}, GroupChanges))
-    message = await kit.message()
-    assert (await kit.nacks.nack("billing", message.message_id)).status == "DEAD"
-
-
 async def test_retries_are_spread_over_the_groups_retry_queues(kit: Kit) -> None:
     await kit.broker.configs.put("billing", parsed({"retry_queues": 3}, GroupChanges))
     message = await kit.message()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.groups.oldest import NOTHING_OUTSTANDING, Oldest, earlier, over, shown
+from services.broker.groups.oldest import NOTHING_OUTSTANDING, Oldest, over, shown
 from services.broker.log.log_times import LogTimes, log_times
 
 TIMES_MS = st.integers(0, 10**13)
@@ -98,25 +98,3 @@ def test_messages_after_the_sample_of_the_log_are_not_outstanding() -> None:
     assert shown(times, Oldest(95, 95, 95)) == (80, 80, 80)
     assert shown(times, Oldest(95, 70, 95)) == (80, 70, 80)
     assert shown(times, NOTHING_OUTSTANDING) == (80, 80, 80)
-
-
-def test_delivery_and_processing_are_those_of_the_queue_that_is_furthest_behind() -> None:
-    times = LogTimes(100, 100, 100)
-    hung = Oldest(40, 10, None)  # its member is busy: what it was not given waits for it
-    waits = Oldest(30, 30, 30)
-    assert stages(times, hung) == (0, 0, 0, 90)
-    assert stages(times, waits) == (0, 0, 70, 0)
-    assert stages(times, over([waits, hung])) == (0, 0, 0, 90)
-    older = Oldest(5, 5, 5)
-    assert stages(times, over([waits, hung, older])) == (0, 0, 95, 0)
-
-
-def test_of_several_queues_the_earliest_message_counts() -> None:
-    assert over([Oldest(None, 5), Oldest(9, 3), NOTHING_OUTSTANDING]) == Oldest(9, 3)
-    assert over([]) == NOTHING_OUTSTANDING
-    assert (earlier(None, None), earlier(4, None), earlier(None, 4), earlier(5, 4)) == (
-        None,
-        4,
-        4,
-        4,
-    )

@@ -73,12 +73,6 @@ def test_pairs_of_a_higher_rank_come_first(offers: list[Offer], series_max: int)
                 assert room.pairs[pair] == QUEUES[pair[1]]
 
 
-@given(OFFERS, st.integers(0, 200))
-def test_the_same_offers_again_show_the_same_queues(offers: list[Offer], series_max: int) -> None:
-    room = fill(offers, series_max)
-    assert fill(offers, series_max, room).pairs == room.pairs
-
-
 def test_a_shown_pair_stays_before_its_equals_and_yields_to_a_higher_rank() -> None:
     a, b = ("a", "u"), ("b", "u")
     room = fill([(b, Rank.READ)], 20)
@@ -88,17 +82,6 @@ def test_a_shown_pair_stays_before_its_equals_and_yields_to_a_higher_rank() -> N
     assert room.pairs == {a: 4}
     room = fill([(a, Rank.READ), (b, Rank.READ)], 20, room)
     assert room.pairs == {a: 4}, "it does not go again when its lag has gone"
-
-
-def test_groups_of_one_topic_share_the_series_of_its_queues() -> None:
-    room = fill([(("g", "u"), Rank.READ), (("h", "u"), Rank.READ)], 32)
-    assert room.pairs == {("g", "u"): 4, ("h", "u"): 4}
-    assert series(room) == 32
-
-
-def test_a_pair_with_more_queues_than_there_is_room_shows_its_first_ones() -> None:
-    room = fill([(("g", "w"), Rank.READ)], 28)
-    assert (room.pairs, room.topics) == ({("g", "w"): 5}, {"w": 5})
 
 
 def test_a_lag_that_has_gone_counts_for_ten_minutes() -> None:

@@ -14,7 +14,6 @@ from services.broker.groups.queue_stats import Budget, QueueStats
 from services.broker.groups.views import Aside, GroupViews
 from shared.runtime.pauses import SLICE_S
 from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig
-from tidemark.errors import UnknownGroup
 from tidemark.formats.queue_unit import Unit
 
 
@@ -112,11 +111,6 @@ async def test_a_queue_without_a_commit_is_unknown(made: Shown) -> None:
     assert (await made.views.one(GROUP))["lag"]["unknown_queues"] == 2
     found = await made.queue(2)
     assert (found["messages"], found["reasons"]["messages"]) == (None, Reason.NEVER_COMMITTED)
-
-
-async def test_an_unknown_group_has_its_own_error(made: Shown) -> None:
-    with pytest.raises(UnknownGroup):
-        await made.views.one("missing")
 
 
 async def test_without_members_there_is_no_generation_and_nothing_in_flight(made: Shown) -> None:

@@ -223,16 +223,6 @@ async def test_the_runs_of_a_request_lie_one_behind_the_other(tmp_path: Path) ->
         assert parts.notified[-1] == ([("t", 1), ("t", 0), ("t", 2)], stored.end)
 
 
-async def test_a_run_of_many_messages_is_numbered_as_one(tmp_path: Path) -> None:
-    async with parts_in(tmp_path) as parts:
-        first = await parts.put(*(message(body=b"%d" % number) for number in range(300)))
-        second = await parts.put(*(message(body=b"%d" % number) for number in range(300, 310)))
-        assert (first.firsts, second.firsts) == ([0], [300])
-        assert second.start == first.end
-        for number, offset in enumerate([*offsets_of(first)[:-1], *offsets_of(second)[:-1]]):
-            assert read(parts, offset) == ("t", 0, number, b"%d" % number)
-
-
 async def test_a_refused_append_takes_no_queue_offset(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
         await parts.put(message(body=bytes(1000)))  # so much may be appended before reput is asked
@@ -273,15 +263,6 @@ async def test_a_run_with_a_wrong_message_count_is_refused_whole(tmp_path: Path)
                 await parts.append.append([honest, honest._replace(message_count=count)])
         assert parts.appender.appended == 0
         assert (await parts.append.append([honest])).firsts == [0]
-
-
-async def test_requests_roll_into_the_next_file_and_wait_for_it(tmp_path: Path) -> None:
-    async with parts_in(tmp_path) as parts:
-        stored = [await parts.put(message(body=bytes(10_000))) for _ in range(40)]
-        assert [each.firsts for each in stored] == [[number] for number in range(40)]
-        assert parts.appender.written > 6 * FILE_SIZE
-        for number, each in enumerate(stored):
-            assert read(parts, each.start)[2] == number
 
 
 async def test_a_new_file_begins_with_the_snapshot_and_both_are_numbered_densely(

@@ -70,15 +70,6 @@ async def test_all_appends_of_one_turn_share_one_commit() -> None:
         assert log.commits == [64]
 
 
-async def test_no_sender_is_released_before_its_bytes_are_in_the_file() -> None:
-    log = Log()
-    async with committer_of(log) as committer:
-        for _ in range(20):
-            end = append(log, committer, 1)
-            await committer.committed(end)
-            assert log.written >= end
-
-
 async def test_bytes_without_a_waiting_sender_are_committed_at_the_pace() -> None:
     log, notified = Log(), asyncio.Event()
     async with committer_of(log, SOON, notified.set) as committer:

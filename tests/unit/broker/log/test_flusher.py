@@ -196,14 +196,6 @@ async def test_a_sender_times_out_while_the_disk_hangs() -> None:
         assert await patient
 
 
-async def test_bytes_without_a_waiting_sender_are_flushed_soon() -> None:
-    log = Log()
-    async with flusher_of(log) as flusher:
-        append(log, flusher, 10)
-        assert await asyncio.to_thread(log.began.wait, 5)
-    assert log.flushed == 10
-
-
 async def test_by_interval_enough_bytes_do_not_wait_for_the_thorough_flush() -> None:
     # The timer was set by the first byte, to the thorough flush, and no later one moved it.
     log = Log()
@@ -239,17 +231,6 @@ async def test_a_flushed_offset_is_reached_at_once() -> None:
     async with flusher_of(log) as flusher:
         await flusher.durable(append(log, flusher, 10))
         assert flusher.durable(PhysicalOffset(10)).result() is True
-
-
-async def test_a_cancelled_wait_does_not_disturb_others() -> None:
-    log = Log()
-    async with flusher_of(log) as flusher:
-        log.may_go_on.clear()
-        gone = flusher.durable(append(log, flusher, 10))
-        gone.cancel()
-        stays = flusher.durable(append(log, flusher, 10))
-        log.may_go_on.set()
-        assert await stays
 
 
 async def test_a_cancelled_sender_leaves_its_task_and_its_bytes_are_flushed() -> None:

@@ -9,21 +9,6 @@ from services.broker.log.group_commit import NO_DEADLINE, GroupCommit
 from tidemark.offsets import PhysicalOffset
 
 
-def test_a_flush_releases_exactly_the_senders_below_it() -> None:
-    line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
-    for end, name in ((100, "a"), (200, "b"), (300, "c")):
-        assert line.join(PhysicalOffset(end), name)
-    assert line.advance(PhysicalOffset(199)) == ["a"]
-    assert line.advance(PhysicalOffset(300)) == ["b", "c"]
-    assert len(line.places) == 0
-
-
-def test_a_sender_below_the_flushed_offset_does_not_wait() -> None:
-    line: GroupCommit[str] = GroupCommit(PhysicalOffset(500))
-    assert not line.join(PhysicalOffset(500), "there already")
-    assert line.join(PhysicalOffset(501), "one byte more")
-
-
 def test_two_flushes_that_report_out_of_order_do_not_step_back() -> None:
     line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
     line.advance(PhysicalOffset(200))

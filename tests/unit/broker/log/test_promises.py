@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from services.broker.log.promises import AckLevel, InSync, Promise, Reached, promise, reached
+from services.broker.log.promises import AckLevel, InSync, Reached, promise, reached
 from tests.support.for_each import for_each
 from tidemark.errors import NotEnoughReplicas
 
@@ -61,7 +61,3 @@ def test_a_set_of_unknown_size_is_refused_even_without_a_requested_level() -> No
     with pytest.raises(NotEnoughReplicas) as caught:
         promise(None, InSync(0, 0))
     assert caught.value.facts["in_sync"] == 0
-
-
-def test_a_promise_of_the_disk_is_kept_by_the_disk() -> None:
-    assert not Promise(AckLevel.DISK, 1, asked=True).by_the_group

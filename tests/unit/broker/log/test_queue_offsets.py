@@ -19,21 +19,6 @@ def run(topic: str, queue: int, count: int = 1) -> Run:
     return Run(topic, queue, b"", count, HOST, HOST)
 
 
-def test_runs_of_one_queue_get_adjacent_numbers_in_a_mixed_request() -> None:
-    offsets = QueueOffsets({("a", 0): QueueOffset(7)})
-    numbered = offsets.number([run("a", 0, 3), run("b", 3, 2), run("a", 0), run("b", 3)])
-    assert numbered.firsts == [7, 0, 10, 2]
-    assert offsets.next_of(("a", 0)) == 7, "nothing moves before the append has succeeded"
-    offsets.commit(numbered, PhysicalOffset(900))
-    assert (offsets.next_of(("a", 0)), offsets.next_of(("b", 3))) == (11, 3)
-
-
-def test_a_refused_append_leaves_no_gap() -> None:
-    offsets = QueueOffsets({})
-    offsets.number([run("a", 0, 5)])
-    assert offsets.number([run("a", 0)]).firsts == [0]
-
-
 def test_the_same_numbers_cannot_be_given_out_twice() -> None:
     offsets = QueueOffsets({})
     first = offsets.number([run("a", 0)])

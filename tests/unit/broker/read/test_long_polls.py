@@ -37,13 +37,6 @@ async def test_a_message_of_a_queue_without_held_pulls_costs_nothing() -> None:
     assert not held.expects
 
 
-async def test_a_message_appended_before_the_pull_came_wakes_it_too() -> None:
-    held = LongPolls()
-    waiter = hold(held, A, appended_to=50)
-    held.dispatched_to(PhysicalOffset(50))
-    assert waiter.woken.done()
-
-
 async def test_the_first_of_several_messages_wakes() -> None:
     held = LongPolls()
     waiter = hold(held, A, appended_to=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.broker.send.placing import Placed, Wait, place
+from services.broker.send.placing import Placed, place
 from services.broker.send.wanted_delay import Delay
 from tidemark.errors import DelayOutOfRange
 from tidemark.formats import batch, delay
@@ -22,25 +22,6 @@ def placed(delays: list[Delay | None], queues: list[int] | None = None) -> Place
     return place(
         "orders", entries, queues or [0] * len(delays), delays, levels_ms=LEVELS_MS, now_ms=NOW_MS
     )
-
-
-def test_delayed_messages_go_to_delay_topics_and_the_others_to_their_queue() -> None:
-    found = placed(
-        [None, Delay(level=2), Delay(after_ms=700), None, Delay(level=2)], [3, 1, 2, 3, 0]
-    )
-    assert [share[:2] + share[3:] for share in found.shares] == [
-        ("orders", 3, 2),
-        ("SCHEDULE_TOPIC_XXXX", 1, 2),
-        ("rmq_sys_wheel_timer", 0, 1),
-    ]
-    assert found.positions == [0, 2, 4, 1, 3]
-    assert found.waits == [
-        None,
-        Wait("SCHEDULE_TOPIC_XXXX", after_ms=5000),
-        Wait("rmq_sys_wheel_timer", at_ms=NOW_MS + 700),
-        None,
-        Wait("SCHEDULE_TOPIC_XXXX", after_ms=5000),
-    ]
 
 
 def test_every_message_keeps_its_body_and_the_queue_it_is_for() -> None:
@@ -66,8 +47,3 @@ def test_a_time_may_be_so_far_ahead_and_no_further() -> None:
     with pytest.raises(DelayOutOfRange) as caught:
         placed([None, Delay(at_ms=NOW_MS + DELAY_MS_MAX + 1)])
     assert caught.value.field == "messages[1].deliver_at_ms"
-
-
-def test_a_level_is_due_so_long_after_its_store_time() -> None:
-    assert Wait("SCHEDULE_TOPIC_XXXX", after_ms=5000).due_ms(100) == 5100
-    assert Wait("rmq_sys_wheel_timer", at_ms=7).due_ms(100) == 7

@@ -6,34 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.send.queue_choice import Share, choose, cut
+from services.broker.send.queue_choice import choose, cut
 from tidemark.errors import UnknownQueue
-from tidemark.formats import batch, hashing
+from tidemark.formats import batch
 from tidemark.formats.batch import WireMessage
-
-
-def test_named_queues_sharding_keys_and_turns_are_distinguished() -> None:
-    keys = ["a", "user-7", "polygenelubricants", "größe", ""]
-    assert choose("t", 4, [3, None, *keys, None, 0], turn=2) == [
-        3,
-        2,
-        *(abs(hashing.string_hash(key)) % 4 for key in keys),
-        2,
-        0,
-    ]
 
 
 def test_a_queue_out_of_range_is_named_by_its_message() -> None:
     with pytest.raises(UnknownQueue, match=r"messages\[1\].queue is 4; topic t has 4 queues"):
         choose("t", 4, [0, 4, 9], turn=0)
     assert choose("t", 4, [3], turn=0) == [3]
-
-
-def test_shares_stand_in_the_order_in_which_their_queues_are_named() -> None:
-    entries = [batch.encode([WireMessage(body)]) for body in (b"a", b"bb", b"", b"dddd")]
-    shares, positions = cut(b"".join(entries), [7, 2, 7, 2])
-    assert shares == [Share(7, entries[0] + entries[2], 2), Share(2, entries[1] + entries[3], 2)]
-    assert positions == [0, 2, 1, 3]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=9), st.binary(max_size=9))))

@@ -21,7 +21,6 @@ from tidemark.errors import (
     DiskFull,
     NotPermitted,
     NotServing,
-    TidemarkError,
     UnknownQueue,
     UnknownTopic,
 )
@@ -93,15 +92,6 @@ class Broker:
 
 
 @pytest.mark.parametrize(
-    "name", ["a", "orders", "user-events_2", "A|b%c", "x" * 127, "BenchmarkTest"]
-)
-async def test_names_within_the_rule_are_taken(name: str) -> None:
-    broker = Broker()
-    assert (await broker.topics.create(name, 1)).created
-    assert broker.names() == [name]
-
-
-@pytest.mark.parametrize(
     ("name", "rule"),
     [
         ("", "1 to 127 of the characters a-z A-Z 0-9 _ - % |"),
@@ -131,16 +121,6 @@ async def test_other_names_are_refused_with_the_rule(name: str, rule: str) -> No
 
 
 # -- life ------------------------------------------------------------------------------------------
-
-
-async def test_a_topic_is_created_read_and_listed_and_survives_a_restart() -> None:
-    broker = Broker()
-    assert await broker.topics.create("b", 4) == Put(TopicConfig("b", 4, 4), True)
-    await broker.topics.create("a", 2, perm=4)
-    for each in (broker, broker.restarted()):
-        assert each.topics.list() == [TopicConfig("a", 2, 2, 4), TopicConfig("b", 4, 4)]
-        assert each.topics.get("b").queues == 4
-    assert broker.changes == 2
 
 
 async def test_the_same_again_writes_no_record() -> None:
@@ -183,14 +163,6 @@ async def test_an_unknown_topic_is_named_with_those_that_exist() -> None:
         await broker.topics.for_sending("x")
 
 
-async def test_queues_outside_are_named_with_those_that_exist() -> None:
-    broker = Broker()
-    await broker.topics.create("a", 4)
-    for queue in (-1, 4):
-        with pytest.raises(UnknownQueue, match=f"no queue {queue}; queues: 0 to 3"):
-            broker.topics.for_reading("a", queue)
-
-
 async def test_permissions_are_kept() -> None:
     broker = Broker()
     await broker.topics.create("a", 1, perm=4)
@@ -228,17 +200,6 @@ async def test_a_topic_made_again_goes_on_with_its_queue_offsets() -> None:
     assert (await broker.topics.delete("a")).min_offsets == {0: 75, 2: 1}
 
 
-async def test_an_unknown_topic_cannot_be_deleted() -> None:
-    broker = Broker()
-    with pytest.raises(UnknownTopic):
-        await broker.topics.delete("a")
-    await broker.topics.create("a", 1)
-    await broker.topics.delete("a")
-    with pytest.raises(UnknownTopic):
-        await broker.topics.delete("a")
-    assert broker.topics.min_offset("a", 0) == 0
-
-
 async def test_nothing_acked_before_a_deletion_is_answered_is_in_the_topic_made_again() -> None:
     """Sends that came while the deletion waited for the disk were stored behind the offsets that it
     had noted, and appeared in the topic created again: 61 messages in 11 of 40 rounds."""
@@ -271,13 +232,6 @@ async def test_a_topic_whose_deletion_failed_takes_messages_again() -> None:
     with pytest.raises(DiskFull):
         await broker.topics.delete("orders")
     assert (await broker.topics.for_sending("orders")).name == "orders"
-
-
-async def test_a_deletion_keeps_what_the_queues_beyond_the_configured_ones_had() -> None:
-    broker = Broker([("a", 5)])
-    await broker.topics.create("a", 2)
-    broker.sent("a", 5, 9)
-    assert (await broker.topics.delete("a")).min_offsets == {5: 9}
 
 
 # -- topics without a record -----------------------------------------------------------------------
@@ -323,14 +277,6 @@ async def test_a_send_does_not_change_a_topic_created_meanwhile() -> None:
     await asyncio.sleep(0)
     broker.log.gate.set()
     assert (await sent).queues == (await created).topic.queues == 9
-
-
-async def test_a_deleted_topic_is_made_again_by_a_send() -> None:
-    broker = Broker(auto_create_queues=2)
-    await broker.topics.create("a", 1)
-    broker.sent("a", 0, 3)
-    await broker.topics.delete("a")
-    assert await broker.topics.for_sending("a") == TopicConfig("a", 2, 2, min_offsets={0: 3})
 
 
 # -- durability ------------------------------------------------------------------------------------
@@ -487,12 +433,6 @@ def test_after_any_sequence_a_restart_serves_the_same(steps: list[tuple[str, str
                 assert least <= offset
 
     asyncio.run(run())
-
-
-def test_every_refusal_is_an_error_of_ours() -> None:
-    for error in (BadName, BadRequest, NotPermitted, UnknownQueue, UnknownTopic):
-        assert issubclass(error, TidemarkError)
-        assert 400 <= error.status < 500
 
 
 # -- queue numbers that no topic is made with ------------------------------------------------------
