@@ -23,8 +23,6 @@ from shared.metrics.catalogue.analytics import RUN_BUCKETS
 
 DIRECTORY: Final = "_runs"
 VERSION: Final = 1
-SECONDS_BUCKETS: Final = RUN_BUCKETS
-"""Upper bounds of run times [s]."""
 
 
 class BadRuns(ValueError):
@@ -41,7 +39,7 @@ class Runs:
     runs: int = 0
     seconds: float = 0.0
     """Total duration of all runs [s]."""
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(SECONDS_BUCKETS) + 1))
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(RUN_BUCKETS) + 1))
     """Number of runs by duration; the last entry exceeds every bound."""
     rows: dict[str, int] = field(default_factory=dict)
     """Rows written, by table."""
@@ -51,7 +49,7 @@ class Runs:
     def noted(self, finished_at: float, seconds: float, run: Run) -> Runs:
         """Return the summary with one more run."""
         buckets = list(self.buckets)
-        buckets[bisect_left(SECONDS_BUCKETS, seconds)] += 1
+        buckets[bisect_left(RUN_BUCKETS, seconds)] += 1
         rows = dict(self.rows)
         for table, count in run.written.items():
             rows[table] = rows.get(table, 0) + count
@@ -113,7 +111,7 @@ def read(root: Path, job: str) -> Runs | None:
         runs = Runs(**found)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadRuns(f"{_path(root, job)}: {error}") from error
-    if len(runs.buckets) != len(SECONDS_BUCKETS) + 1:
+    if len(runs.buckets) != len(RUN_BUCKETS) + 1:
         raise BadRuns(f"{_path(root, job)} has {len(runs.buckets)} buckets")
     return runs
 

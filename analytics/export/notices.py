@@ -136,9 +136,5 @@ def _notice(change: Change, at: datetime, of: Names) -> Notice:
         row_of(change.status_to).level,
         change.status_to,
         change.status_from,
-        of.cluster,
-        of.broker,
-        of.group,
-        of.topic,
-        of.cause,
+        *of,
     )

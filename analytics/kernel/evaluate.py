@@ -38,7 +38,7 @@ from analytics.kernel.grid import (
     ticks_of,
 )
 from analytics.kernel.hidden import hidden_lag
-from analytics.kernel.lag import lag_of
+from analytics.kernel.lag import Lag, lag_of
 from analytics.kernel.pair_rows import pair_lag, with_hidden
 from analytics.kernel.pairs import roll_up, status_of
 from analytics.kernel.progress import batches_of, not_due, progress_of
@@ -216,15 +216,10 @@ def _judge(
     paused_ago = facts.paused_ago[:, of]
     kept = np.where(logs.deletes, logs.age_of_oldest, np.nan)
     inputs = RuleInputs(
-        lag=lag.lag[begin:],
-        lost=lag.lost[begin:],
+        lag=Lag._make(each[begin:] for each in lag),
+        age=by_ticks,
+        progress=progress,
         lost_ago=motion.lost_ago,
-        ahead=lag.ahead[begin:],
-        age=by_ticks.age,
-        age_low=by_ticks.low,
-        age_high=by_ticks.high,
-        method=by_ticks.method,
-        across_hole=by_ticks.across_hole,
         objective=objective,
         members=facts.members[:, of],
         subscribed=facts.subscribed[:, of],
@@ -243,19 +238,12 @@ def _judge(
             carried.series,
             rules,
         ),
-        recovers=progress.recovers,
-        may_recover=progress.may_recover,
-        rises=progress.rises,
         relapsed=relapses,
         still=_since_pause(motion.still, paused_ago),
         still_most=_since_pause(motion.still_most, paused_ago),
         stall_after=np.where(left_work, np.minimum(stall.after, rules.grace_s), stall.after),
         not_due=due,
         not_due_most=np.where(unseen, patience, due),
-        progress=progress.progress,
-        progress_least=progress.least,
-        progress_most=progress.most,
-        young=progress.young,
         was_cut=~np.isnan(motion.cut_at),
         kept=kept[begin:, broker],
     )

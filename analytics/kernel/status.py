@@ -13,8 +13,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from analytics.kernel.age import BOUNDED, EXACT, INTERPOLATED
-from analytics.kernel.columns import Bools, Floats, Ints
+from analytics.kernel.age import BOUNDED, EXACT, INTERPOLATED, Age
+from analytics.kernel.columns import Bools, Floats
+from analytics.kernel.lag import Lag
+from analytics.kernel.progress import Progress
 from analytics.kernel.rules import MICROSECOND, Rules
 from analytics.statuses import Status
 
@@ -32,16 +34,12 @@ UNCLEAR: Final = np.int8(len(STATUSES) + 1)
 class RuleInputs(NamedTuple):
     """Input of the rules: matrices [tick, series]. Times in seconds; NaN: not known."""
 
-    lag: Floats
-    lost: Floats
+    lag: Lag
+    age: Age
+    """At least the time for which the head has been seen unread."""
+    progress: Progress
     lost_ago: Floats
     """Time since the last loss [s]; NaN: none."""
-    ahead: Floats
-    age: Floats
-    age_low: Floats
-    age_high: Floats
-    method: Ints
-    across_hole: Bools
     objective: Floats
     members: Floats
     subscribed: Floats
@@ -52,12 +50,6 @@ class RuleInputs(NamedTuple):
     """There is no member, and this absence explains the age."""
     keeps_pace: Bools
     """The group may have kept pace since such an absence."""
-    recovers: Bools
-    """The age has fallen at every sample for a minute."""
-    may_recover: Bools
-    """The age is lower than a minute ago."""
-    rises: Bools
-    """The age exceeds that of the previous sample, and the next commit is due soon."""
     relapsed: Bools
     """The age exceeds its value before its last fall, so a fall is no recovery yet."""
     still: Floats
@@ -67,10 +59,6 @@ class RuleInputs(NamedTuple):
     """Part of `still` that is usual between two commits of the pair; 0 if a commit is overdue."""
     not_due_most: Floats
     """Part of the age that may be usual while the commit interval of the pair is not known."""
-    progress: Floats
-    progress_least: Floats
-    progress_most: Floats
-    young: Bools
     was_cut: Bools
     """The segment began with a cut, not with the first sample."""
     kept: Floats
@@ -85,7 +73,7 @@ def stands_still(inputs: RuleInputs) -> Bools:
 
 def _lost(now: RuleInputs, rules: Rules) -> Bools:
     # A live group continues after the lost messages, so a sample rarely has a commit below them.
-    held: Bools = (now.lost > 0) | (now.lost_ago < rules.lost_for_s)
+    held: Bools = (now.lag.lost > 0) | (now.lost_ago < rules.lost_for_s)
     return held
 
 
@@ -98,25 +86,25 @@ def _abandoned(now: RuleInputs, _: Rules) -> Bools:
 
 
 def _ok(now: RuleInputs, _: Rules) -> Bools:
-    known = (now.method == EXACT) | ((now.method == INTERPOLATED) & ~now.across_hole)
-    age = np.where(known, now.age, now.age_high)
+    known = (now.age.method == EXACT) | ((now.age.method == INTERPOLATED) & ~now.age.across_hole)
+    age = np.where(known, now.age.age, now.age.high)
     # The age of a group that commits every two minutes counts from its last commit, until the next
     # one is overdue. A healthy group would otherwise be late for one minute in two.
-    held: Bools = (now.lag == 0) | (age - now.not_due <= now.objective)
+    held: Bools = (now.lag.lag == 0) | (age - now.not_due <= now.objective)
     return held
 
 
 def _may_be_ok(now: RuleInputs, _: Rules) -> Bools:
-    bounds = now.across_hole | (now.method == BOUNDED)
-    held: Bools = np.where(bounds, now.age_low, now.age) - now.not_due_most <= now.objective
+    bounds = now.age.across_hole | (now.age.method == BOUNDED)
+    held: Bools = np.where(bounds, now.age.low, now.age.age) - now.not_due_most <= now.objective
     return held
 
 
 def _falling_behind(now: RuleInputs, rules: Rules) -> Bools:
     # If missing samples leave the slope open, the present samples decide: the age must rise at each
     # of them for the time of the rule.
-    open_ = (now.progress_least < now.progress_most) & now.rises
-    held: Bools = (now.progress_most < rules.keeps_pace_above) | open_
+    open_ = (now.progress.least < now.progress.most) & now.progress.rises
+    held: Bools = (now.progress.most < rules.keeps_pace_above) | open_
     return held
 
 
@@ -127,13 +115,22 @@ def _may_be_stalled(now: RuleInputs, rules: Rules) -> Bools:
 
 
 def _catching_up(now: RuleInputs, rules: Rules) -> Bools:
-    held: Bools = (now.progress_least > rules.catches_up_above) | now.recovers
+    held: Bools = (now.progress.least > rules.catches_up_above) | now.progress.recovers
     return held & ~now.relapsed
 
 
 def _may_catch_up(now: RuleInputs, rules: Rules) -> Bools:
-    held: Bools = (now.progress_most > rules.catches_up_above) & (now.method != BOUNDED)
+    held: Bools = (now.progress.most > rules.catches_up_above) & (now.age.method != BOUNDED)
     return held & ~_falling_behind(now, rules) & ~now.relapsed
+
+
+def _may_fall_behind(now: RuleInputs, rules: Rules) -> Bools:
+    held: Bools = (now.progress.least < rules.keeps_pace_above) & (now.age.method != BOUNDED)
+    return held
+
+
+def _young(now: RuleInputs, _: Rules) -> Bools:
+    return now.progress.young
 
 
 Condition = Callable[[RuleInputs, Rules], Bools]
@@ -153,9 +150,9 @@ class Rule(NamedTuple):
 
 
 RULES: Final = (
-    Rule("1", Status.UNKNOWN, lambda now, _: np.isnan(now.lag) | np.isnan(now.age)),
+    Rule("1", Status.UNKNOWN, lambda now, _: np.isnan(now.lag.lag) | np.isnan(now.age.age)),
     Rule("2", Status.ABANDONED, _abandoned),
-    Rule("3", Status.AHEAD, lambda now, _: now.ahead > 0),
+    Rule("3", Status.AHEAD, lambda now, _: now.lag.ahead > 0),
     Rule("4", Status.LOST, _lost),
     Rule("5", Status.PAUSED, lambda now, _: now.paused),
     Rule("6", Status.OK, _ok, _may_be_ok),
@@ -164,19 +161,21 @@ RULES: Final = (
     Rule("grace", None, lambda now, _: now.excused),
     Rule("8", Status.STALLED, lambda now, _: stands_still(now), _may_be_stalled),
     # A group that catches up moves away from retention, however long its backlog lasts.
-    Rule("9–11", Status.RACING, lambda now, rules: now.age > rules.racing_share * now.kept),
+    Rule("9–11", Status.RACING, lambda now, rules: now.age.age > rules.racing_share * now.kept),
     # Less than half a window has passed since a cut.
-    Rule("cut", None, lambda now, _: now.young & now.was_cut, lambda now, _: now.young, AFTER_CUT),
+    Rule("cut", None, lambda now, _: now.progress.young & now.was_cut, _young, AFTER_CUT),
     Rule("9", Status.CATCHING_UP, _catching_up, _may_catch_up),
     # The age is below that of a minute ago, or members are back.
-    Rule("less", None, lambda now, _: (now.may_recover & ~now.relapsed) | now.keeps_pace),
+    Rule("less", None, lambda now, _: (now.progress.may_recover & ~now.relapsed) | now.keeps_pace),
     Rule(
         "10",
         Status.FALLING_BEHIND,
         _falling_behind,
-        lambda now, rules: (now.progress_least < rules.keeps_pace_above) & (now.method != BOUNDED),
+        lambda now, rules: (
+            (now.progress.least < rules.keeps_pace_above) & (now.age.method != BOUNDED)
+        ),
     ),
-    Rule("11", Status.LAGGING, lambda now, _: np.ones(now.lag.shape, np.bool_)),
+    Rule("11", Status.LAGGING, lambda now, _: np.ones(now.lag.lag.shape, np.bool_)),
 )
 
 
@@ -199,7 +198,7 @@ def held_ticks(candidate: Codes, inputs: RuleInputs, rules: Rules) -> Floats:
     the age rose all the time. For others it is 1: a queue may stand still during an excused
     restart.
     """
-    late = np.ceil((inputs.age - inputs.objective) / rules.period_s - MICROSECOND)
+    late = np.ceil((inputs.age.age - inputs.objective) / rules.period_s - MICROSECOND)
     alone = np.floor((inputs.alone - rules.grace_s) / rules.period_s + MICROSECOND) + 1
     stopped = candidate == CODE[Status.STOPPED]
     return np.where(stopped, np.minimum(alone, late), 1.0)

@@ -74,49 +74,28 @@ class RecordColumns:
 
     # -- fixed fields -----------------------------------------------------------------------------
 
-    def _gathered(self, at: Numbers, kind: str) -> npt.NDArray[Any]:
-        """The big-endian numbers of that kind at these positions of the view."""
-        kind_size = np.dtype(kind).itemsize
-        room = max(0, len(self._view) - kind_size + 1)
+    def number(self, at: int | Numbers, kind: str) -> npt.NDArray[Any]:
+        """The big-endian number of that kind, this far behind the begin of each record."""
+        room = max(0, len(self._view) - np.dtype(kind).itemsize + 1)
         # A number at every byte, unaligned; numpy reads only the requested ones.
         everywhere: npt.NDArray[Any] = np.ndarray((room,), kind, self._view, 0, (1,))
-        return everywhere[at].astype(kind.replace(">", "="))
+        chosen: npt.NDArray[Any] = everywhere[self.starts + at].astype(kind.replace(">", "="))
+        return chosen
 
-    def physical_offset(self) -> pa.Array:
-        """Physical offset, as stored in the record."""
-        return pa.array(self._gathered(self.starts + 28, ">i8"))
-
-    def _field(self, name: str) -> pa.Array:
+    def field(self, name: str) -> pa.Array:
+        """A field of the outline."""
         return pa.array(np.ascontiguousarray(self.rows[name]))
-
-    def queue(self) -> pa.Array:
-        """Number of the queue."""
-        return pa.array(self._gathered(self.starts + 12, ">i4"))
-
-    def queue_offset(self) -> pa.Array:
-        """Number of the message in its queue."""
-        return pa.array(self._gathered(self.starts + 20, ">i8"))
-
-    def born_ts(self) -> pa.Array:
-        """Time by the producer's clock."""
-        return times(self._gathered(self.starts + 40, ">i8"))
 
     def store_ts(self) -> pa.Array:
         """Time by the broker's clock."""
-        after_born_host = self.starts + 56 + _V6_SHIFT * (self.rows["sys_flag"] >> 4 & 1)
-        return times(self._gathered(after_born_host, ">i8"))
-
-    def reconsume_times(self) -> pa.Array:
-        """Return how often the message was redelivered."""
-        return pa.array(self._gathered(self.starts + self.rows["body_at"] - 16, ">i4"))
+        after_born_host = 56 + _V6_SHIFT * (self.rows["sys_flag"] >> 4 & 1)
+        return times(self.number(after_born_host, ">i8"))
 
     # -- texts ------------------------------------------------------------------------------------
 
     def topic(self) -> pa.Array:
         """Topic names; each is decoded once per view."""
-        numbers = pa.array(np.ascontiguousarray(self.rows["topic"]))
-        names = pa.array(self._found.topics, pa.string())
-        return names.take(numbers)
+        return pa.array(self._found.topics, pa.string()).take(self.field("topic"))
 
     def property(self, name: bytes) -> pa.Array:
         """Values of a property; null in records without it."""
@@ -142,43 +121,31 @@ class RecordColumns:
         sound = self.rows["sound"]
         return pa.array(sound == 1, pa.bool_(), mask=sound < 0)
 
-    def body(self) -> pa.Array:
-        """The bodies, copied."""
-        firsts = self.starts + self.rows["body_at"]
-        lasts = firsts + self.rows["body_size"]
+    def stored(self, name: str) -> list[memoryview]:
+        """The bytes of the bodies (`body`) or of the properties (`properties`)."""
         view = memoryview(self._view)
-        return pa.array(
-            [view[first:last] for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)],
-            pa.binary(),
-        )
-
-    def raw_properties(self) -> list[bytes]:
-        """Properties as stored, as one text."""
-        firsts = self.starts + self.rows["properties_at"]
-        lasts = firsts + self.rows["properties_size"]
-        return [
-            self._view[first:last]
-            for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
-        ]
+        firsts = self.starts + self.rows[f"{name}_at"]
+        lasts = firsts + self.rows[f"{name}_size"]
+        return [view[low:high] for low, high in zip(firsts.tolist(), lasts.tolist(), strict=True)]
 
 
 _MAKERS: Final[dict[str, Callable[[RecordColumns], pa.Array]]] = {
-    "physical_offset": RecordColumns.physical_offset,
-    "size": lambda columns: columns._field("size"),
+    "physical_offset": lambda of: pa.array(of.number(28, ">i8")),
+    "size": lambda of: of.field("size"),
     "topic": RecordColumns.topic,
-    "queue": RecordColumns.queue,
-    "queue_offset": RecordColumns.queue_offset,
-    "born_ts": RecordColumns.born_ts,
+    "queue": lambda of: pa.array(of.number(12, ">i4")),
+    "queue_offset": lambda of: pa.array(of.number(20, ">i8")),
+    "born_ts": lambda of: times(of.number(40, ">i8")),
     "store_ts": RecordColumns.store_ts,
     "tag_hash": RecordColumns.tag_hash,
-    "tag": lambda columns: columns.property(b"TAGS"),
-    "keys": lambda columns: columns.property(b"KEYS"),
-    "unique_id": lambda columns: columns.property(b"UNIQ_KEY"),
-    "sys_flag": lambda columns: columns._field("sys_flag"),
-    "reconsume_times": RecordColumns.reconsume_times,
-    "body_size": lambda columns: columns._field("body_size"),
+    "tag": lambda of: of.property(b"TAGS"),
+    "keys": lambda of: of.property(b"KEYS"),
+    "unique_id": lambda of: of.property(b"UNIQ_KEY"),
+    "sys_flag": lambda of: of.field("sys_flag"),
+    "reconsume_times": lambda of: pa.array(of.number(of.rows["body_at"] - 16, ">i4")),
+    "body_size": lambda of: of.field("body_size"),
     "crc_ok": RecordColumns.crc_ok,
-    "body": RecordColumns.body,
+    "body": lambda of: pa.array(of.stored("body"), pa.binary()),
 }
 NAMES: Final = frozenset(_MAKERS)
 """Builders by column name."""

@@ -92,10 +92,6 @@ class TableRoot:
         mark = self.manifest(table).watermark_us
         return None if mark is None else from_us(mark)
 
-    def committed_us(self, table: str) -> int | None:
-        """Return the time of the last commit to the table [microseconds]; None if there is none."""
-        return ManifestStore(self.path).written_us(table)
-
     def files(
         self,
         table: str,

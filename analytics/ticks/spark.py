@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from analytics.moments import to_us
 from analytics.tables import TableRoot
+from analytics.tables.manifest import ManifestStore
 from analytics.ticks.closed import GRACE_PERIODS, ByClock, last_closed, tick_of
 from shared.runtime.clock import SystemClock
 
@@ -97,7 +98,7 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _closed(self) -> int | None:
         root = TableRoot(Path(self._tables))
-        written_us = root.committed_us("positions")
+        written_us = ManifestStore(root.path).written_us("positions")
         positions = root.manifest("positions")
         clock = None
         if self._by_clock and written_us is not None:

@@ -65,9 +65,9 @@ def merged_series(rows: pa.Table) -> pa.Table:
     grouped = rows.group_by(fixed, use_threads=False).aggregate(
         [("first_seen", "min"), ("last_seen", "max")]
     )
-    grouped = grouped.rename_columns([name.removesuffix("_min") for name in grouped.column_names])
-    grouped = grouped.rename_columns([name.removesuffix("_max") for name in grouped.column_names])
-    return fit(grouped, SERIES).sort_by("series_id")
+    return fit(grouped.rename_columns([*fixed, "first_seen", "last_seen"]), SERIES).sort_by(
+        "series_id"
+    )
 
 
 def _collected_events(root: TableRoot, bucket: int, since: datetime, before: datetime) -> pa.Table:

@@ -69,7 +69,7 @@ class Reader:
                 if can_split and depth < SPLITS_MAX and low < middle < high:
                     todo += [(middle, high, depth + 1), (low, middle, depth + 1)]
                 else:
-                    missing.append(Missing(part.subject, low, high, *_reason_and_text(trouble)))
+                    missing.append(Missing(part.subject, low, high, trouble.reason, trouble.detail))
                 continue
             if context is not None:
                 yield from _kept(context, low, high, CONTEXT)
@@ -90,7 +90,8 @@ class Reader:
         try:
             seen_us = self._ask(part.scrapes, since_us, part.end_us).ts_us
         except Unanswered as trouble:
-            return [Missing(part.scrapes, part.start_us, part.end_us, *_reason_and_text(trouble))]
+            span = part.start_us, part.end_us
+            return [Missing(part.scrapes, *span, trouble.reason, trouble.detail)]
         if has_samples and not seen_us.size:
             return []  # the server has no `up`, or other labels: nothing is known of its scrapes
         return [
@@ -159,10 +160,6 @@ def _reason(status: int, message: str) -> Gap:
     if status in (408, 504) or "timed out" in lower or "deadline exceeded" in lower:
         return Gap.TIMEOUT
     return Gap.UNREACHABLE
-
-
-def _reason_and_text(trouble: Unanswered) -> tuple[Gap, str]:
-    return trouble.reason, trouble.detail
 
 
 def _kept(found: Samples, low: int, high: int, source: str) -> Iterator[pa.RecordBatch]:

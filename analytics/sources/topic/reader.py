@@ -114,7 +114,8 @@ class TopicReader:
                     arrays.append(pa.array(_numbers(columns) + 1))
                 case "properties":
                     pairs = [
-                        list(properties.parse(raw).items()) for raw in columns.raw_properties()
+                        list(properties.parse(bytes(raw)).items())
+                        for raw in columns.stored("properties")
                     ]
                     arrays.append(pa.array(pairs, field.type))
                 case "gap" | "gap_detail":

@@ -36,6 +36,11 @@ def test_a_restart_counts_from_its_start() -> None:
     assert found.restarted[1]
 
 
+def test_a_start_before_the_last_sample_of_its_counter_gives_the_time_since_that_sample() -> None:
+    found = of_one([10, 30], [50, 3], [0, 8])
+    assert (found.counted[1], found.seconds[1]) == (3, 20)
+
+
 def test_a_restart_that_counted_more_than_before_is_still_one() -> None:
     found = of_one([10, 30], [5, 500], [0, 20])
     assert (found.counted[1], found.seconds[1]) == (500, 10)

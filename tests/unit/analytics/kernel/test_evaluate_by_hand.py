@@ -126,21 +126,23 @@ def test_a_commit_that_goes_back_a_little_is_a_rebalance_and_no_ticket() -> None
     rows.append(row(20, 2_100, 1_800, age=20))
     done = judged(window(rows), 21)
     assert column(done.offset_events, "kind") == ["rewind"]
+    assert column(done.rates, "consumed")[-1] is None
     assert done.status_changes.num_rows == 0
 
 
 def test_messages_that_retention_took_are_skipped_and_not_consumed() -> None:
     rows = [
         row(0, 1_000, 100, age=30),
-        row(1, 1_000, 100, age=30, min_offset=400),
-        row(2, 1_000, 500, age=30, min_offset=400),
+        row(1, 1_000, 150, age=30, min_offset=400),  # 50 read, 250 deleted
+        row(2, 1_000, 150, age=30, min_offset=450),  # 50 more deleted
+        row(3, 1_000, 900, age=30, min_offset=500),  # 50 more, then 400 read
     ]
-    done = judged(window(rows), 3)
-    assert column(done.lag, "lost") == [0, 300, 0]
-    assert column(done.lag, "lag") == [900, 600, 500]
-    assert column(done.rates, "consumed") == [0, 100]
+    done = judged(window(rows), 4)
+    assert column(done.lag, "lost") == [0, 250, 300, 0]
+    assert column(done.lag, "lag") == [900, 600, 550, 100]
+    assert column(done.rates, "consumed") == [50, 0, 400]
     events = [(e["kind"], e["from_offset"], e["to_offset"]) for e in done.offset_events.to_pylist()]
-    assert events == [("expire", 100, 400)]
+    assert events == [("expire", 150, 400), ("expire", 400, 450), ("expire", 450, 500)]
     assert column(done.lag, "status")[1] == "LOST"
 
 

@@ -135,99 +135,29 @@ def test_nothing_makes_all_tables_with_no_row() -> None:
     }  # fmt: skip
 
 
-def test_a_snapshot_has_the_position_of_a_group_on_each_queue_of_its_topic() -> None:
+def test_a_queue_that_a_group_never_read_has_a_position_without_a_commit() -> None:
+    """That all columns are those of the workloads is tested with these (test_renderings)."""
     found = shaped([*snapshot(), *replication()])
     series = by(found["series"], "queue")
-    positions = by(found["positions"], "series_id")
-    read = positions[series[0]["series_id"]]
-    never = positions[series[1]["series_id"]]
-    sampled_at = BEGIN - timedelta(milliseconds=250)
-
-    assert series[0]["series_id"] == schema.series_id("c", "g0", "g", "t", 0)
-    assert series[0]["pair_id"] == schema.pair_id("c", "g0", "g", "t")
-    assert (series[0]["kind"], series[0]["first_seen"]) == ("main", sampled_at)
-    assert read == {
-        "ts": sampled_at,
-        "tick": datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC),
-        "series_id": series[0]["series_id"],
-        "pair_id": series[0]["pair_id"],
-        "replica": "n0",
-        "epoch": 7,
-        "min_offset": 10,
-        "max_offset": 100,
-        "commit_offset": 90,
-        "pull_offset": None,
-        "head_store_ts": sampled_at - timedelta(milliseconds=3500),
-        "head_method": "exact",
-        "head_error_seconds": 0.0,
-        "reason": None,
-        "member": 2,
-    }
+    never = by(found["positions"], "series_id")[series[1]["series_id"]]
+    assert series[1]["series_id"] == schema.series_id("c", "g0", "g", "t", 1)
     assert (never["commit_offset"], never["reason"]) == (None, "never_committed")
     assert never["member"] == 0
     assert (never["min_offset"], never["max_offset"]) == (0, 50)
     assert (never["head_method"], never["head_error_seconds"]) == ("none", None)
 
 
-def test_a_pair_has_its_gauges_and_counters_and_its_group_s() -> None:
+def test_messages_of_all_kinds_come_into_a_topic() -> None:
     (pair,) = shaped(snapshot())["pairs"].to_pylist()
-    sampled_at = BEGIN - timedelta(milliseconds=250)
-    known = {name: value for name, value in pair.items() if value is not None}
-    assert known == {
-        "ts": sampled_at,
-        "tick": datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC),
-        "pair_id": schema.pair_id("c", "g0", "g", "t"),
-        "cluster": "c",
-        "broker": "g0",
-        "replica": "n0",
-        "group": "g",
-        "topic": "t",
-        "subscribed": True,
-        "members": 2,
-        "objective_seconds": 60.0,
-        "paused": True,
-        "broadcasting": False,
-        "inflight": 7,
-        "oldest_undelivered_ts": sampled_at - timedelta(seconds=2),
-        "oldest_uncommitted_ts": sampled_at - timedelta(seconds=3),
-        "redelivered_total": 5,
-        "consumed_total": 1234,
-        "expired_total": 3,
-        "reset_forward_total": 4,
-        "reset_backward_total": 2,
-        "topic_messages_in_total": 150,
-        "topic_received_bytes_total": 64000,
-    }
+    assert (pair["topic_messages_in_total"], pair["topic_received_bytes_total"]) == (150, 64000)
 
 
-def test_the_log_has_its_times_and_ha_s_epoch_and_role() -> None:
+def test_a_log_has_what_waits_in_the_pools_and_the_space_of_its_own_volume() -> None:
     (log,) = shaped([*snapshot(), *replication(BEGIN - timedelta(seconds=4))])["logs"].to_pylist()
-    sampled_at = BEGIN - timedelta(milliseconds=250)
-    assert log == {
-        "ts": sampled_at,
-        "tick": datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC),
-        "cluster": "c",
-        "broker": "g0",
-        "replica": "n0",
-        "epoch": 7,
-        "role": "master",
-        "up_since": BEGIN - timedelta(seconds=1000),
-        "min_physical_offset": 0,
-        "max_physical_offset": 4096,
-        "flushed_physical_offset": 4096,
-        "confirm_physical_offset": 4000,
-        "dispatched_physical_offset": 3000,
-        "t_max": sampled_at,
-        "t_confirm": sampled_at - timedelta(seconds=1),
-        "t_dispatched": sampled_at - timedelta(seconds=2),
-        "t_min": None,
-        "free_bytes": 5_000_000_000,
-        "capacity_bytes": 9_000_000_000,
-        "put_wait_seconds": 0.5,
-        "pulls_queued": 3,
-        "long_polls": 6,
-        "clock_seconds": -0.25,
-    }
+    waiting = (log["put_wait_seconds"], log["pulls_queued"], log["long_polls"])
+    assert waiting == (0.5, 3, 6)
+    assert (log["free_bytes"], log["capacity_bytes"]) == (5_000_000_000, 9_000_000_000)
+    assert (log["clock_seconds"], log["t_min"]) == (-0.25, None)
 
 
 def test_a_peer_is_a_row_of_its_own() -> None:
