@@ -7,7 +7,7 @@ between evaluations.
 from __future__ import annotations
 
 from enum import IntFlag
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +25,6 @@ class Seen(IntFlag):
     UNREQUESTED = 2
     TRUNCATE = 4
     DISTANCE_UNKNOWN = 8
-
-
-BACKWARD: Final = ("reset_backward", "rewind")
 
 
 class SeriesEvents(NamedTuple):

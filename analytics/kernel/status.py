@@ -167,14 +167,7 @@ RULES: Final = (
     Rule("9", Status.CATCHING_UP, _catching_up, _may_catch_up),
     # The age is below that of a minute ago, or members are back.
     Rule("less", None, lambda now, _: (now.progress.may_recover & ~now.relapsed) | now.keeps_pace),
-    Rule(
-        "10",
-        Status.FALLING_BEHIND,
-        _falling_behind,
-        lambda now, rules: (
-            (now.progress.least < rules.keeps_pace_above) & (now.age.method != BOUNDED)
-        ),
-    ),
+    Rule("10", Status.FALLING_BEHIND, _falling_behind, _may_fall_behind),
     Rule("11", Status.LAGGING, lambda now, _: np.ones(now.lag.lag.shape, np.bool_)),
 )
 

@@ -24,7 +24,6 @@ class Answer(NamedTuple):
     status: int
     content_type: str
     body: bytes
-    took_s: float
 
 
 def fetch(
@@ -38,8 +37,7 @@ def fetch(
     """Make one request: GET, or POST with a body.
     size_max: bytes of the answer. Raises Unanswered: unreachable; timeout; torn, if the answer is
     truncated; overload, if it is larger."""
-    began = time.monotonic()
-    deadline = began + timeout_s
+    deadline = time.monotonic() + timeout_s
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
@@ -72,12 +70,8 @@ def fetch(
         # read1 does not report that an answer of known length was truncated
         if response.length:
             raise Unanswered(Gap.TORN, f"{response.length} bytes of the answer are missing")
-        return Answer(
-            response.status,
-            response.getheader("Content-Type") or "",
-            b"".join(pieces),
-            time.monotonic() - began,
-        )
+        content_type = response.getheader("Content-Type") or ""
+        return Answer(response.status, content_type, b"".join(pieces))
     except TimeoutError as error:
         raise Unanswered(Gap.TIMEOUT, f"no answer within {timeout_s:g} s") from error
     except http.client.IncompleteRead as error:

@@ -175,13 +175,12 @@ class TableRoot:
         *,
         since: datetime | None = None,
         before: datetime | None = None,
-        buckets: Collection[int] | None = None,
         columns: Sequence[str] | None = None,
     ) -> DataFrame:
         """The same rows as a Spark DataFrame with explicit files and schema."""
         from analytics.tables.frames import frame  # only for Spark jobs
 
-        files = self.files(table, since=since, before=before, buckets=buckets)
+        files = self.files(table, since=since, before=before)
         paths = [str(self.path / file.path) for file in files]
         return frame(spark, table, paths, since=since, before=before, columns=columns)
 

@@ -41,7 +41,6 @@ BEGIN_MS: Final = 1_772_366_400_000
 """A multiple of every slice below: the first series has samples on all borders."""
 PERIOD_MS: Final = 15_000
 TICKS: Final = 480
-SPAN_S: Final = TICKS * PERIOD_MS // 1000
 SELECTOR: Final = '{__name__=~"tidemark_.*"}'
 Row = tuple[str, str, int | None, int, float]
 """Metric, topic, queue, milliseconds, value."""

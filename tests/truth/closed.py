@@ -23,11 +23,12 @@ def constant(rate: float, seconds: float, since: float = 0.0) -> Ints:
     return times(since + np.arange(int(np.ceil(rate * seconds))) / rate)
 
 
-def varying(count: Callable[[Floats], Floats], seconds: float, step: float = 0.05) -> Ints:
+def varying(count: Callable[[Floats], Floats], seconds: float) -> Ints:
     """Store times where the count of messages until a time (seconds) is a rising function.
 
-    Between points `step` apart the function is taken as straight.
+    Between points 50 ms apart the function is taken as straight.
     """
+    step = 0.05
     grid = np.arange(0.0, seconds + step, step)
     total = count(grid)
     wanted = np.arange(int(np.ceil(total[0])), int(np.floor(total[-1])) + 1, dtype=np.float64)
@@ -84,45 +85,26 @@ def delivered(visible: Ints, done: Ints, prefetch: int) -> Steps:
     return _counted(at)
 
 
-def commits(done: Ints, instants: Ints | None = None) -> Steps:
-    """Commit offsets of a group that is done with messages at these times.
-
-    instants: when it commits; None: after each message.
-    """
-    if instants is None:
-        return _counted(done[done < np.iinfo(np.int64).max])
-    offset = np.searchsorted(done, instants, "right").astype(np.int64)
-    return Steps(
-        np.concatenate(([_before()], instants)), np.concatenate((np.zeros(1, np.int64), offset))
-    )
-
-
-def _before() -> int:
-    return DAWN - LONG_BEFORE
+def commits(done: Ints) -> Steps:
+    """Commit offsets of a group that is done with messages at these times, and commits each."""
+    return _counted(done[done < np.iinfo(np.int64).max])
 
 
 def _counted(at: Ints) -> Steps:
     """From nothing, one more at each time."""
     offsets = np.arange(len(at) + 1, dtype=np.int64)
-    return Steps(np.concatenate(([min(_before(), int(at.min(initial=_before())))], at)), offsets)
+    return Steps(np.concatenate(([at.min(initial=DAWN - LONG_BEFORE)], at)), offsets)
 
 
-def queue(
-    stored: Ints,
-    *,
-    number: int = 0,
-    topic: str = "orders",
-    broker: str = "g0",
-    visible: Ints | None = None,
-) -> Queue:
+def queue(stored: Ints, *, number: int = 0, visible: Ints | None = None) -> Queue:
     """A queue whose messages, from offset 0, are visible as soon as they are stored, or later."""
     era = Era(DAWN - LONG_BEFORE, 0, stored, stored if visible is None else visible)
-    return Queue(broker, topic, number, (era,))
+    return Queue("g0", "orders", number, (era,))
 
 
-def reading(of: Queue, done: Ints, instants: Ints | None = None) -> Reading:
+def reading(of: Queue, done: Ints) -> Reading:
     """A group that is done with the messages of a queue at these times."""
-    return Reading(of, commits(done, instants))
+    return Reading(of, commits(done))
 
 
 def log_of(queues: Sequence[Queue]) -> Log:
@@ -134,6 +116,6 @@ def log_of(queues: Sequence[Queue]) -> Log:
     return Log(stored[order], stored[order], np.maximum.accumulate(visible[order]))
 
 
-def broker_of(queues: Sequence[Queue], name: str = "g0") -> Broker:
+def broker_of(queues: Sequence[Queue]) -> Broker:
     """A broker set of two nodes that holds these queues."""
-    return Broker(name, log_of(queues))
+    return Broker("g0", log_of(queues))

@@ -109,13 +109,12 @@ def runs_of(
     *,
     jitter: float = 0.2,
     crashes: bool = False,
-    commits_from: float = 0.0,
     commits_until: float = SECONDS,
 ) -> Steps:
     """What a consumer commits that runs in these spans, each begun where it had committed.
 
-    crashes: a run ends without a commit; else with one. It commits nothing outside
-    commits_from … commits_until. Before the first run it was done with nothing.
+    crashes: a run ends without a commit; else with one. It commits nothing from
+    commits_until on. Before the first run it was done with nothing.
     """
     done, moments, offsets = 0, [at(LONG_AGO)], [0]
     for low, high in runs:
@@ -128,7 +127,7 @@ def runs_of(
         asked = asked[asked < end]
         if not crashes and high < SECONDS:
             asked = np.append(asked, end)
-        asked = asked[(asked >= at(commits_from)) & (asked < at(commits_until))]
+        asked = asked[asked < at(commits_until)]
         if not len(asked):
             continue
         reached = done + np.searchsorted(ready, asked, "right").astype(np.int64)

@@ -15,7 +15,6 @@ import numpy as np
 from shared.metrics.catalogue import BY_NAME
 from shared.metrics.family import Kind
 from tests.truth.samples import Target, lines, targets
-from tests.truth.steps import Ints
 from tests.truth.workload import SCRAPE_AFTER_SAMPLE, Truth
 
 
@@ -87,8 +86,8 @@ def _number(value: float) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
 
 
-def scrapes(truth: Truth, sample_times: Ints | None = None) -> Iterable[tuple[int, Target, str]]:
+def scrapes(truth: Truth) -> Iterable[tuple[int, Target, str]]:
     """(time of the scrape, target, text) of every tick that was heard of, in order of time."""
-    for sample in (truth.sample_times() if sample_times is None else sample_times).tolist():
+    for sample in truth.sample_times().tolist():
         for of in targets(truth):
             yield sample + SCRAPE_AFTER_SAMPLE, of, scrape(truth, of, sample)

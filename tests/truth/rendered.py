@@ -11,7 +11,7 @@ from tests.truth.steps import MILLISECOND
 from tests.truth.workload import SCRAPE_AFTER_SAMPLE, Truth
 
 
-def samples_table(truth: Truth, source: str = "scrape") -> pa.Table:
+def samples_table(truth: Truth) -> pa.Table:
     """Every sample of every target at the ticks that were heard of, of schema SAMPLES."""
     sample_times = truth.sample_times()
     stamps = (sample_times + SCRAPE_AFTER_SAMPLE) // MILLISECOND * MILLISECOND
@@ -30,7 +30,7 @@ def samples_table(truth: Truth, source: str = "scrape") -> pa.Table:
             )
             columns: dict[str, object] = {
                 "ts": pa.array(stamps[there]),
-                "source": [source] * size,
+                "source": ["scrape"] * size,
                 "target": [added["instance"]] * size,
                 "metric": [line.family] * size,
                 "cluster": [added["cluster"]] * size,

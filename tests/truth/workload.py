@@ -19,7 +19,6 @@ RECORD_SIZE: Final = 512
 """Bytes of every record in the log."""
 SCRAPE_AFTER_SAMPLE: Final = 100_000
 """Microseconds from the sample to the timestamp of the scrape."""
-STALL_DEFAULT_SECONDS: Final = 60.0
 
 
 class Era(NamedTuple):

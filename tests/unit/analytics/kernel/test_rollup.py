@@ -19,8 +19,7 @@ PERIOD = 15.0
 class Ledger:
     """Rows of evaluation of series of one pair, written tick by tick."""
 
-    def __init__(self, pair: int = 1) -> None:
-        self.pair = pair
+    def __init__(self) -> None:
         self.lag: list[dict[str, Any]] = []
         self.rates: list[dict[str, Any]] = []
         self.pairs: list[dict[str, Any]] = []
@@ -28,7 +27,7 @@ class Ledger:
 
     def tick(self, second: float, series: int, lag: int | None, **more: Any) -> None:
         tick = at(second)
-        key = {"tick": tick, "series_id": series, "pair_id": self.pair}
+        key = {"tick": tick, "series_id": series, "pair_id": 1}
         status = {"status": more.pop("status", "OK"), "status_since": START, "age_method": "exact"}
         age = more.pop("age_seconds", None)
         sampled = more.pop("ts", tick)
@@ -36,13 +35,13 @@ class Ledger:
         if more:
             self.rates.append(key | {"dt_seconds": PERIOD} | more)
 
-    def pair_tick(self, second: float, lag: int, status: str = "OK", **more: Any) -> None:
+    def pair_tick(self, second: float, lag: int, **more: Any) -> None:
         names = {"cluster": "c", "broker": "g0", "group": "g", "topic": "t"}
-        key = {"tick": at(second), "pair_id": self.pair, "status_since": START}
-        self.pairs.append(names | key | {"lag_sum": lag, "status": status} | more)
+        key = {"tick": at(second), "pair_id": 1, "status_since": START}
+        self.pairs.append(names | key | {"lag_sum": lag, "status": "OK"} | more)
 
     def event(self, second: float, series: int, kind: str, from_: int | None, to: int) -> None:
-        key = {"ts": at(second), "tick": at(second), "series_id": series, "pair_id": self.pair}
+        key = {"ts": at(second), "tick": at(second), "series_id": series, "pair_id": 1}
         self.events.append(key | {"kind": kind, "from_offset": from_, "to_offset": to})
 
     def tables(self) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table]:

@@ -59,13 +59,12 @@ def stages(
     more_of_pair: dict[str, Any] | None = None,
     more_of_log: dict[str, Any] | None = None,
     skew_kind: str | None = None,
-    period_s: float = 15.0,
 ) -> list[dict[str, Any]]:
     found = split(
         pairs(*(pair | (more_of_pair or {}) for pair, _, _ in made)),
         logs(*(log | (more_of_log or {}) for _, log, _ in made)),
         pa.Table.from_pylist([age | {"skew_kind": skew_kind} for _, _, age in made], schema=AGES),
-        period_s=period_s,
+        period_s=15.0,
         after=after,
     )
     assert found.schema == STAGES

@@ -58,7 +58,7 @@ def search_index() -> Pair:
 PAIR: Final = search_index()
 
 
-def stages(term: Sequence[float], *, stage: str = "replication", pair: Pair = PAIR) -> pa.Table:
+def stages(term: Sequence[float], pair: Pair = PAIR) -> pa.Table:
     """A row for each tick; NaN: none."""
     return as_table(
         "stages",
@@ -70,7 +70,7 @@ def stages(term: Sequence[float], *, stage: str = "replication", pair: Pair = PA
                 "broker": pair.broker,
                 "group": pair.group,
                 "topic": pair.topic,
-                f"{stage}_seconds": float(value),
+                "replication_seconds": float(value),
             }
             for number, value in enumerate(term)
             if not math.isnan(value)
@@ -83,7 +83,6 @@ def counted(
     means: Sequence[float],
     *,
     labels: str = "",
-    replica: str = "n0",
     broker: str = PAIR.broker,
     restart_at: int | None = None,
     each: int = 30,
@@ -101,11 +100,11 @@ def counted(
             rows.append(
                 {
                     "ts": tick(number) + timedelta(seconds=3),
-                    "target": f"{replica}:8081",
+                    "target": "n0:8081",
                     "metric": f"{family}_{end}",
                     "cluster": PAIR.cluster,
                     "broker": broker,
-                    "replica": replica,
+                    "replica": "n0",
                     "labels": labels,
                     "value": value,
                     "started_at": began,
@@ -125,7 +124,7 @@ def found_in(
     term: Floats, *rows: Mapping[str, Any], pair: Pair = PAIR, piece_rows: int = 97, **more: Any
 ) -> list[MovedWith]:
     world = {
-        "stages": stages(term.tolist(), pair=pair),
+        "stages": stages(term.tolist(), pair),
         "counters": as_table("counters", rows) if rows else TABLES["counters"].empty_table(),
         **more,
     }

@@ -25,9 +25,9 @@ from tidemark.formats.queue_unit import Unit
 FILE_SIZE = CONFIG.commit_log_file_size
 
 
-def filled(small: SmallStore, count: int = 60, *, seed: int = 5) -> list[Unit]:
+def filled(small: SmallStore, count: int = 60) -> list[Unit]:
     """Records of some topics over several files; their units, dispatched."""
-    rng = Random(seed)
+    rng = Random(5)
     units = [
         small.put(
             rng.choice(["orders", "bills", "größe"]),

@@ -17,16 +17,16 @@ START = datetime(2026, 3, 1, 9, 50, tzinfo=UTC)
 TICK = timedelta(seconds=15)
 
 
-def positions(pairs: list[int], ticks: int, *, since: datetime = START, base: int = 0) -> pa.Table:
+def positions(pairs: list[int], ticks: int) -> pa.Table:
     """Two series for each pair, one row for each series and tick."""
     rows = [
         {
-            "ts": since + tick * TICK + timedelta(milliseconds=7),
-            "tick": since + tick * TICK,
+            "ts": START + tick * TICK + timedelta(milliseconds=7),
+            "tick": START + tick * TICK,
             "series_id": pair * 10 + queue,
             "pair_id": pair,
             "replica": "n0",
-            "max_offset": base + tick,
+            "max_offset": tick,
             "head_method": "none",
         }
         for tick in range(ticks)
