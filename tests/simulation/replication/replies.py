@@ -47,6 +47,11 @@ class Replies:
         self._unanswered[command.token] = self._ha.machine.timeline.now_us
         self._ha.loop.call_soon_threadsafe(self._ask, command, refused)
 
+    @property
+    def are_waiting(self) -> bool:
+        """Whether a command has no reply yet."""
+        return bool(self._unanswered)
+
     def target_of(self, token: int) -> str | None:
         """The node to switch to with a command that has no reply yet."""
         return self._posted[token][0].arguments.get("to") if token in self._posted else None

@@ -103,8 +103,8 @@ class Trials(Trying):
 
     def run(self, trials: Iterable[Callable[[], None]]) -> None:
         """Check for a while that nothing happens; then run the trials. Raises Violation."""
-        self._wait(SETTLE_MS)
-        self.must_be_forgotten()
+        self._until(lambda: not any(map(self._waits_for_replies, self._group.machines)), SETTLE_MS)
+        self._rest(QUIET_MS)
         self._stay_whole()
         self._losing_lease.touch_the_lease()
         for trial in trials:
@@ -112,8 +112,19 @@ class Trials(Trying):
             self._history.replaced.clear()
             self._world.strikes.count += 1
             trial()
-            self._wait(SETTLE_MS)
-            self.must_be_forgotten()
+            self._rest(QUIET_MS)
+        self._rest(SETTLE_MS)
+
+    def _rest(self, ms: int) -> None:
+        """Wait, and until stalls are forgotten. What a trial has left behind shows itself here or
+        during the next trials, for the rules hold all the time."""
+        self._wait(ms)
+        self.must_be_forgotten()
+
+    def _waits_for_replies(self, name: str) -> bool:
+        """Whether a node has a command without a reply, which was given before the healing."""
+        ha = self._group.ha_of(name)
+        return ha is not None and ha.commands.are_waiting
 
     def _stay_whole(self) -> None:
         """Check that epoch and in-sync set do not change, that no alarm is raised, and that sends

@@ -35,7 +35,8 @@ UNHEARD_MS: Final = 2 * TIMES.link_dead_ms + TIMES.heartbeat_ms
 """A node that ended counts as silent after this time."""
 HANDED_OVER: Final = "handed-over"
 SETTLE_MS: Final = 4 * TIMES.lease_ms
-"""Commands that were given before the healing have ended after this time."""
+"""Commands that were given before the healing have ended after this time, and what a trial has left
+behind has shown itself."""
 FORGOTTEN_MS: Final = (FORGIVEN_PER_MS * STALLED_LEASES_MAX + 2) * TIMES.lease_ms
 """Longest time for which stalls are remembered, plus the time without a possible successor."""
 CALM_MS: Final = SETTLE_MS
