@@ -67,11 +67,6 @@ class TestAppending:
         assert raw[1008:] == bytes(FILE_SIZE - 1008)
         assert log.reader.record(PhysicalOffset(1000), log.appender.written) is None
 
-    def test_a_batch_never_spans_files(self, log: Log) -> None:
-        log.put(body_of_record(FILE_SIZE - 1000))
-        placed = log.put(body_of_record(600), body_of_record(600))
-        assert placed == [(FILE_SIZE, 600), (FILE_SIZE + 600, 600)]
-
     def test_a_record_that_no_file_can_hold_is_refused_before_anything_is_written(
         self, log: Log
     ) -> None:

@@ -12,7 +12,7 @@ from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from tests.support.replica_store import FILE, ROOT, SLAVE, MasterLog, log_of
 from tests.support.sim_disk import SimDisk, SimFile
-from tidemark.errors import DiskFull, FlushFailed, WriteFailed
+from tidemark.errors import FlushFailed, WriteFailed
 from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
 
@@ -45,12 +45,6 @@ def copier() -> Iterator[Copier]:
     copier = Copier(SimDisk(3))
     yield copier
     copier.writer.close(clean=False)
-
-
-def test_the_copy_is_the_masters_log_byte_for_byte(copier: Copier) -> None:
-    copier.copy(LOG.data)
-    assert copier.writer.written == LOG.end
-    assert log_of(copier.disk, LOG.end) == LOG.data
 
 
 def first_filler() -> int:
@@ -98,22 +92,6 @@ def test_it_goes_on_where_it_ended_also_at_a_files_start(copier: Copier) -> None
         copier.writer.close(clean=True)
         copier.writer.start_at(copier.writer.written)
     assert log_of(copier.disk, LOG.end) == LOG.data
-
-
-def test_a_full_disk_stops_it_at_a_files_border_and_nothing_is_half_written() -> None:
-    disk = SimDisk(4, capacity_bytes=7 * FILE)
-    copier = Copier(disk)
-    with pytest.raises(DiskFull):
-        copier.copy(LOG.data)
-    end = copier.writer.written
-    assert 0 < end < LOG.end
-    assert copier.writer.flush() == end
-    assert log_of(disk, end) == LOG.data[:end]
-    # Room again: from the same place on.
-    disk.capacity_bytes = None
-    copier.records.begin(end)
-    copier.copy(LOG.data[end:])
-    assert log_of(disk, LOG.end) == LOG.data
 
 
 def test_after_a_failed_sync_nothing_further_is_taken(copier: Copier) -> None:

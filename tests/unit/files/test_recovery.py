@@ -92,14 +92,6 @@ class TestWholeLog:
         assert found.walked_bytes == small.end
         assert found.next_queue_offsets == {KEY: 15, ("quiet", 1): 1}
 
-    def test_without_its_checkpoint_it_costs_time_and_no_message(self, small: SmallStore) -> None:
-        fill(small, 15)
-        small.dispatch(durable=True)
-        small.store.checkpoint_path.unlink()
-        found = again(small)
-        assert (found.end, found.walked_bytes) == (small.end, small.end)
-        assert found.next_queue_offsets == {KEY: 15}
-
     def test_an_old_copy_of_the_checkpoint_costs_time_and_no_message(
         self, small: SmallStore
     ) -> None:
@@ -221,14 +213,3 @@ def test_a_read_only_disk_still_shows_the_end_of_the_log(
     later = again(small)
     assert later.read_only is None
     assert later.cut is not None
-
-
-def test_records_appended_after_a_recovery_follow_its_end(tmp_path: Path) -> None:
-    for round_number in range(5):
-        small = SmallStore(tmp_path / "store")
-        small.store.mark_running()
-        assert small.recovered.next_queue_offsets.get(KEY, 0) == 4 * round_number
-        fill(small, 4)
-        small.flush()
-        small.overwrite(small.end, b"torn tail %d" % round_number)
-        small.close()

@@ -15,7 +15,7 @@ from shared.files.store_dir import StoreDir
 from tests.support.next_start import FILE, OTHER_BOOT, again, fill, fill_to
 from tests.support.small_store import BOOT, CONFIG, SmallStore
 from tests.support.small_store import small as small
-from tidemark.errors import CorruptRecord, LogFileReplaced, LogFilesMissing
+from tidemark.errors import LogFileReplaced, LogFilesMissing
 from tidemark.formats.checkpoint import Slot
 
 GROUPED = dataclasses.replace(CONFIG, visible_after="confirmed")
@@ -196,13 +196,6 @@ class TestWhileUp:
             with pytest.raises(LogFileReplaced, match=f"up to physical offset {flushed}"):
                 small.appender.flush()
         assert small.positions.get(Slot.FLUSHED) == flushed
-
-    def test_the_next_start_names_the_missing_file(self, small: SmallStore) -> None:
-        fill(small, 5)
-        small.flush()
-        small.log_file(0).unlink()
-        with pytest.raises(CorruptRecord):
-            again(small)
 
 
 class TestBesideABroker:

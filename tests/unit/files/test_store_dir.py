@@ -180,13 +180,6 @@ class TestOpening:
         store(tmp_path).open_or_create(writable=False)
         assert [path.name for path in tmp_path.iterdir()] == ["commitlog"]
 
-    def test_a_store_of_rocketmq_is_adopted_with_its_sizes(self, tmp_path: Path) -> None:
-        make_foreign(tmp_path)
-        opened = store(tmp_path)
-        opened.open_or_create()
-        assert opened.is_foreign
-        assert opened.description_path.exists()
-
     @pytest.mark.parametrize("clean", [True, False])
     def test_it_stays_rocketmqs_for_every_service_until_recovery_is_through(
         self, tmp_path: Path, clean: bool

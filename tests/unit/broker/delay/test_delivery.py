@@ -50,26 +50,18 @@ def read_in_steps(monkeypatch: pytest.MonkeyPatch, count: int = 2) -> None:
     monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", count)
 
 
-async def test_a_level_is_delivered_when_it_is_due_and_not_before(store: DelayedStore) -> None:
-    store.wait_level(b"a", 2, queue=3)
+async def test_a_message_is_delivered_to_the_millisecond_when_it_is_due(
+    store: DelayedStore,
+) -> None:
+    store.wait_level(b"level", 2, queue=3)
+    store.wait_until(b"time", FIRST_MS + LEVELS_MS[1])
     await store.turn()
-    store.now_ms = FIRST_MS + LEVELS_MS[1] - 1
+    store.now_ms += LEVELS_MS[1] - 1
     await store.turn()
-    assert store.delivered(queue=3) == []
+    assert (store.delivered(queue=3), store.delivered()) == ([], [])
     store.now_ms += 1
     await store.turn()
-    assert store.delivered(queue=3) == [b"a"]
-
-
-async def test_any_time_is_delivered_to_the_millisecond(store: DelayedStore) -> None:
-    store.wait_until(b"a", FIRST_MS + 1234)
-    await store.turn()
-    store.now_ms = FIRST_MS + 1233
-    await store.turn()
-    assert store.delivered() == []
-    store.now_ms += 1
-    await store.turn()
-    assert store.delivered() == [b"a"]
+    assert (store.delivered(queue=3), store.delivered()) == ([b"level"], [b"time"])
 
 
 async def test_a_copy_equals_the_sent_message_and_names_its_origin(store: DelayedStore) -> None:
@@ -205,19 +197,6 @@ async def test_messages_waiting_for_a_deleted_topic_do_not_reach_a_new_one_of_it
     assert store.delivered() == [b"new level", b"new time"]
     assert store.delivered("other") == [b"other"]
     assert store.delayed.pending == 0
-
-
-async def test_a_lost_file_of_pending_times_is_read_again(store: DelayedStore) -> None:
-    for number in range(10):
-        store.wait_until(b"%d" % number, FIRST_MS + 100 * (number + 1))
-    store.now_ms += 500
-    await store.turn()
-    await store.kill(reboot=True)
-    await store.turn()
-    assert store.delayed.pending == 5
-    store.now_ms += 500
-    await store.turn()
-    assert store.delivered() == [b"%d" % number for number in range(10)]
 
 
 async def test_a_queue_that_is_read_anew_delivers_nothing_before_it_is_read_whole(

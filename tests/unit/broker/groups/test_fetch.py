@@ -28,16 +28,6 @@ async def held(rig: Rig, **arguments: object) -> asyncio.Task[Fetched]:
     return task
 
 
-async def test_a_member_gets_all_messages_of_all_queues_once(rig: Rig) -> None:
-    for queue in range(4):
-        rig.put(3, queue)
-    joined = await rig.join()
-    assert [queue for queue in joined.assignment if queue[0] == "orders"] == ALL
-    assert ("%RETRY%billing", 0) in joined.assignment
-    assert got(await rig.fetch()) == {queue: [0, 1, 2] for queue in range(4)}
-    assert (await rig.fetch()).pieces == []
-
-
 async def test_queues_are_taken_in_turn(rig: Rig) -> None:
     for queue in range(4):
         rig.put(20, queue)
@@ -290,16 +280,6 @@ async def test_an_ordered_queue_that_was_read_again_waits_for_what_was_read(rig:
     assert got(await rig.fetch()) == {0: [1]}
 
 
-async def test_only_messages_with_the_members_tags_come(rig: Rig) -> None:
-    rig.put(1, tags="new")
-    rig.put(1, tags="old")
-    rig.put(1, tags="paid")
-    await rig.join(tags="new || paid")
-    answer = await rig.fetch()
-    assert got(answer) == {0: [0, 2]}
-    assert answer.pieces[0].next_offset == 3
-
-
 # A group that selects one tag of many seemed to lag for ever: nothing that it could commit lay
 # behind its last message.
 async def test_messages_that_no_tag_takes_are_committed_once_those_before_them_are(
@@ -462,13 +442,6 @@ async def test_deliveries_are_remembered_and_redeliveries_counted(rig: Rig) -> N
     name = "tidemark_group_redelivered_messages_total"
     labels = {"group": GROUP, "topic": "orders"}
     assert sample(rig.registry, name, labels) == 2
-
-
-async def test_at_the_bound_of_held_calls_a_fetch_is_answered_at_once(rig: Rig) -> None:
-    await rig.join()
-    with rig.puller.place():
-        rig.puller._places.limit = 1
-        assert (await rig.fetch(wait_ms=10_000)).pieces == []
 
 
 # 1. The group is at the end of a queue; 2. reput finds the queue's files damaged and rebuilds them

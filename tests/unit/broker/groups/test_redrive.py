@@ -230,21 +230,6 @@ def file_comes(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kit.broker, "file_made", made)
 
 
-async def test_two_calls_at_once_share_the_letters(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await kit.topics()
-    for number in range(80):
-        await kit.die(b"%d" % number)
-    await kit.broker.configs.retry_topic("billing")
-    file_comes(kit, monkeypatch)  # the first of them waits in its append
-    one, other = await asyncio.gather(kit.redrive(), kit.redrive(to_group=True))
-    assert one.redriven + other.redriven == 80
-    assert one.skipped + other.skipped == 80
-    copies = kit.copies("orders") + kit.copies(RETRY)
-    assert sorted(copies) == sorted(b"%d" % number for number in range(80))
-
-
 async def test_a_copy_that_its_topic_does_not_show_any_more_still_counts(kit: Kit) -> None:
     await kit.topics()
     await kit.die(b"a")
@@ -269,17 +254,6 @@ async def test_a_letter_that_came_of_a_redriven_one_can_be_redriven(kit: Kit) ->
     origin = kit.broker.all("orders")[-1].property_map["TIDEMARK_REDRIVE_ORIGIN"]
     assert origin == f"billing@{second.queue_offset}"
     assert counts(await kit.redrive()) == (2, 0, 2)
-
-
-async def test_many_messages_of_one_unique_id_do_not_hide_the_copy(kit: Kit) -> None:
-    await kit.topics()
-    await kit.die(b"a", unique_id="ID")
-    await kit.redrive()
-    for number in range(200):
-        kit.broker.now_ms += 1000 if number % 20 == 0 else 0
-        kit.broker.send("orders", unique_id="ID")
-    kit.again()
-    assert counts(await kit.redrive()) == (1, 0, 1)
 
 
 # One look-up reads a bounded number of bytes. With more of one unique id, such as a large message's
@@ -328,15 +302,6 @@ async def test_a_look_for_a_copy_does_not_judge_what_lies_before_the_letter(
     kit.broker.dispatch()
     assert await kit.letters.was_sent_again("billing", letter) is Redriven.YES
     assert len(judged) == 1
-
-
-async def test_letters_of_another_group_are_its_own(kit: Kit) -> None:
-    await kit.topics()
-    letter = await kit.die(b"a")
-    await kit.redrive()
-    kit.broker.dispatch()
-    assert await kit.letters.was_sent_again("billing", letter) is Redriven.YES
-    assert await kit.letters.was_sent_again("shipping", letter) is Redriven.NO
 
 
 async def test_filters(kit: Kit) -> None:

@@ -29,7 +29,6 @@ from tests.support.metrics import sample
 from tidemark.errors import (
     AckTimeout,
     BadRequest,
-    DelayOutOfRange,
     DiskFull,
     FileNotReady,
     FlushFailed,
@@ -383,14 +382,6 @@ async def test_the_result_of_a_delayed_message_has_its_place_and_due_time() -> N
     assert 0 <= time["deliver_at_ms"] - before_ms - 90_000 < 60_000
     assert (now["queue_offset"], past["queue_offset"]) == (0, 1)
     assert msgpack.unpackb(sent.packed()) == sent.as_dict()
-
-
-async def test_a_request_with_a_time_too_far_ahead_stores_nothing() -> None:
-    log = Log()
-    asked = request(b"a", b"b")._replace(delays=[None, Delay(at_ms=1 << 60)])
-    with pytest.raises(DelayOutOfRange, match=r"messages\[1\].deliver_at_ms"):
-        await sends_to(log).send("orders", asked, BORN)
-    assert log.requests == []
 
 
 # A write that failed part-way left the outcome unknown for the whole request: a sender of thirty
