@@ -121,7 +121,7 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
     ),
     "hello-before-the-promise-is-durable": Planted(
-        shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 0
+        shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 11
     ),
     "grant-not-looked-at-with-byte-0": Planted(
         shells.GRANT_NOT_LOOKED_AT_WITH_BYTE_0, "before it took byte 0", 0
@@ -136,6 +136,6 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 13, REPLACED
     ),
     "state-read-from-the-confirm-offset": Planted(
-        shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 40
+        shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 59
     ),
 }

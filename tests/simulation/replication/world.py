@@ -48,7 +48,7 @@ QUIET_SHARE: Final = 0.4
 TRIALS_BEHIND: Final = 2
 """Number of trials after the faults of a world."""
 TRIED_EVERY: Final = 4
-TRIALS: Final = 8
+TRIALS: Final = 9
 """Every fourth seed goes through this many trials without other faults."""
 TRIED_SENDS_PER_S: Final = 15.0
 """A higher rate costs time and shows nothing in a group with one cause at a time."""
