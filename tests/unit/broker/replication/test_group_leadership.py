@@ -51,7 +51,7 @@ def leadership(health: Health, page: Page, followed: Followed) -> GroupLeadershi
     )
     context = SimpleNamespace(
         broker=SimpleNamespace(doorbell=SimpleNamespace(ring=lambda _: None), health=health),
-        gate=SimpleNamespace(open_as=lambda _: None, take_role=lambda _: None),
+        gate=SimpleNamespace(open_as=lambda _: None, take_role=lambda _: None, shut=lambda: None),
         metrics=SimpleNamespace(),
     )
     parts: dict[str, Any] = {
@@ -86,3 +86,13 @@ def test_the_bytes_left_are_reported_until_the_gate_is_open(monkeypatch: Any) ->
     lead.open()
     assert reasons(health) == []
     assert page.get(Slot.BROKER_STATE) == BrokerState.SERVING
+
+
+def test_a_node_is_not_ready_any_more_once_its_reads_are_refused() -> None:
+    # It showed `serving` until the last sync had ended: for seconds if the disk hung.
+    health = Health(SystemClock())
+    lead = leadership(health, Page(), Followed(health))
+    lead.open()
+    assert health.ready
+    lead.shut()
+    assert (health.ready, health.state) == (False, "starting")
