@@ -187,7 +187,7 @@ QUEUE_UNITS: Final = _table(
     (INT, "physical_offset"),  # of the record that the unit points to
     (INT32, "size"),
     (INT, "tags_code"),  # hash of the tags; of a delayed record the time when it is due
-    (TEXT, "gap"),  # a Gap: no unit, and none behind it in its file
+    (TEXT, "gap"),  # a Gap: no unit, and none after it in its file
     (TEXT, "gap_detail"),
 )
 OFFSETS: Final = _table(

@@ -164,7 +164,7 @@ def equal_hashes(attack: Attack) -> None:
 
 
 def repeats_of_equal_hashes(attack: Attack) -> None:
-    """Repeat sends whose unique id is missing and has the same hash as many existing ones."""
+    """Repeat sends of a unique id that is not stored but has the hash of many stored ones."""
     messages = [{"body_text": "x", "unique_id": ALIKE[0]}]
     body = json.dumps({"messages": messages, "retry": True}).encode()
     path = f"/v1/topics/{BAD}/messages"

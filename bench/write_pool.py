@@ -225,7 +225,7 @@ def main(given: Options) -> Result:
         store of 64 MiB log files, reserved and, where it says so, warmed up and locked before the
         clock starts; pool of 16 MiB. 128 B messages carry tags, one key and a unique id (300 B
         records), batches unique ids. p99: of one step, that is of all its appends and the commit
-        or flush behind them. Out of the cache: all pages of the file are dropped before each
+        or flush after them. Out of the cache: all pages of the file are dropped before each
         append. Whole files: as a broker does it, files ahead made by a thread on the same core.""",
     )
 

@@ -148,8 +148,8 @@ class LogFilesMisnamed(CorruptRecord):
     code, title = "log-files-misnamed", "Files of the commit log have wrong names"
 
     def __init__(self, at: int, named: Mapping[int, int], path: Path) -> None:
-        """at: start of the first of them, by its name. named: maps the start by name to the true
-        start. path: of that file, in its store's ``commitlog/``."""
+        """named: maps the start offset in each file's name to the true one. at: the lowest start
+        offset in a name. path: the file of that name."""
         first = sorted(named.items())[:NAMED_MAX]
         which = ", ".join(f"{name:020d} is {true:020d}" for name, true in first)
         if len(named) > NAMED_MAX:

@@ -89,7 +89,8 @@ def scores(
 
 
 def _floor(level: Floats) -> Floats:
-    """Smallest scale at a level: 5 % of it, and one unit; both in log1p."""
+    """Minimum scale at a level: 5 % of the level or one unit, if that is more. In log1p, as the
+    level is."""
     above = np.exp(level)  # 1 + value / unit
     least: Floats = np.maximum(math.log1p(LEVEL_SHARE), np.log1p(1 / above))
     return least

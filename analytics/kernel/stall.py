@@ -8,7 +8,7 @@ stall time is a multiple of their 95th percentile, within bounds.
   stall time would become a multiple of the hole.
 - A gap without a member is not counted: it shows how long members were absent.
 - Gaps of several queues that end at one sample share a weight of 1, because one commit ended them.
-  Counted singly, one hang of a group with many queues would outweigh all other gaps and excuse the
+  Counted singly, one hang of a group with many queues would outweigh all other gaps and hide the
   next hang.
 """
 

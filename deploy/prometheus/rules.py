@@ -67,8 +67,11 @@ def groups() -> list[dict[str, Any]]:
 
 
 def _labels(expr: str, exprs: dict[str, str]) -> tuple[str, ...]:
-    """Return the labels of an expression's series: those of its first grouping or recorded series,
-    or of a scraped process. exprs: of the recordings by name."""
+    """Return the labels of the series that an expression results in.
+
+    These are the labels of its first ``by`` clause or recorded series, otherwise those of a scraped
+    process. exprs: expression of each recording rule by name.
+    """
     found = _GROUPING_OR_RECORD.search(expr)
     if found is None:
         return (*TARGET_LABELS, "job", "instance")

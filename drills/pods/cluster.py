@@ -41,7 +41,7 @@ def _unchanged(plan: PodPlan) -> PodPlan:
 
 
 class _Life(NamedTuple):
-    """What a pod has from its start to its end."""
+    """Task and resources of a pod that was started."""
 
     task: asyncio.Task[None]
     host: str

@@ -78,7 +78,7 @@ def build_with(
         clock,
         log_context.host,
         flushed=log_context.flushed,
-        lasting=log_context.durable_end,
+        durable_end=log_context.durable_end,
         file_size=config.store.commit_log_file_size,
         log_start=lambda: log_context.reader.min_offset,
     )

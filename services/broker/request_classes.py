@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 
 
 _SEND: Final = Kind(RequestClass.PUT, Role.PRODUCER)
-_SEND_BACK: Final = Kind(RequestClass.PUT, Role.CONSUMER)
+_NACK: Final = Kind(RequestClass.PUT, Role.CONSUMER)
 _PULL: Final = Kind(RequestClass.PULL, Role.CONSUMER)
 _MEMBER: Final = Kind(RequestClass.HEARTBEAT, Role.CONSUMER)
 _QUERY: Final = Kind(RequestClass.QUERY, Role.ADMIN)
@@ -56,7 +56,7 @@ _ADMIN: Final = Kind(RequestClass.ADMIN, Role.ADMIN)
 
 KINDS: Final[Mapping[str, Kind]] = {
     "send": _SEND,
-    "nack": _SEND_BACK,
+    "nack": _NACK,
     "pull": _PULL,
     "fetch": _PULL,
     "member-join": _MEMBER,

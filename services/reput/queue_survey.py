@@ -2,7 +2,7 @@
 
 It reads, counts and overwrites with zeros; ``resume`` makes all decisions. The usable files of a
 queue are the gapless sequence from its first one. Files after a missing one are cleared like
-everything else behind the end (docs/formats.md, sections 4.6, 4.7).
+everything else after the end (docs/formats.md, sections 4.6, 4.7).
 
 ``queue_writer`` uses it before the first unit is written.
 """

@@ -5,7 +5,7 @@ at a time with ``pwrite``, into ranges whose blocks were reserved before. On a f
 therefore written completely or not at all (docs/decisions/0002 has the measurements). It does not
 read the log; ``resume`` decides what is cut, trusted or compared. Invariants:
 
-- A unit is stored at its queue offset or not at all: behind the queue's end it raises ``QueueGap``.
+- A unit is stored at its queue offset or not at all: beyond the queue's end it raises ``QueueGap``.
 - Storing a unit again changes nothing, so any range of the log may be dispatched twice.
 - Every touched file and every directory with a new name is remembered until ``take_touched``, even
   after the file is closed.

@@ -60,7 +60,7 @@ class Marks(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Bounds for counting and cutting, before anything was read."""
+    """Offsets up to which units and entries are counted and kept, decided before they are read."""
 
     durable: int
     """Units and entries of records that end at or below are counted, to compare the totals."""
@@ -161,7 +161,7 @@ def _queue_fault(marks: Marks, limits: Bounds, counted: Counted) -> str:
     if not limits.totals_are_sound:
         return "the totals of the queues were not published whole"
     if limits.durable < marks.log_min:
-        return f"the log starts at {marks.log_min}, behind what was dispatched"
+        return f"the log starts at {marks.log_min}, after the end of what was dispatched"
     if not counted.is_whole:
         return "a queue file has another size, or a unit in it is damaged"
     if counted.units != marks.units:

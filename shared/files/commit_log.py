@@ -122,7 +122,7 @@ class CommitLogReader:
     def record(
         self, offset: PhysicalOffset, end: PhysicalOffset, checks: Checks | None = None
     ) -> Record | None:
-        """Return the record at offset, checked, with a borrowed body; None behind the last record
+        """Return the record at offset, checked, with a borrowed body; None after the last record
         of a file, at end, and before the start of the log.
 
         offset: start of a record, taken from a unit, an index entry or the record before it. For an

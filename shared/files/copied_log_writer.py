@@ -4,7 +4,7 @@ It takes whole records that the caller has checked, at exactly the offsets that 
 other node's log, so file borders and fillers are the same. Invariants, in addition to those of
 ``log_writer``:
 
-- WRITTEN is always where a recovery would find the end of the log: behind a whole record, or at a
+- WRITTEN is always where a recovery would find the end of the log: after a whole record, or at a
   file's start once the filler of the file before is written.
 - A file is created when its first byte is written. On a full disk that fails, and the bytes written
   before stay.

@@ -326,7 +326,7 @@ def _whole(
     return entries, None
 
 
-# -- behind the last record ---------------------------------------------------------------------
+# -- after the last record ----------------------------------------------------------------------
 
 
 def last_nonzero(files: LogFiles, start: int) -> int | None:

@@ -33,7 +33,7 @@ class Preallocation(NamedTuple):
     """How a queue creates its files."""
 
     ahead: int = 0
-    """Number of files to keep ready behind the current one."""
+    """Number of files to keep ready after the current one."""
     reserve: bool = False
     """Whether all blocks of a new file are allocated."""
     background: bool = False
@@ -148,7 +148,7 @@ class MappedFileQueue(FileRun):
         ahead is left to the next call. May be called again at any time.
         """
         with self.changing:
-            # Always behind the last existing one, wherever ``roll`` is meanwhile: no gaps.
+            # Always after the last existing one, wherever ``roll`` is meanwhile: no gaps.
             while len(self._unused) < max(1, self._ahead if count is None else count):
                 try:
                     self.create(

@@ -143,7 +143,7 @@ def get_message(
     view = queue.view(offset, scan_count, dispatched)
     if view is None:
         # Retention may have removed the file since the minimum was read. If not, a file with
-        # visible units is missing, and continuing behind it would skip its messages.
+        # visible units is missing, and continuing after it would skip its messages.
         if (now := queue.min_offset(log.min_offset)) > offset:
             return scan.result(PullStatus.OFFSET_TOO_SMALL, now, now, max(now, end))
         raise _lost_units(queue)

@@ -157,7 +157,7 @@ class _Recovery:
 
     @property
     def _in_group(self) -> bool:
-        """Whether the store is of a group's node: ha may recover it while the broker serves."""
+        """Whether the store belongs to a node of a group, whose ha may recover it."""
         return self.store.config.visible_after == "confirmed"
 
     @cached_property
@@ -492,7 +492,7 @@ class _Recovery:
         return log_walk.last_nonzero(self.files, walked.end)
 
     def _behind(self, walked: WalkResult, last_byte: int | None) -> Behind:
-        """Classify the bytes at and behind the walk's end."""
+        """Classify the bytes at and after the walk's end."""
         if last_byte is None:
             return Behind.NOTHING
         if walked.found is Break.MISSING_FILE:
@@ -531,7 +531,10 @@ class _Recovery:
     def _write(
         self, decision: Decision, walked: WalkResult, last_byte: int | None, durable: int
     ) -> tuple[CutTail | None, StoreError | None]:
-        """Cut, clean up, rewrite. On a full or read-only disk return the error and no cut."""
+        """Cut the torn tail, remove unusable files, and rewrite and sync what may not be on disk.
+
+        Returns the cut, or None and the error if the disk is full or read-only.
+        """
         end = walked.end
         try:
             cut = None
@@ -562,7 +565,7 @@ class _Recovery:
         return CutTail(PhysicalOffset(start), PhysicalOffset(end), path, reason)
 
     def _remove_unusable(self, end: int, *, torn: bool) -> None:
-        """Remove files of length 0, and behind end those that hold cut bytes or follow a gap."""
+        """Remove files of length 0, and after end those that hold cut bytes or follow a gap."""
         files = self.files
         last = files.start_of(end)
         behind = [start for start in files.starts if start > last]

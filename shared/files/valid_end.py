@@ -53,7 +53,7 @@ MARK_TEXTS = {
 
 
 class Behind(Enum):
-    """Contents at and behind the end of the record chain."""
+    """Contents at and after the end of the record chain."""
 
     NOTHING = "nothing"
     """Zeros, or no file."""

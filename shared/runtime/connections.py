@@ -121,7 +121,7 @@ class BoundedHandler(web.RequestHandler):
     def _end_broken_body(self) -> None:
         """Fail a running request whose body is malformed HTTP, and read no further request.
 
-        aiohttp queues data that it cannot parse as another request, behind the one whose body
+        aiohttp queues data that it cannot parse as another request, after the one whose body
         contains it; that request would wait for the rest of its body until its time-out.
         """
         messages = self._messages

@@ -54,7 +54,7 @@ class Tables:
         """Ranges of the log that RocketMQ wrote, in order."""
         self.delay_recorded_at: int | None = None
         """Physical offset of the newest record of delay progress, if known: copies delivered since
-        lie behind it. None: there is no such record, so they may lie anywhere in the log."""
+        lie after it. None: there is no such record, so they may lie anywhere in the log."""
         self.dropped: set[str] = set()
         """Groups that were deleted by these changes and lost their earlier offsets."""
         self._levels: dict[int, int] = {}

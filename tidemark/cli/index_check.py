@@ -111,7 +111,7 @@ class IndexCheck:
                 self._next = next(self._puts, None)
         if behind and not self._offline.in_use:
             self._remark(
-                f"{behind} index entries point behind the log's end; the next start removes them"
+                f"{behind} index entries point beyond the log's end; the next start removes them"
             )
         if self._missing:
             self._remark(

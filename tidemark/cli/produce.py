@@ -198,14 +198,14 @@ async def _produce(
             while flights:
                 await flights.popleft()
             tally.seconds = time.monotonic() - tally.started
-            await _see(client, plan.topic, tally)
+            await _wait_until_readable(client, plan.topic, tally)
         except TidemarkError:
             # Let the other requests end, so that the error includes what they stored.
             await asyncio.gather(*flights, return_exceptions=True)
             raise
 
 
-async def _see(client: Client, topic: str, tally: Tally) -> None:
+async def _wait_until_readable(client: Client, topic: str, tally: Tally) -> None:
     """Wait until the last lines can be read, so that a following ``consume`` finds them all."""
     give_up_at = time.monotonic() + VISIBLE_TIMEOUT_S
     for queue, last in tally.last_offsets.items():

@@ -325,7 +325,7 @@ class _QueueCheck:
         behind = reader.max_offset(EVERYTHING) - end
         if behind and not self._offline.in_use:
             self._report.remarks.append(
-                f"topic {key[0]} queue {key[1]}: {behind} units point behind the log's end; the "
+                f"topic {key[0]} queue {key[1]}: {behind} units point beyond the log's end; the "
                 "next start removes them"
             )
         first = reader.min_offset(self._offline.min_offset)

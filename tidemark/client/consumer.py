@@ -82,7 +82,7 @@ class Consumer:
 
         tags: ``a || b``, or None for all. wait_ms: how long the broker holds the call while there
         are no messages. The CRC of every body is checked. If a record is damaged, the messages
-        before it are returned and ``next_offset`` points behind them. Raises BrokenAnswer if the
+        before it are returned and ``next_offset`` points past them. Raises BrokenAnswer if the
         first record is damaged.
         """
         raw = await self.pull_raw(

@@ -22,7 +22,7 @@ class KeyOrder(Generic[T]):
         self._ready: deque[tuple[Hashable | None, T]] = deque()
         """Messages that may start, in the order in which they arrived or became ready."""
         self._behind: dict[Hashable, deque[T]] = {}
-        """Per key that is ready or in progress: the messages that wait behind it."""
+        """Per key that is ready or in progress: the messages that wait for it."""
         self._waiting_count = 0
 
     def __len__(self) -> int:

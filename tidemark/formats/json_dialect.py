@@ -114,7 +114,7 @@ class Fields:
         return self._members.get(key)
 
     def sub(self, key: str) -> Fields:
-        """A member that is an object."""
+        """A member that is an object itself."""
         return Fields(self._members.get(key), f"{key} of {self._what}")
 
     def integer(

@@ -67,7 +67,7 @@ class Spooled(NamedTuple):
 
 
 class Spool:
-    """One directory. Reading needs no lock."""
+    """A directory of files that hold scrapes. Readers need no lock."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -130,7 +130,10 @@ class SpoolWriter(Spool):
         return made
 
     def forget(self, up_to: int, before_ms: int) -> None:
-        """Delete older files up to a number; the newest stays, because it has the last number."""
+        """Delete files up to a number and before a time.
+
+        The newest file stays, because the next one continues its number.
+        """
         for each in self.files():
             if each.number <= up_to and each.at_ms < before_ms and each.number < self.last:
                 each.path.unlink(missing_ok=True)

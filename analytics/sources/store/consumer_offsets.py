@@ -115,7 +115,7 @@ def _state_bodies(files: StoreFiles, start: int) -> Iterator[tuple[int, bytes]]:
                 if files.is_foreign or found.reason is Gap.TORN:
                     return  # no record after a torn tail was acknowledged
                 raise DamagedFile(
-                    f"{found.detail}. Offsets behind it cannot be read; nothing was changed.",
+                    f"{found.detail}. Offsets after it cannot be read; nothing was changed.",
                     "Run `tidemark store verify`, or read another replica.",
                     path=part.path,
                 )

@@ -99,7 +99,7 @@ def plan(files: StoreFiles, options: StoreOptions) -> list[LogPart]:
             continue
         begin = cuts.at_or_after(low, files.end)
         if begin is None:
-            why = "no start of a record is found at or behind it: what lies before is damaged"
+            why = "no start of a record is found at or after it: what lies before is damaged"
             parts.append(part(low, high, closed=False, lost=why))
             continue
         bounds = [begin, *_between(cuts, begin, high, options.split_bytes, pieces), high]

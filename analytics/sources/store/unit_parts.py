@@ -114,7 +114,7 @@ def _unread(raw: bytes, count: int, end: int, *, is_last: bool) -> str:
     offset, size, _ = UNIT.unpack_from(raw, at)
     if size <= 0:
         if any(raw[at:]):
-            return f"unit of size {size}, with others behind it"
+            return f"unit of size {size}, with others after it"
         return "" if is_last else "no more units, and the queue goes on in another file"
     if offset >= 0 and offset + size > end:
         return ""  # not confirmed yet

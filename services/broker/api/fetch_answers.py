@@ -28,7 +28,7 @@ MAP_SIZE: Final = struct.Struct(">I")
 
 
 def raw_answer(fetched: Fetched) -> web.Response:
-    """Return the stored records, behind a map that says which bytes belong to which queue."""
+    """Return the stored records after a map that says which bytes belong to which queue."""
     described = [
         {**_described(piece), "size": piece.result.bytes_total} for piece in fetched.pieces
     ]

@@ -89,7 +89,7 @@ class SendCall:
         self._sends = sends
 
     async def answer(self, request: web.Request, topic: str) -> web.StreamResponse:
-        """Store the request's messages and answer. Counts and raises TidemarkError."""
+        """Store the request's messages and answer. A TidemarkError is counted and raised."""
         headers = request.headers
         trace = self._traces.of(headers) if TRACE_HEADER in headers else None
         try:

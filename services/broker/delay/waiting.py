@@ -308,7 +308,7 @@ class Waiting:
     def page(
         self, after: ListTime, topic: str | None, count_max: int, ends: Ends, now_ms: int
     ) -> Page:
-        """Return a page of messages that wait behind a time, by due time."""
+        """Return a page of messages that are due after a time, by due time."""
         self._timer.take_in(self._progress, ends.kept)
         levels = listing.of_levels(self._levels, self._progress, after, ends.dispatched, now_ms)
         return listing.page(

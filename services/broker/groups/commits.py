@@ -133,7 +133,7 @@ class Commits:
             raise OffsetBeyondEnd(
                 f"queue {number} of topic {topic!r} ends at queue offset {end}, {offset} is beyond "
                 "it. Nothing was changed.",
-                "Give the offset behind the last message that is done: at most max_offset.",
+                "Give the offset after the last message that is done: at most max_offset.",
                 topic=topic,
                 queue=number,
                 offset=offset,

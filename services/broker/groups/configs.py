@@ -229,7 +229,7 @@ class GroupConfigs:
             gone = group._replace(deleted=True)
             end = await self._log.append_soon(records.encode(GroupRecord(self._flushed(), gone)))
             # In the same step: a commit that arrives during the flush then finds no group, and no
-            # earlier commit is written behind the deletion.
+            # earlier commit is written after the deletion.
             self._offsets.remove_group(name)
             self._state.apply(GroupRecord(0, gone))
             self._on_change()

@@ -159,7 +159,7 @@ class Coordinator:
         return None if live is None else live.membership.holder_number
 
     def place_of(self, group: str, queue: Queue) -> tuple[int, int] | None:
-        """Return two queue offsets: behind the last message handed out, and of the next one to hand
+        """Return two queue offsets: after the last message handed out, and of the next one to hand
         out. None while the queue has no owner."""
         session = self.session_of(group, queue)
         place = None if session is None else session.places.get(queue)

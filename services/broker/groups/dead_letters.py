@@ -12,7 +12,7 @@ and
 - The log has more later messages of the same unique id than one look-up returns or checks. Then the
   next look-up goes on where the last one stopped, down to the letter.
 
-A copy never expires before its letter, because it lies behind it in the log.
+A copy never expires before its letter, because it follows it in the log.
 Step before: ``retry_calls``, ``redrive``. Step after: ``stored_messages`` reads.
 """
 

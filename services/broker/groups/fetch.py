@@ -1,11 +1,11 @@
 """Fetch: one long poll over all queues of a member; raw records borrowed from the log's mapping.
 
-The places that are ready are read in turn (``sessions``) by the ``Puller``, so the rules of a pull
-hold here: nothing beyond ``dispatched``, tags compared on the broker, stretches of the mapping, no
-work per message. Handing out messages moves the member's place. The committed offset of the group
-moves by commits; fetch moves it only over messages that the member's tags exclude, and only when
-everything before them is committed. Otherwise a group that selects one tag of many would seem to
-lag for ever.
+A *place* is the member's position in one queue (``sessions``). Ready places are read in turn by the
+``Puller``, so the rules of a pull hold here: nothing beyond ``dispatched`` is read, tags are
+compared on the broker, and there is no work per message. Each fetch moves the places; the committed
+offset of the group moves by commits. A fetch moves it only over messages that the member's tags
+exclude, and only when everything before them is committed. Otherwise a group that selects one tag
+of many would seem to lag for ever.
 
 Step before: ``group_calls`` checked the request. Step after: ``fetch_answers`` frames the result.
 """
@@ -38,7 +38,7 @@ SLICE_SIZE_MIN: Final = 64 << 10
 more for each queue than for its messages."""
 _QUEUE_OFFSET_AT: Final = 20
 _AT_THE_END: Final = frozenset({PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE})
-_SAID_ONCE: Final = frozenset({PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_OVERFLOW_BADLY})
+_OUT_OF_RANGE: Final = frozenset({PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_OVERFLOW_BADLY})
 """Statuses of a place outside of the queue's range: the member learns of it and goes on inside."""
 
 
@@ -103,7 +103,7 @@ class Fetches:
         """Return when there is a message, the generation changes, or the wait is over.
 
         A later fetch of the same member ends this one. is_gone: whether the client has closed its
-        connection: then it is given nothing, so that its place does not move.
+        connection; then no message is read, so that the places do not move.
         """
         asking = reader.session.asking
         asking.begins(self._clock.monotonic())
@@ -125,7 +125,7 @@ class Fetches:
         poll_after_ms: int | None = None
         while True:
             # The member does not know yet of a queue that a later generation gave it. It would
-            # discard those messages, and its place here would stand behind them.
+            # discard those messages, and its place here would be after them.
             if reader.generation() != generation:
                 break
             try:
@@ -214,7 +214,7 @@ class Fetches:
                 # The member does not know of the earlier move: it would see a gap before this
                 # piece, reject it, and ask for the same messages for ever.
                 piece = piece._replace(from_offset=moved[place].from_offset)
-            if result.message_count or result.status in _SAID_ONCE:
+            if result.message_count or result.status in _OUT_OF_RANGE:
                 pieces.append(piece)
                 count_left -= result.message_count
                 bytes_left -= result.bytes_total
@@ -237,7 +237,7 @@ class Fetches:
         return result
 
     def _step(self, reader: Reader, place: Place, began: int, result: PullResult) -> Piece:
-        """Move the place behind what was read, and describe where it is now."""
+        """Move the place to the end of what was read, and describe the move."""
         session = reader.session
         next_offset = began if result.status in _AT_THE_END else int(result.next_offset)
         place.next_offset = next_offset
@@ -305,7 +305,7 @@ class Fetches:
 
 
 def end_of_messages(result: PullResult) -> int:
-    """Return the queue offset behind the last message of a pull that found some.
+    """Return the queue offset after the last message of a pull that found some.
 
     ``next_offset`` is larger if the units that follow were skipped: excluded messages count as done
     as soon as the messages before them are, so a commit need not reach them.

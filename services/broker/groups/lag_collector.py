@@ -3,8 +3,8 @@
 The pass runs in slices, between which other tasks run. A group without members *stands still* until
 it commits or its topics move: its queues are not read again, only the ages grow. The store time of
 a queue's oldest unread message is read once and kept for later passes. The rules are in ``lag``,
-``pairs`` and ``oldest``. Step before: ``lag_sampler`` took the times of the log. Step after: it
-writes the rows.
+``pairs`` and ``oldest``. Step before: ``lag_sampler`` took the times of the log. Step
+after: ``lag_series`` puts the results into tables.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class LagCollector:
 
     def __init__(
         self,
-        watched: LagInputs,
+        inputs: LagInputs,
         before: Memory,
         slicer: TimeSlicer,
         *,
@@ -123,9 +123,9 @@ class LagCollector:
         """before: state of the last pass. slicer: slices; each calls ``topic_stats.begin``.
         committed: groups whose offsets have moved since. moved: topics that have moved since.
         """
-        self._inputs = watched
-        self._extents = watched.topic_stats
-        self._members = watched.members
+        self._inputs = inputs
+        self._topic_stats = inputs.topic_stats
+        self._members = inputs.members
         self._before = before
         self.memory: Memory = {}
         self._known = _Known()
@@ -133,7 +133,7 @@ class LagCollector:
         """Of the present group (``MemberInputs.holder_numbers``)."""
         self._is_busy: Callable[[Queue], bool] = lambda _: False
         """Of the present group (``MemberInputs.busy_holders``)."""
-        self._turns = slicer
+        self._slicer = slicer
         self._committed = committed
         self._moved = frozenset(moved)
 
@@ -190,8 +190,8 @@ class LagCollector:
             ages: list[float] = []
             age_s = 0.0
             for row in each.queues:
-                if self._turns.over:
-                    await self._turns.pass_on()
+                if self._slicer.over:
+                    await self._slicer.pass_on()
                 if row.oldest_ms is not None and row.oldest_ms <= now_ms:
                     ages.append((now_ms - row.oldest_ms) / 1000)
                 of_queue = known.queues.get((each.pair.topic, row.queue))
@@ -201,7 +201,7 @@ class LagCollector:
         return found
 
     async def _sample_group(self, config: GroupConfig, *, has_members: bool) -> list[PairSeen]:
-        name, topic_stats = config.name, self._extents
+        name, topic_stats = config.name, self._topic_stats
         subscribed = frozenset(self._members.topics_read(name))
         retry = RETRY_PREFIX + name
         topics: dict[str, list[int]] = {topic: [] for topic in subscribed}
@@ -209,8 +209,8 @@ class LagCollector:
             topics[retry] = []
         numbers: dict[str, Collection[int]] = {}
         for topic, queue in list(self._inputs.committed.of_group(name)):
-            if self._turns.over:
-                await self._turns.pass_on()
+            if self._slicer.over:
+                await self._slicer.pass_on()
             strays = topics.setdefault(topic, [])
             known = numbers.get(topic)
             if known is None:
@@ -226,8 +226,8 @@ class LagCollector:
             seen: list[QueueSeen] = []
             activity, queue_count = 0, queue_count + len(queues)
             for queue in queues:
-                if self._turns.over:
-                    await self._turns.pass_on()
+                if self._slicer.over:
+                    await self._slicer.pass_on()
                 sample, row = self._sample(name, topic, queue, has_members=has_members)
                 samples.append(sample)
                 seen.append(row)
@@ -275,7 +275,7 @@ class LagCollector:
         """Sample one queue in one step of the loop, so that all moving values are of one
         instant."""
         committed = self._inputs.committed.get(group, topic, queue)
-        bounds = self._extents.bounds(topic, queue)
+        bounds = self._topic_stats.bounds(topic, queue)
         known = self._known_queue(group, topic, queue)
         known.member_number = None if self._number_of is None else self._number_of((topic, queue))
         if bounds is None:

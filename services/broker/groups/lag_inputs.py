@@ -157,7 +157,7 @@ class MemberInputs(Protocol):
         ...
 
     def place_of(self, group: str, queue: Queue) -> tuple[int, int] | None:
-        """Return two queue offsets: behind the last message handed out, and of the next one to hand
+        """Return two queue offsets: after the last message handed out, and of the next one to hand
         out. None while the queue has no owner."""
         ...
 

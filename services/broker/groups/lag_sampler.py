@@ -10,7 +10,8 @@ Two sets of numbers are each of one instant: the positions of the log, read when
 and the bounds of a queue with one group's offset. Messages that reach the log after the beginning
 do not count as outstanding (``oldest``), so the stage times add up however long the sample takes.
 A failed sample does not fail the scrape: the values of the last good one are shown, with its time.
-Step before: a scrape. Step after: ``lag_series`` writes tables, the registry text.
+Step before: ``metrics`` calls ``refresh`` at a scrape. Step after: ``lag_series`` puts the sample
+into tables, which ``metrics`` exports.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class LagSampler:
         """Changes whenever the source of samples changes."""
         self._memory: Memory = {}
         self._lagging = Lagging()
-        self._room: SeriesBudget | None = None
+        self._budget: SeriesBudget | None = None
         self._running: asyncio.Task[None] | None = None
         self._next_at_s = float("-inf")
         self._paced = RateLimitedLogger(clock.monotonic)
@@ -66,8 +67,8 @@ class LagSampler:
         self._times, self._inputs = times, inputs
 
     def disconnect(self) -> None:
-        """Stop sampling and drop what was found."""
-        self._times = self._inputs = self.found = self._room = None
+        """Stop sampling and drop the last sample."""
+        self._times = self._inputs = self.found = self._budget = None
         self._role += 1
         self._memory, self._lagging = {}, Lagging()
         self._next_at_s = float("-inf")
@@ -95,47 +96,49 @@ class LagSampler:
         role = self._role
         try:
             await self._sample()
-        except Exception as error:  # noqa: BLE001 - said, and shown by the age of what was found
+        except Exception as error:  # noqa: BLE001 - logged, and shown by the age of the last sample
             if role != self._role:
                 return  # the node changed its role and closed the files meanwhile
             self._memory = {}  # the list of moved groups is lost with this sample: read all anew
             self._next_at_s = self._clock.monotonic() + AGAIN_S
-            self._paced.defect(error, "topics and groups could not be looked at for their figures")
+            self._paced.defect(error, "topics and groups could not be sampled for their metrics")
 
     async def _sample(self) -> None:
         assert self._times is not None, "refresh has seen to that"
         role, inputs, clock = self._role, self._inputs, self._clock
         began_ms, began_s = clock.wall_ms(), clock.monotonic()
-        rows = LagSeries(self._times())
-        room, busy_s = None, 0.0
+        series = LagSeries(self._times())
+        budget, busy_s = None, 0.0
         if inputs is not None:
             slicer = TimeSlicer(clock, Pauses(self.is_awaited), inputs.topic_stats.begin)
-            room = await self._sample_groups(inputs, rows, slicer, role)
+            budget = await self._sample_groups(inputs, series, slicer, role)
             busy_s = slicer.busy_s
         ended_s = clock.monotonic()
         if role != self._role:
             return  # the node changed its role meanwhile: the sample is void
-        self._room = room
-        self.found = rows.found(began_ms, ended_s - began_s)
+        self._budget = budget
+        self.found = series.found(began_ms, ended_s - began_s)
         self._next_at_s = max(began_s + AGAIN_S, ended_s + REST * busy_s)
 
     async def _sample_groups(
-        self, inputs: LagInputs, rows: LagSeries, slicer: TimeSlicer, role: int
+        self, inputs: LagInputs, series: LagSeries, slicer: TimeSlicer, role: int
     ) -> SeriesBudget | None:
         topic_stats = inputs.topic_stats
         moved = await topic_stats.follow(slicer)
         committed = inputs.committed.take_moved()
-        pass_ = LagCollector(inputs, self._memory, slicer, committed=committed, moved=moved)
-        room = SeriesBudget(self._queue_series_max, self._room) if self._queue_series_max else None
+        collector = LagCollector(inputs, self._memory, slicer, committed=committed, moved=moved)
+        budget = (
+            SeriesBudget(self._queue_series_max, self._budget) if self._queue_series_max else None
+        )
         now_s = self._clock.monotonic()
         for config in inputs.configs.all():
             if slicer.over:
                 await slicer.pass_on()
             count = inputs.members.member_count(config.name)
-            seen = await pass_.group(config, count)
-            rows.group(config, count, seen)
-            for each in seen if room is not None else ():
-                assert room is not None
+            seen = await collector.group(config, count)
+            series.group(config, count, seen)
+            for each in seen if budget is not None else ():
+                assert budget is not None
                 found = each.pair
                 rank = self._lagging.rank(
                     each.labels,
@@ -143,12 +146,12 @@ class LagSampler:
                     subscribed=found.subscribed,
                     now_s=now_s,
                 )
-                room.offer(each.labels, len(each.queues), rank)
+                budget.offer(each.labels, len(each.queues), rank)
         if role == self._role:
-            self._memory = pass_.memory
+            self._memory = collector.memory
             await slicer.through(self._lagging.forget_gone(now_s))
-        await rows.topics(topic_stats, slicer, room)
-        if room is not None:
-            await slicer.through(room.fill())
-        await rows.queues(topic_stats, slicer, room)
-        return room
+        await series.topics(topic_stats, slicer, budget)
+        if budget is not None:
+            await slicer.through(budget.fill())
+        await series.queues(topic_stats, slicer, budget)
+        return budget

@@ -88,11 +88,11 @@ class LagGauges:
             self._read(families, table)
         registry.read_pass((*OF_THE_LOG, *OF_THE_SAMPLE), self._sample_metrics)
 
-    def connect(self, times: Callable[[], LogTimes | None], watched: LagInputs | None) -> None:
+    def connect(self, times: Callable[[], LogTimes | None], inputs: LagInputs | None) -> None:
         """See ``LagSampler.connect``."""
         self._seen = None
         self._left_out.clear()
-        self.sampler.connect(times, watched)
+        self.sampler.connect(times, inputs)
 
     async def refresh(self) -> None:
         """See ``LagSampler.refresh``; label sets that were left out for the first time are

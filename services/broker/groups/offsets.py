@@ -45,7 +45,7 @@ class OffsetsLog(Protocol):
     """The writer of state records (``state_log.StateLog``)."""
 
     def append_offsets_now(self, bodies: Sequence[bytes]) -> PhysicalOffset:
-        """Append in this step of the loop; return the physical offset behind the last record."""
+        """Append in this step of the loop; return the physical offset after the last record."""
         ...
 
     async def file_made(self) -> None:
@@ -80,7 +80,7 @@ class Offsets:
         self._moved: dict[str, dict[Queue, int]] = {}
         """Moves that are not in the log yet."""
         self._end = PhysicalOffset(0)
-        """Physical offset behind the last record."""
+        """Physical offset after the last record."""
         self._written: asyncio.Future[None] | None = None
         """Callers that wait until all moves are in the log."""
         self._dirty = asyncio.Event()
@@ -151,7 +151,7 @@ class Offsets:
     def remove_group(self, group: str) -> None:
         """Forget a group's offsets, in the step in which the record of its deletion is appended.
 
-        Otherwise: 1. the deletion is appended; 2. earlier moves are written behind it; 3. after the
+        Otherwise: 1. the deletion is appended; 2. earlier moves are written after it; 3. after the
         next start a new group of that name begins in the middle.
         """
         self._pairs -= len(self._state.offsets.pop(group, _NONE))

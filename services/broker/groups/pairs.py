@@ -2,7 +2,7 @@
 
 A queue is *stuck* when its commit has not moved for longer than is usual for it: four times the
 longest recent gap between two moves while there was lag, within a minute and half an hour.
-Step before: ``lag`` judged the queues. Step after: ``lag_series`` writes the series.
+Step before: ``lag`` computed the lag of each queue. Step after: ``lag_series`` writes the series.
 """
 
 from __future__ import annotations

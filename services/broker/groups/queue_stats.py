@@ -38,7 +38,7 @@ class Bounds(NamedTuple):
 
 
 NO_MESSAGE: Final = 1 << 62
-"""Physical offset of the first message of an empty queue: behind every log."""
+"""Physical offset of the first message of an empty queue: beyond the end of any log."""
 
 
 class Extent(NamedTuple):

@@ -107,7 +107,7 @@ class _Call:
     def __init__(self) -> None:
         self.matched = self.redriven = self.skipped = 0
         self.end: PhysicalOffset | None = None
-        """Physical offset behind the last copy."""
+        """Physical offset after the last copy."""
         self.topics: dict[str, TidemarkError | None] = {}
         """Topic → why nothing can be sent to it; None: it existed when it was looked up."""
         self.refused: Counter[tuple[str, str, str]] = Counter()
@@ -237,7 +237,7 @@ class Redrive:
 
         The topics are looked up again after each wait, in the step of the append. Otherwise: 1. a
         topic is found; 2. it is deleted while the copies are looked up, or while a log file is
-        created; 3. the copies are appended behind its deletion: they cannot be read, and no redrive
+        created; 3. the copies are appended after its deletion: they cannot be read, and no redrive
         sends them again; 4. the topic is created again, and shows them.
         """
         for tries_left in range(FILE_TRIES, 0, -1):

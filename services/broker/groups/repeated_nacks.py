@@ -54,7 +54,7 @@ class StoredNack(NamedTuple):
 
     sent: Nacked
     end: PhysicalOffset
-    """Physical offset behind its record."""
+    """Physical offset after its record."""
 
 
 class RepeatedNacks:

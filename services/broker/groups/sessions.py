@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     """One queue's share of a fetch that is not committed yet."""
 
     end: int
-    """Queue offset behind its last message."""
+    """Queue offset after its last message."""
     store_timestamp_ms: int
     """Store time of its first message."""
 
@@ -56,7 +56,7 @@ class Place:
         self.next_offset = offset
         """Queue offset of the next unit to read."""
         self.handed_to = offset
-        """Queue offset behind the last message handed out."""
+        """Queue offset after the last message handed out."""
         self.is_claimed = False
         """Whether the member set the position and no read has checked yet that it exists."""
         self.batches: deque[Batch] = deque(maxlen=BATCHES_REMEMBERED_MAX)
@@ -187,7 +187,7 @@ class Session:
 
         1. A member's machine loses power; its fetch stays held, because no connection was closed;
         2. it joins again under its name; 3. a message comes, the old fetch takes it, and the place
-        moves behind it; 4. the next message is committed, and with it the lost one.
+        moves past it; 4. the next message is committed, and with it the lost one.
         """
         self.assignment_received()
         self.fetches += 1

@@ -36,7 +36,7 @@ class Page(NamedTuple):
 
     messages: list[Record]
     next_offset: QueueOffset
-    """Queue offset behind the last one that was read."""
+    """Queue offset after the last one that was read."""
     min_offset: QueueOffset
     max_offset: QueueOffset
 
@@ -94,7 +94,7 @@ class StoredMessages:
         records.
 
         Messages that expired before offset or within the page are skipped silently: the next offset
-        lies behind them. Raises CorruptRecord, DamagedFile.
+        lies after them. Raises CorruptRecord, DamagedFile.
         """
         request = PullRequest(topic, queue, offset, count_max, bytes_max, None, 0, bulk=True)
         result = self._puller.read(request)

@@ -4,8 +4,9 @@ A request is appended in one step without an await, so requests never interleave
 queue offsets, writes the records as one contiguous batch (records of one queue are adjacent), and
 only then advances the queue offsets. A refused request therefore leaves no trace. If the next
 commit log file does not exist yet, the request waits for it *outside* that step. This module does
-no work per message: the cost of a request does not depend on its number of messages. The modules
-``messages`` and ``queue_offsets`` come before it (write path, step 4); ``flusher`` comes after it.
+no work per message: the cost of a request does not depend on its number of messages. Before
+this step ``sender`` picks the queues; after it ``flusher`` syncs the log (write path, steps 4 and
+5).
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class Append:
         state_log: StateLog,
         long_polls: LongPolls,
     ) -> None:
-        """state_log: supplies the snapshot at the start of each new file. held: the long polls."""
+        """state_log: supplies the snapshot at the start of each new file. long_polls: notified of
+        each append."""
         config = log_context.config
         self._log_context = log_context
         self._appender, self._files, self._clock = (
@@ -91,8 +93,8 @@ class Append:
         self._file_size = config.store.commit_log_file_size
         self._reserve = config.reserve
         self._dispatch_lag_max = config.dispatch_lag_max
-        self._is_near_to = -1
-        """Largest end of the log that the dispatch lag limit allows, as of the last check."""
+        self._accepts_up_to = -1
+        """Largest end of the log that the dispatch lag limit allowed at the last check."""
         self._check_dispatch_at = 0.0
         """Time of the next unconditional check, on the monotonic clock [s]."""
         self._end = PhysicalOffset(0)
@@ -224,7 +226,7 @@ class Append:
 
     def _check_room(self, total: int, now: float) -> None:
         self._files.check_may_send()
-        if self._end > self._is_near_to or now >= self._check_dispatch_at:
+        if self._end > self._accepts_up_to or now >= self._check_dispatch_at:
             self._check_dispatch(now)
         if self._appender.reserved_bytes < total + self._reserve + self._files.kept_back:
             # This also holds while it is unknown whether a file can be created: the remaining
@@ -247,7 +249,7 @@ class Append:
                 behind=behind,
                 limit=self._dispatch_lag_max,
             )
-        self._is_near_to = self._log_context.dispatched() + self._dispatch_lag_max
+        self._accepts_up_to = self._log_context.dispatched() + self._dispatch_lag_max
         self._check_dispatch_at = now + DISPATCH_CHECK_S
 
     def _store_time(self) -> int:

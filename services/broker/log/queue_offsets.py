@@ -7,8 +7,8 @@ Offsets of a queue are dense, ascending and never used twice (promise P5).
 
 The module also records which queues got messages lately, and where these messages end in the log.
 Once the log is dispatched up to there, the queue's max offset equals its next queue offset, and the
-queue's files need not be read. ``messages`` comes before this step; after it ``append`` encodes the
-records with these offsets (write path, step 4).
+queue's files need not be read. Before this step ``sender`` has made the runs; after it ``append``
+encodes the records with these offsets (write path, step 4).
 """
 
 from __future__ import annotations

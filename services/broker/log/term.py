@@ -55,17 +55,17 @@ class GrantedTerm:
 
     @property
     def in_sync(self) -> InSync:
-        """The set as published now."""
+        """Size and minimum size of the in-sync set that ha has published."""
         get = self._slots.get
         return InSync(get(Slot.IN_SYNC_SIZE), get(Slot.MIN_IN_SYNC))
 
     @property
     def confirmed(self) -> PhysicalOffset:
-        """End of what every member of the set has on disk."""
+        """End of the log that every member of the in-sync set has on disk."""
         return PhysicalOffset(self._slots.get(Slot.CONFIRM))
 
     def barrier(self, flusher: Flusher, clock: Clock) -> DurabilityBarrier:
-        """Return what waits until the in-sync set has a record on disk."""
+        """Return the barrier that waits until the in-sync set has a record on disk."""
         return Confirmer(self, flusher, clock)
 
     def check_appends(self) -> None:
@@ -123,7 +123,7 @@ class EndlessTerm:
     is_valid: Final = True
 
     def barrier(self, flusher: Flusher, clock: Clock) -> DurabilityBarrier:
-        """Return what waits until this node has a record on disk."""
+        """Return the barrier that waits until this node has a record on disk."""
         return flusher
 
     def check_appends(self) -> None:

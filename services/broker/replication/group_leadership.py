@@ -66,7 +66,7 @@ class GroupLeadership:
         """Take the append lock, recover, and read the state to the log's end."""
         self._gate.take_role(PromotingPolicy())
         self._health.enter("promoting")
-        # Before SERVING_EPOCH: ha counts what it reads behind that as of this epoch.
+        # Before SERVING_EPOCH: ha counts all that is published after it as of this epoch.
         self._positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
 
         def goes_on() -> bool:

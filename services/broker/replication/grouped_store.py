@@ -166,7 +166,7 @@ class GroupedStore(OpenStore):
     # -- appending ------------------------------------------------------------------------------
 
     def take_append_lock(self) -> bool:
-        """Take byte 0 if it is free; return whether this process holds it now."""
+        """Take the append lock if it is free; return whether this process holds it now."""
         try:
             self._append_lock = self.directory.lock(Role.APPEND)
         except StoreLocked:
@@ -178,7 +178,7 @@ class GroupedStore(OpenStore):
 
         Needs the append lock.
         """
-        assert self._append_lock is not None, "whoever recovers holds byte 0"
+        assert self._append_lock is not None, "the append lock is held during recovery"
         self.directory.mark_running()
         # ha has written to the log since this process began.
         self.directory.forget_clean()
@@ -186,7 +186,7 @@ class GroupedStore(OpenStore):
         return self._recovered
 
     def give_append_lock_back(self) -> None:
-        """Release byte 0; everything of this term is in its file, and ha may write the log."""
+        """Release the append lock: all bytes of this term are in the files, and ha may write."""
         self.positions.publish(Slot.SERVING_EPOCH, 0)
         if self._append_lock is not None:
             self._append_lock.release()

@@ -38,7 +38,7 @@ class Leadership(Protocol):
 
     @property
     def term(self) -> Term:
-        """The term that it is about."""
+        """The term for which the node becomes the master."""
         ...
 
     @property
@@ -172,7 +172,7 @@ class Master:
                 await built.consuming.finish()
                 # Nothing may follow the offsets that finish appended.
                 self._end_appends_and_pulls(built)
-                await self._answer_who_waits(log_context)
+                await self._drain(log_context)
                 await built.config_files.write_all()
         finally:
             opened.set()
@@ -188,9 +188,9 @@ class Master:
             # Not when all parts have ended: those that only read may take longer.
             self._lead.release()
 
-    async def _answer_who_waits(self, log_context: LogContext) -> None:
-        """Give the group a limited time to confirm what is in the log, because the node stops in
-        order."""
+    async def _drain(self, log_context: LogContext) -> None:
+        """Wait for a limited time until the group has confirmed the appended records, so that their
+        senders are answered before the node stops."""
         until = self._clock.monotonic() + DRAIN_S
         while log_context.durability.poll() and self._term.is_valid:
             if self._clock.monotonic() > until:

@@ -82,7 +82,7 @@ class Held(NamedTuple):
 
 
 class Now(NamedTuple):
-    """The circumstances of a decision."""
+    """Time, disk usage and log size at the moment of a decision."""
 
     wall_ms: int
     hour: int

@@ -61,7 +61,7 @@ class Commit(Request, frozen=True):
     offsets: Annotated[
         Positions,
         Meta(
-            description="The offset behind the last message handled, of each queue once. A "
+            description="The offset after the last message handled, of each queue once. A "
             "member's below what is committed changes nothing: a reset goes back.",
         ),
     ]

@@ -72,7 +72,7 @@ class ListQuery(Query, frozen=True):
     """A list with pages."""
 
     after: Annotated[
-        Text, Meta(description="Only names behind this one: `next` of the page before.")
+        Text, Meta(description="Only names after this one: `next` of the page before.")
     ] = ""
     count_max: Annotated[int, Meta(ge=1, le=LIST_MAX, description="Names of one page.")] = field(
         name="max", default=LIST_MAX

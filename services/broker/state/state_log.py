@@ -60,12 +60,13 @@ class StateLog:
         *,
         flushed: Callable[[], int],
         file_size: int,
-        lasting: Callable[[], int] | None = None,
+        durable_end: Callable[[], int] | None = None,
         log_start: Callable[[], int] = lambda: 0,
     ) -> None:
         """state: as replayed; this object takes ownership. flushed: returns the flushed offset,
-        which is stored in records. lasting: returns the offset up to which no crash or failover
-        loses records; by default the flushed offset. log_start: returns the log's min offset.
+        which is stored in records. durable_end: returns the offset up to which no crash or
+        failover loses records; by default the flushed offset. log_start: returns the log's min
+        offset.
         """
         self._appended = state
         self._queue_offsets = queue_offsets
@@ -73,7 +74,7 @@ class StateLog:
         self._host = host
         self._flushed = flushed
         self._file_size = file_size
-        self._lasting_end = lasting if lasting is not None else flushed
+        self._durable_end = durable_end if durable_end is not None else flushed
         self._log_start = log_start
         self._files_to_skip = 0
         self._waits_for: str | None = None
@@ -109,7 +110,7 @@ class StateLog:
 
         Its file and all later files must be kept; earlier files may be deleted.
         """
-        return self._places.newest(self._lasting_end())
+        return self._places.newest(self._durable_end())
 
     @property
     def start_count(self) -> int:

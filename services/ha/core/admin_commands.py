@@ -159,7 +159,7 @@ class AdminCommands:
             )
         if status.facts.trouble == DAMAGED:
             raise rules.Refused(
-                f"the log of {master} is damaged, and nothing behind the damage could be copied: "
+                f"the log of {master} is damaged, and nothing after the damage could be copied: "
                 f"{context.name} may have the only copy of those records. Nothing was done.",
                 f"Restore the record in the log of {master} first; its alarm gives the offset.",
             )

@@ -208,7 +208,7 @@ class Campaign:
             return
         unchanged_ms = session.unchanged_ms(context.now_ms) or 0
         if not self._forced and claim(stored.lease, context, unchanged_ms) is None:
-            self._end("the lease is not to be had")
+            self._end("the lease may not be taken now")
             return
         if self._forced and not lease_over(context):
             self._end("the lease has not run out")

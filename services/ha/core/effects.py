@@ -107,13 +107,14 @@ class PersistConfirm(NamedTuple):
 
 
 class TakeAppendLock(NamedTuple):
-    """Take byte 0 once the broker has released it, find the end of the log; Done with the end."""
+    """Take the append lock once the broker has released it, and find the end of the log; Done has
+    the end."""
 
     token: int
 
 
 class ReleaseAppendLock(NamedTuple):
-    """Close the log and release byte 0; Done."""
+    """Close the log and release the append lock; Done follows."""
 
     token: int
 

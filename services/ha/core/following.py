@@ -2,7 +2,7 @@
 
 The master is the holder of the lease, or the sender of a PROMISE with a newer epoch. Every link
 begins with a settled log and a divergence check, and ends with the epoch. Step before: an epoch is
-promised. Step after: the log's thread copies (effect Copy), the master counts ACKs.
+promised. Step after: ``copied_log`` writes the bytes (effect Copy), and the master counts the ACKs.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Following:
         if not copies(context.state) or self.master != master or peer.link != link:
             return
         self._tried = link
-        said = self._peers.fresh(master.node)
+        status = self._peers.fresh(master.node)
         log = SlaveLog(
             group=context.setup.group,
             member=context.member,
@@ -208,7 +208,7 @@ class Following:
             durable=context.durable,
             confirm=context.confirm,
             table=context.table,
-            master_is_damaged=said is not None and said.facts.trouble == DAMAGED,
+            master_is_damaged=status is not None and status.facts.trouble == DAMAGED,
         )
         self.link = SlaveLink(
             link,

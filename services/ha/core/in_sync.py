@@ -141,18 +141,18 @@ class InSync:
         self.peer(member).heard_ms = now_ms
 
     def unlinked(self, member: Member) -> None:
-        """Note that its link has ended: what it acknowledged there no longer counts."""
+        """Note that the member's link has ended: acknowledgements on it no longer count."""
         peer = self.peer(member)
         peer.durable = peer.mark = None
         self._falter(member)
 
     def leaving(self, member: Member) -> None:
-        """Note that its process is about to end: it is removed as soon as possible."""
+        """Note that the member's process is about to end: it is removed as soon as possible."""
         self.peer(member).leaving = True
         self._falter(member)
 
     def left(self, member: Member) -> bool:
-        """Return whether it announced its end, and the master no longer waits for it."""
+        """Return whether the member announced its end, and the master no longer waits for it."""
         return self.peer(member).leaving and member not in self.wait_set
 
     def acknowledged(

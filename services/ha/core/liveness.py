@@ -123,7 +123,7 @@ class Liveness:
             stalls.forget()
 
     def turned(self, now_ms: int) -> bool:
-        """Note that this process runs; return whether it stalled before."""
+        """Record that this process runs; return whether it stalled since the last call."""
         if self._began_ms is None:
             self._began_ms = self._turned_ms = self._sensed_ms = now_ms
             return False

@@ -35,7 +35,7 @@ STREAM_SIZE_MAX: Final = 256 * 1024
 CONFIRM_SEND_MS: Final = 10
 """Delay after which an idle link sends a confirm offset that moved."""
 ERROR: Final = 40
-"""``logging.ERROR``, of a module that this one must not import."""
+"""Value of ``logging.ERROR``; a pure module must not import ``logging``."""
 
 
 class MasterLog(NamedTuple):
@@ -190,15 +190,15 @@ class MasterLink:
         return self._catch_up.window(end=own.end, appended=self.appended, now_ms=now_ms)
 
     def heard(self, now_ms: int) -> None:
-        """Note a frame of the slave that is none of the above."""
+        """Record that another frame of the slave arrived, which keeps the link alive."""
         self._heard_ms = now_ms
 
     def dead(self, now_ms: int) -> bool:
-        """Return whether the link is over because nothing was heard for too long."""
+        """Return whether the link has failed: no frame has arrived for ``link_dead_ms``."""
         return now_ms - self._heard_ms > self._rules.link_dead_ms
 
     def lag_ms(self, own_end: int, now_ms: int) -> int:
-        """Return how long ago the slave last had on disk everything that the master had then."""
+        """Return the age of the newest log end that the slave has on disk; 0 if it has all."""
         return (
             0
             if self.acked_end is not None and self.acked_end >= own_end
@@ -207,8 +207,8 @@ class MasterLink:
 
     def _heartbeat(self, own: MasterLog, now_ms: int) -> list[Effect]:
         silent_ms = now_ms - self._sent_ms
-        untold = own.confirm > self._sent_confirm and silent_ms >= CONFIRM_SEND_MS
-        if silent_ms < self._rules.heartbeat_ms and not untold:
+        is_confirm_due = own.confirm > self._sent_confirm and silent_ms >= CONFIRM_SEND_MS
+        if silent_ms < self._rules.heartbeat_ms and not is_confirm_due:
             return []
         index = entry_of(own.table, self._next)
         if index is None:
@@ -238,7 +238,7 @@ class MasterLink:
     def _untrue(self, ack: Ack, own: MasterLog) -> str | None:
         """Return why this ACK cannot be true; None: it can."""
         if ack.durable > ack.appended:
-            return f"durable {ack.durable} behind appended {ack.appended}"
+            return f"durable {ack.durable} beyond appended {ack.appended}"
         if ack.appended > own.end:
             return f"appended {ack.appended}, and the master's log ends at {own.end}"
         if ack.nonce > self._nonce or ack.nonce < self._nonce_seen:

@@ -49,7 +49,8 @@ CONFIRM_WRITTEN_MS: Final = 1000
 
 
 class Replica:
-    """One start of ha on one volume. When it is created, byte 0 is held and the log recovered."""
+    """One start of ha on one volume. When it is created, the append lock is held and the log
+    recovered."""
 
     def __init__(
         self, setup: Setup, found: Found, *, log: LogBytes, random: Callable[[], float]

@@ -62,7 +62,7 @@ class Halt(NamedTuple):
 
 
 class Found(NamedTuple):
-    """State of the volume after recovery: byte 0 is held, everything is on disk."""
+    """State of the volume after recovery: the append lock is held, everything is on disk."""
 
     incarnation: str
     """From ha/identity; a new one if there was none."""

@@ -1,9 +1,10 @@
 """The slave's side of one link to a master (docs/replication.md, links). Pure.
 
-HELLO → HELLO_OK → cut, copy everything, halt, wait, or in order → one ACK at once → bytes and ACKs.
-A slave that must cut closes the link and connects again after the cut: the next HELLO finds it in
-order. Bytes arrive in order and go to the end of the log. The slave acknowledges what the log
-reports as appended and on disk, never what was received.
+The slave sends HELLO, and the master answers with HELLO_OK. If the logs agree (*in order*), the
+slave sends one ACK at once; bytes and ACKs follow. Otherwise the slave cuts its log, copies the
+whole log anew, halts or waits. It closes the link first and connects again later: after a cut the
+next HELLO finds the logs in order. Bytes arrive in sequence and go to the end of the log. The slave
+acknowledges what the log reports as appended and on disk, never what was only received.
 
 Step before: the log is settled, all of it on disk. Step after: ``copied_log`` checks the records.
 """
@@ -81,12 +82,12 @@ class SlaveLink:
         self.appended = own.end
         self.durable = own.durable
         self.received = own.end
-        """End of the accepted bytes. It is behind appended by an incomplete record and bytes under
-        way."""
+        """End of the accepted bytes. It exceeds ``appended`` by the bytes that are not written yet:
+        those on their way to the disk and those of an incomplete record."""
         self._epoch = epoch
         self._own = own
-        self._said = own.table
-        self._said_end = own.end
+        self._hello_table = own.table
+        self._hello_end = own.end
         self._new_token = new_token
         self._rules = rules
         self._heard_ms = now_ms
@@ -115,10 +116,10 @@ class SlaveLink:
             file_size=own.file_size,
             promised=own.promised,
             first_offset=own.first_offset,
-            end=self._said_end,
-            durable=min(own.durable, self._said_end),
+            end=self._hello_end,
+            durable=min(own.durable, self._hello_end),
             confirm=own.confirm,
-            table=self._said[-TABLE_ENTRIES_MAX:],
+            table=self._hello_table[-TABLE_ENTRIES_MAX:],
         )
         return [self._send(hello)]
 
@@ -135,9 +136,9 @@ class SlaveLink:
         self._heard_ms = now_ms
         if self.closed or self.in_order:
             return None, self._close("HELLO_OK was not expected")
-        entry = ok.table[0] if ok.table and ok.table[0] in self._said else None
-        said = Extent(self._said, self._own.first_offset, self._said_end)
-        if reason := self._unbelievable(ok, entry, said):
+        entry = ok.table[0] if ok.table and ok.table[0] in self._hello_table else None
+        sent = Extent(self._hello_table, self._own.first_offset, self._hello_end)
+        if reason := self._invalid_answer(ok, entry, sent):
             return None, self._close(reason)
         crc = crc_before(ok.point, ok.crc_size) if ok.crc_size else 0
         if crc is None:
@@ -145,7 +146,7 @@ class SlaveLink:
         agrees = crc == ok.crc
         if not agrees and not self._own.master_is_damaged:
             return self._bytes_differ(ok, entry)
-        whole = said._replace(table=self.table, end=self._own.end)
+        whole = sent._replace(table=self.table, end=self._own.end)
         outcome = plan(
             whole,
             confirm=self._own.confirm,
@@ -219,11 +220,11 @@ class SlaveLink:
         return [self._ack()]
 
     def heard(self, now_ms: int) -> None:
-        """Note a frame of the master that is none of the above."""
+        """Record that another frame of the master arrived, which keeps the link alive."""
         self._heard_ms = now_ms
 
     def dead(self, now_ms: int) -> bool:
-        """Return whether the link is over because nothing was heard for too long."""
+        """Return whether the link has failed: no frame has arrived for ``link_dead_ms``."""
         return now_ms - self._heard_ms > self._rules.link_dead_ms
 
     def _take(self, append: Append) -> list[Effect]:
@@ -259,16 +260,16 @@ class SlaveLink:
         self._held_size += append.size
         return [PersistTable(self._persisting, self.table)]
 
-    def _unbelievable(self, ok: HelloOk, entry: EpochStart | None, said: Extent) -> str | None:
+    def _invalid_answer(self, ok: HelloOk, entry: EpochStart | None, sent: Extent) -> str | None:
         """Return why this answer does not fit the question; None: it does."""
-        if entry is None and said.end > said.first_offset:
+        if entry is None and sent.end > sent.first_offset:
             return "a HELLO_OK without a common entry"
-        size = crc_size(ok.point, master_first=ok.first_offset, slave_first=said.first_offset)
+        size = crc_size(ok.point, master_first=ok.first_offset, slave_first=sent.first_offset)
         if ok.crc_size != size:
             return f"{ok.crc_size} bytes before {ok.point} compared instead of {size}"
-        kept = 0 if entry is None else said.table.index(entry) + 1
-        limit = said.table[kept].start if 0 < kept < len(said.table) else said.end
-        if ok.point > limit or (entry is None and ok.point != said.first_offset):
+        kept = 0 if entry is None else sent.table.index(entry) + 1
+        limit = sent.table[kept].start if 0 < kept < len(sent.table) else sent.end
+        if ok.point > limit or (entry is None and ok.point != sent.first_offset):
             return f"point {ok.point} beyond {limit}, the end of {entry}"
         return None
 
@@ -283,7 +284,7 @@ class SlaveLink:
     def _bytes_differ(
         self, ok: HelloOk, entry: EpochStart | None
     ) -> tuple[Outcome | None, list[Effect]]:
-        """Ask again with a shorter log if the bytes that differ may lie behind the confirm offset.
+        """Ask again with a shorter log if the bytes that differ may lie after the confirm offset.
 
         The log then seems to end at the confirm offset, or at the start of the common entry if
         nothing is confirmed. The master's confirm offset counts as well: otherwise a damaged master
@@ -294,13 +295,15 @@ class SlaveLink:
             if ok.point <= confirmed:
                 differ = LogsDiffer(ok.point - ok.crc_size, ok.point)
                 return differ, self._close(f"the bytes from {differ.start} to {differ.end} differ")
-            self._said = tuple(known for known in self._said if known.start < confirmed)
-            self._said_end = confirmed
+            self._hello_table = tuple(
+                known for known in self._hello_table if known.start < confirmed
+            )
+            self._hello_end = confirmed
             return None, self.hello()
-        kept = 0 if entry is None else self._said.index(entry)
+        kept = 0 if entry is None else self._hello_table.index(entry)
         if entry is None or kept == 0:
             return ResyncPlan(ok.first_offset, NO_COMMON_BYTES), self._close(NO_COMMON_BYTES)
-        self._said, self._said_end = self._said[:kept], entry.start
+        self._hello_table, self._hello_end = self._hello_table[:kept], entry.start
         return None, self.hello()
 
     def _ack(self) -> Effect:

@@ -18,9 +18,9 @@ taken.
   b. Is what I read the newest? Version n is read, n + 1 does not exist, and n - 1 still does, as n
      names it: so n + 1 never existed. Otherwise read again. A listing is only a hint.
   c. What if an operator damages or removes link n - 1? An unreadable link still has its number: no
-     writer makes such a link, so the one behind it is the newest if no later number is listed. If
-     the link is gone, n is the newest once READS_MAX reads found the same n. A late link is not,
-     because a listing shows each name that exists from its beginning to its end.
+     writer makes such a link, so its target is the newest if no later number is listed. If the link
+     is gone, n is the newest once READS_MAX reads found the same n. A late link is not, because a
+     listing shows each name that exists from its beginning to its end.
 
 - The object is made under another name and renamed, which fails if the object exists. Links carry
   the object's id, so that a late writer to a deleted object adds nothing to the next one.
@@ -180,7 +180,7 @@ class DirectoryObject:
         """Return whether the version before a number still exists, as `previous` names it.
 
         An unreadable link counts if no later number exists: no writer makes such a link, so it was
-        damaged by hand, and its number proves that nothing behind it was removed.
+        damaged by hand, and its number proves that nothing after it was removed.
         """
         try:
             before = self._read(number - 1, uid)

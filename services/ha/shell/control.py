@@ -84,7 +84,7 @@ class Answer(NamedTuple):
 
 
 class Control:
-    """The calls of one process; on its loop only."""
+    """The HTTP calls of one ha process. Used on its event loop only."""
 
     def __init__(
         self,

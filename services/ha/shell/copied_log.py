@@ -41,7 +41,7 @@ class Settled(NamedTuple):
 
 
 class CopiedLog:
-    """The log while byte 0 is held here. All methods belong to one thread."""
+    """The log while this process holds the append lock. All methods belong to one thread."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class CopiedLog:
     def copy(self, effect: Copy) -> None:
         """Write whole records. Copied follows after the sync, or CopyFault at once.
 
-        After a fault, bytes are ignored until a new stretch begins.
+        After a fault, bytes are ignored until a Copy with ``first`` begins anew.
         """
         writer = self._writer
         if effect.first:
@@ -165,7 +165,7 @@ class CopiedLog:
         with self._reporting:
             durable = writer.flushed
             # The log ends at a file's start as soon as the head of a filler is written. The bytes
-            # behind that head are still under way and must not be reported.
+            # after that head are still under way and must not be reported.
             end = min(writer.written, self._taken)
             self._reported = end
             self._report(Copied(end, min(durable, end)))

@@ -153,13 +153,13 @@ def _keep(store: StoreDir, files: ReplicaFiles, log: LogFiles, start: int, end: 
 
 
 def _zero(store: StoreDir, point: int) -> None:
-    """Make the log end at point: remove later files, last one first, and write zeros behind it.
+    """Make the log end at point: remove later files, last one first, and write zeros after it.
 
     No file is shortened: other processes have it mapped, and would be killed when they read there.
     """
     disk = store.disk
     # Files that a killed process removed may be removed in the cache only. A power cut would bring
-    # them back, behind the end of a log that has grown since.
+    # them back, after the end of a log that has grown since.
     disk.sync_directory(store.commit_log_dir)
     log = LogFiles(disk, store.commit_log_dir, store.config.commit_log_file_size)
     try:

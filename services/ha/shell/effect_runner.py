@@ -100,7 +100,7 @@ class EffectRunner:
             self._ended.set_exception(error)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Return after stop; raise if the replica or a bug ends the process."""
+        """Run until stop is set. Raises if the replica or a bug ends the process."""
         stopped = asyncio.ensure_future(stop.wait())
         stopped.add_done_callback(lambda _: self.close())
         try:

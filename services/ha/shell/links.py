@@ -139,7 +139,7 @@ class Links:
             link.send(frame)
 
     def stream(self, number: int, frame: Frame, offset: int, size: int) -> None:
-        """Send a frame that goes on with the log's bytes [offset, offset + size)."""
+        """Send a frame followed by the log's bytes [offset, offset + size)."""
         link = self._proved.get(number)
         if link is None or link.closing:
             return
@@ -151,7 +151,7 @@ class Links:
             link.stream(frame, views)
 
     def close_link(self, number: int, reason: str) -> None:
-        """Close a link after what is buffered was sent."""
+        """Close a link after its buffered bytes were sent."""
         link = self._proved.get(number)
         if link is not None:
             link.close(reason)

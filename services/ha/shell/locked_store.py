@@ -94,21 +94,21 @@ class LockedStore:
     # -- the log --------------------------------------------------------------------------------
 
     def take_append_lock(self, stopping: Callable[[], bool]) -> None:
-        """Take byte 0 as soon as the broker has released it. Blocks. Raises Stopping."""
+        """Take the append lock as soon as the broker has released it. Blocks. Raises Stopping."""
         if self._append_lock is None:
             self._append_lock = wait_for_byte(self.directory, Role.APPEND, stopping)
 
     def release_append_lock(self) -> None:
-        """Release byte 0; the log is closed. Does nothing if it is not held."""
+        """Release the append lock; no effect if it is not held. The log must be closed."""
         if self._append_lock is not None:
             self._append_lock.release()
             self._append_lock = None
 
     def recover_log(self, progress: Progress, stopping: Callable[[], bool]) -> Recovered:
-        """Find the end of the log; all of it is on disk then. Byte 0 is held. Blocks.
+        """Find the end of the log and sync the log up to it. Hold the append lock. Blocks.
 
-        Raises CorruptRecord, StrayFile, WrongFileSize, DamagedFile (ha/confirm: it is unknown what
-        may be cut), DiskFull, ReadOnlyDisk, Stopping.
+        Raises CorruptRecord, StrayFile, WrongFileSize, DiskFull, ReadOnlyDisk, Stopping. Raises
+        DamagedFile if ``ha/confirm`` is damaged: it is unknown then what may be cut.
         """
 
         def report(done: int, total: int) -> None:

@@ -33,7 +33,7 @@ class LogCheck:
         self._end = 0
         self._suspect: int | None = None
         self._until: int | None = None
-        """The pass ends behind the record that holds this offset; None: at its end."""
+        """The pass ends after the record that holds this offset; None: at its end."""
         self.passes = 0
         """Passes since the start."""
 

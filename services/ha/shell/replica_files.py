@@ -69,7 +69,7 @@ class CutIntent(NamedTuple):
 
 
 class ResyncIntent(NamedTuple):
-    """A resync under way: nothing in the store counts any more."""
+    """A resync under way: the data in the store is no longer valid."""
 
     incarnation: str
     """The new incarnation."""

@@ -3,7 +3,7 @@
 The replica decides which bytes; they are not copied before the socket takes them. A view stays
 valid while it is held, even if retention removes the file meanwhile. Bytes below the published end
 never change. A cut and a resync end with a recovery, after which the reader opens the files anew.
-Step before: ``Stream``. Step after: ``link`` sends them behind a frame's head.
+Step before: ``Stream``. Step after: ``link`` sends them after a frame's head.
 """
 
 from __future__ import annotations
@@ -44,5 +44,5 @@ class LogViews:
         return found
 
     def close(self) -> None:
-        """Unmap what is not borrowed."""
+        """Unmap the files of which no view is held."""
         self._reader.close()

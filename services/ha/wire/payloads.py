@@ -277,7 +277,7 @@ def parse(frame: Frame, version: int = SPOKEN.highest) -> Payload:
     if kind is FrameType.ACK:
         return _take_ack(Reader(data, kind.name))
     if kind not in _STRUCTS:
-        raise BadFrame(f"a {kind.name} frame behind the handshake")
+        raise BadFrame(f"a {kind.name} frame after the handshake")
     try:
         payload: Payload = (
             msgspec.convert(version_2.decode(kind, data), _STRUCTS[kind])

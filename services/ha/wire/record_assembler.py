@@ -4,7 +4,7 @@ A master's log arrives in pieces without regard to record borders; an incomplete
 for its rest. Each record is checked by its shape, its offset, its body CRC and its record CRC
 before it is returned. In a range that RocketMQ wrote the record CRC may be a copy of another
 record's, and is not checked. The first invalid bytes end the stretch. A filler ends its file: the
-bytes behind its head mean nothing and are returned separately.
+bytes after its head mean nothing and are returned separately.
 
 Step before: ``slave_protocol`` accepts the bytes as the next ones. Step after: ``copied_log``
 writes them.
@@ -36,7 +36,7 @@ class Part(Enum):
     FILLER = "filler"
     """The head of a filler: the file's records end here."""
     REST = "rest"
-    """The bytes behind the filler's head, up to the end of the file."""
+    """The bytes after the filler's head, up to the end of the file."""
 
 
 class Piece(NamedTuple):
@@ -76,7 +76,7 @@ class RecordAssembler:
 
     @property
     def received(self) -> int:
-        """Physical offset behind the last received byte."""
+        """Physical offset after the last received byte."""
         return self._at + len(self._pending)
 
     @property

@@ -152,7 +152,7 @@ def test_a_lease_that_was_renewed_meanwhile_is_not_written() -> None:
     get = attempt.settle()
     assert isinstance(get, LeaseGet)
     attempt.answer(get.request, LeaseOutcome.FOUND, Stored(lease(renewed=9), "2", "u"))
-    assert attempt.lost == ["the lease is not to be had"]
+    assert attempt.lost == ["the lease may not be taken now"]
 
 
 def test_a_lease_that_cannot_be_read_is_not_written() -> None:
