@@ -159,9 +159,10 @@ class AdminCommands:
             )
         if status.facts.trouble == DAMAGED:
             raise rules.Refused(
-                f"the log of {master} is damaged, and nothing after the damage could be copied: "
-                f"{context.name} may have the only copy of those records. Nothing was done.",
-                f"Restore the record in the log of {master} first; its alarm gives the offset.",
+                f"{master} reports damage. Nothing after a damaged record could be copied, and "
+                f"{context.name} may have the only copy of it. Nothing was done.",
+                f"The alarms and /ready of {master} give the place: repair it, then restart the ha "
+                f"of {master}, which reads it again. Do the same if retention has removed it.",
             )
         if copies(context.state) and not context.holds_records:
             raise rules.AlreadySo(

@@ -15,6 +15,8 @@ hands over.
 
 from __future__ import annotations
 
+from typing import Final
+
 from services.ha.core.divergence import CRC_WINDOW
 from services.ha.core.effects import CheckLog
 from services.ha.core.failover import State
@@ -22,17 +24,30 @@ from services.ha.core.mastership import Mastership
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import DAMAGE, ReplicaContext, damage_sentence
 
+RECHECK_MS: Final = 60_000
+"""A place is not checked more often than this: each check reads up to a whole log file."""
+
 
 class Damage:
     """Requests checks of the log for one start of ha."""
 
     def __init__(self, context: ReplicaContext, peers: Peers) -> None:
         self._context, self._peers = context, peers
-        self._checked: set[tuple[str, int]] = set()
-        """Volumes and places of the present reports, which have been checked."""
+        self._reported: set[tuple[str, int]] = set()
+        """Volumes and places of the present reports."""
+        self._due: set[tuple[str, int]] = set()
+        """Those of them that have not been checked since they were reported."""
+        self._checked_ms: dict[tuple[str, int], int] = {}
+        """Times of the checks of the last ``RECHECK_MS``."""
 
     def tick(self, term: Mastership | None) -> None:
-        """Request a check of each place at which damage is reported, once per report."""
+        """Request a check of each place at which damage is reported, once per report.
+
+        A place that is reported anew after it was not is checked again, because it may be damaged
+        since, but no sooner than ``RECHECK_MS`` after its last check. Otherwise: 1. Two consumers
+        retry reads that fail at two places of a sound log. 2. The page shows them in turn. 3. Each
+        turn is a new report, and ha reads both files without end.
+        """
         context = self._context
         if context.damage or context.halted is not None:
             return
@@ -44,10 +59,16 @@ class Damage:
                 status = None if node == context.name else self._peers.fresh(node)
                 met.update(self._places(None if status is None else status.facts.refused_at))
         places = {(context.incarnation, at) for at in met if at is not None}
-        for _, at in sorted(places - self._checked):
-            context.out.put(CheckLog(at))
-        # A place that is reported anew after it was not is checked again: it may be damaged since.
-        self._checked = places
+        self._due = (self._due | (places - self._reported)) & places
+        self._reported = places
+        checked = self._checked_ms.items()
+        self._checked_ms = {
+            place: at_ms for place, at_ms in checked if context.now_ms - at_ms < RECHECK_MS
+        }
+        for place in sorted(self._due - self._checked_ms.keys()):
+            self._due.remove(place)
+            self._checked_ms[place] = context.now_ms
+            context.out.put(CheckLog(place[1]))
 
     def _places(self, at: int | None) -> list[int]:
         """Return the places to check for damage at ``at`` or up to ``CRC_WINDOW`` bytes before it.

@@ -190,11 +190,12 @@ class ReplicaContext:
 
     @property
     def _store_trouble(self) -> str:
-        """Trouble that is not a stall."""
-        for trouble in (self.snapshot.broker_trouble, self.snapshot.reput_trouble):
-            if trouble is not Trouble.NONE:
-                return trouble.name.lower()
-        return Trouble.DAMAGED.name.lower() if self.damage else ""
+        """Trouble that is not a stall. Damage comes first: while it is known, no copy may be
+        emptied for this node's log, whatever else is wrong here."""
+        found = self.snapshot.broker_trouble, self.snapshot.reput_trouble
+        if self.damage or Trouble.DAMAGED in found:
+            return Trouble.DAMAGED.name.lower()
+        return next((each.name.lower() for each in found if each is not Trouble.NONE), "")
 
     def move(self, trigger: Trigger, reason: str = "") -> bool:
         """Move to the state that follows, and log it; return whether it is another one."""

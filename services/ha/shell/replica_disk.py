@@ -71,7 +71,9 @@ class ReplicaDisk:
         self._files = Worker("ha's files", crashed)
         self._log = Worker("ha's log", crashed, first=self._begin)
         self._changing = threading.Lock()
-        self._check = LogCheck(held.directory, held.positions, self._changing)
+        self._check, self._check_near = (
+            LogCheck(held.directory, held.positions, self._changing) for _ in range(2)
+        )
         self._checking = threading.Thread(target=self._check_all, name="check", daemon=True)
         self._crashed = crashed
         self._stop = threading.Event()
@@ -257,7 +259,7 @@ class ReplicaDisk:
                 try:
                     if self._suspected:
                         self._check_around(self._suspected.popleft())
-                        in_pass, pause_s = False, CHECK_INTERVAL_S
+                        pause_s = CHECK_INTERVAL_S
                         continue
                     if not self._copied.is_open:
                         continue
@@ -291,10 +293,11 @@ class ReplicaDisk:
 
     def _check_around(self, at: int) -> None:
         """Check the log around reported damage. Raises BadBytes if it is damaged."""
-        more = self._check.begin(at)
+        # Not with the check of the whole log: it would begin from the start after each report.
+        more = self._check_near.begin(at)
         looked = more
         while more and not self._stop.wait(SUSPECT_INTERVAL_S):
-            more = self._check.step()
+            more = self._check_near.step()
         if not looked:
             return
         log.info(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from services.ha.core.damage import RECHECK_MS
 from services.ha.core.divergence import CRC_WINDOW
 from services.ha.core.replica_context import DAMAGE, LOGS_DIFFER
 from services.ha.lease.value import Member
@@ -39,9 +40,9 @@ KNOWN_MS: Final = 3_000
 """Time within which a start has recovered the log and read the damaged place again."""
 ALONE_MS: Final = 2 * TIMES.lease_ms + TIMES.wait_random_ms + 2 * TIMES.wait_rank_ms + 250
 """A node with trouble waits no longer than this before it takes an expired lease."""
-DIFFER_MS: Final = 8_000
-"""A slave that found a difference asks again every two seconds; both logs are checked within
-this."""
+DIFFER_MS: Final = RECHECK_MS + 8_000
+"""A slave that found a difference asks again every two seconds; both logs are checked within this,
+also if a place of the last trial is reported anew."""
 HANDED_MS: Final = 10_000 + 3 * TIMES.lease_ms
 """Trouble of a master moves the lease within this time, also shortly after a previous move."""
 TAIL_SIZE: Final = 40

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from services.ha.core.damage import RECHECK_MS
 from services.ha.core.divergence import CRC_WINDOW
 from services.ha.core.events import Command, CopyFault
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import Group, grown, lease_of, order, same_logs
+from tidemark.formats.checkpoint import Trouble
 
 
 def damage(group: Group, name: str, *, met: bool = True) -> None:
@@ -112,7 +114,7 @@ def must_keep_its_copy(group: Group, node: str, master: str) -> None:
     before = group[node].state
     reply = order(group[node], "resync", group="g0")
     assert not reply.ok
-    assert f"the log of {master} is damaged" in reply.body["detail"]
+    assert f"{master} reports damage" in reply.body["detail"]
     assert group[node].state == before
 
 
@@ -135,6 +137,9 @@ def test_no_copy_is_emptied_for_a_damaged_master_that_serves() -> None:
     group.until(lambda: group["b"].context.trouble == "damaged")
     group.run(LOCAL.heartbeat_ms)
     assert group.serves("b")
+    must_keep_its_copy(group, "a", "b")
+    group["b"].trouble = (Trouble.DISK_FULL, Trouble.NONE)
+    group.run(LOCAL.heartbeat_ms)
     must_keep_its_copy(group, "a", "b")
 
 
@@ -163,7 +168,21 @@ def test_a_place_that_is_reported_anew_is_checked_again() -> None:
     assert group["a"].checked == [500]
     group["a"].met = 500
     group.run(5000)
+    assert group["a"].checked == [500], "not so soon"
+    group.run(RECHECK_MS)
     assert group["a"].checked == [500, 500]
+    group.run(2 * RECHECK_MS)
+    assert group["a"].checked == [500, 500], "the report is still the same"
+
+
+def test_places_that_are_reported_in_turn_are_not_read_without_end() -> None:
+    # The gate shows the last place only, so two consumers that retry make it alternate. ha read
+    # both files at each change, and its check of the whole log began from the start each time.
+    group = grown()
+    for turn in range(100):
+        group["a"].met = (500, 700)[turn % 2]
+        group.run(100)
+    assert group["a"].checked == [500, 700]
 
 
 def test_a_master_with_damage_goes_on_where_no_other_node_could_lead() -> None:

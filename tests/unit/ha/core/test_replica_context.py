@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from services.ha.core.effects import Level, Note
 from services.ha.core.events import NodeSnapshot
 from services.ha.core.replica_context import REWORD_MS, TABLE_LONG, with_entry, without_gone
@@ -49,13 +51,25 @@ def test_an_alarm_is_said_once_and_cleared_once() -> None:
     assert [note.alarm for note in notes] == [True, False]
 
 
-def test_trouble_is_brokers_or_reputs() -> None:
+@pytest.mark.parametrize(
+    ("broker", "reput", "damage", "trouble"),
+    [
+        (Trouble.NONE, Trouble.NONE, "", ""),
+        (Trouble.NONE, Trouble.DISK_FULL, "", "disk_full"),
+        (Trouble.STOPPING, Trouble.DISK_FULL, "", "stopping"),
+        # A full disk hid damage, and a resync from this node was accepted.
+        (Trouble.DISK_FULL, Trouble.DAMAGED, "", "damaged"),
+        (Trouble.DISK_FULL, Trouble.NONE, "bad CRC at 500", "damaged"),
+        (Trouble.NONE, Trouble.NONE, "bad CRC at 500", "damaged"),
+    ],
+)
+def test_trouble_is_damage_or_else_brokers_or_reputs(
+    broker: Trouble, reput: Trouble, damage: str, trouble: str
+) -> None:
     context = replica()
-    assert context.trouble == ""
-    context.snapshot = NodeSnapshot(1, 0, 0, 0, 0, 0, Trouble.NONE, Trouble.DAMAGED)
-    assert context.trouble == "damaged"
-    context.snapshot = NodeSnapshot(1, 0, 0, 0, 0, 0, Trouble.DISK_FULL, Trouble.DAMAGED)
-    assert context.trouble == "disk_full"
+    context.snapshot = NodeSnapshot(1, 0, 0, 0, 0, 0, broker, reput)
+    context.damage = damage
+    assert context.trouble == trouble
 
 
 def test_an_alarm_with_changing_text_is_shown_each_time_and_logged_once_a_minute() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.ha.core.effects import (
+    CheckLog,
     Copy,
     Cut,
     PersistConfirm,
@@ -346,3 +347,43 @@ def test_damage_of_a_log_that_was_emptied_meanwhile_is_not_reported(
     assert replica.held.files.damage() is None
     assert not replica.crashes
     replica.held.close()
+
+
+def test_a_reported_place_is_checked_amid_a_pass_which_then_goes_on(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each report made the check of the whole log begin from its start: where reports kept coming,
+    # it never came to its end.
+    monkeypatch.setattr(replica_disk, "CHECK_INTERVAL_S", 0.001)
+    replica.copy(0, LOG.end)
+    replica.work.carry_out(Settle(1))
+    replica.answer(1)
+    replica.held.positions.publish(Slot.CONFIRM, LOG.end)
+    begun, steps, near = [], threading.Semaphore(0), threading.Event()
+
+    def begin(at: int | None = None) -> bool:
+        begun.append(at)
+        return True
+
+    def step() -> bool:
+        steps.release()
+        return True
+
+    def step_near() -> bool:
+        near.set()
+        return False
+
+    monkeypatch.setattr(replica.work._check, "begin", begin)
+    monkeypatch.setattr(replica.work._check, "step", step)
+    monkeypatch.setattr(replica.work._check_near, "step", step_near)
+    replica.work.carry_out(CheckLog(500))
+    assert near.wait(10)
+    for _ in range(2):
+        assert steps.acquire(timeout=10)
+    near.clear()
+    replica.work.carry_out(CheckLog(500))
+    assert near.wait(10)
+    while steps.acquire(blocking=False):
+        pass
+    assert steps.acquire(timeout=10)
+    assert begun == [None]
