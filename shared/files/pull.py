@@ -29,9 +29,9 @@ from tidemark.formats.select import Halt, Limits, Wanted, names
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 MESSAGES_MAX: Final = 32
-"""Messages in one answer if the records are in memory (11.2)."""
+"""Messages in one answer (11.2)."""
 BYTES_MAX: Final = 262_144
-"""Record bytes in one answer if the records are in memory (11.2)."""
+"""Record bytes in one answer (11.2)."""
 SCAN_BYTES_MAX: Final = 16_000
 """Unit bytes examined for one answer: 800 units (11.1)."""
 TOTAL_BYTES_MAX: Final = 134_217_728
