@@ -116,20 +116,13 @@ def main(given: Options) -> Result:
         "fresh": functools.partial(judge, fresh),
     }
     found = interleave(jobs, given.runs)
-    unit = "rows/s"
+    usual_rate, late, fresh_rate, base = (found[job] for job in ("usual", "late", "fresh", "base"))
+    unit, at_once = "rows/s", "evaluate, an hour at once"
+    by_minute = "evaluate, a minute at a time, history read again, 40 % with lag"
     figures = [
-        Figure(
-            "evaluate, an hour at once, 40 % of queues with lag",
-            unit,
-            found["usual"],
-            GOAL,
-            BASELINE,
-            found["base"],
-        ),
-        Figure("evaluate, an hour at once, all queues with lag", unit, found["late"], GOAL),
-        Figure(
-            "evaluate, a minute at a time, history read again, 40 % with lag", unit, found["fresh"]
-        ),
+        Figure(f"{at_once}, 40 % of queues with lag", unit, usual_rate, GOAL, BASELINE, base),
+        Figure(f"{at_once}, all queues with lag", unit, late, GOAL),
+        Figure(by_minute, unit, fresh_rate),
     ]
     method = f"""analytics.kernel.evaluate.evaluate on Arrow tables in memory, one process on one
         core, rows of positions per second of CPU time; {pairs} pairs of {QUEUES} queues,
@@ -137,10 +130,7 @@ def main(given: Options) -> Result:
         tables are computed: rates, lag, pair_lag, stages, status_changes, offset_events, state. A
         minute at a time: {pairs * 4} pairs and four ticks per call. The baseline does nothing but
         sum up the same rows."""
-    return Result(
-        figures,
-        method,
-    )
+    return Result(figures, method)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -17,7 +15,7 @@ from analytics.report.gather import gather
 from analytics.report.page import page
 from analytics.schema import TABLES, TIME, fit
 from analytics.tables import TableRoot
-from bench.harness import Options, Result, benchmark, interleave, of_ratios
+from bench.harness import Options, Result, benchmark, interleave, of_ratios, rate
 
 GOAL: Final = 0.2
 """Share of the reading speed: the report may take five times as long."""
@@ -65,12 +63,6 @@ def fill(root: TableRoot, pairs: int) -> None:
             rows = fit(pa.table({**common, **columns}), TABLES[name])
             batch = f"hour-{hour}"
             root.commit(name, batch=batch, files=root.write(name, rows, batch=batch))
-
-
-def rate(count: int, work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return count / (time.perf_counter() - began)
 
 
 def read(root: TableRoot) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from analytics.sources.labelled import batches, series
 from analytics.sources.prometheus.options import parse as parse_options
 from analytics.sources.prometheus.reader import Reader
 from bench.analytics_positions import CannedServer
-from bench.harness import Figure, Options, Result, benchmark, interleave, of_ratios
+from bench.harness import Figure, Options, Result, benchmark, interleave, of_ratios, rate
 
 TUPLES_GOAL: Final = 5.0
 PARSER_GOAL: Final = 5.0
@@ -113,13 +112,6 @@ def answer() -> bytes:
     ]
     data = {"status": "success", "data": {"resultType": "matrix", "result": result}}
     return json.dumps(data, separators=(",", ":")).encode()
-
-
-def rate(count: int, work: Callable[[], object]) -> float:
-    """Return how often per second ``count`` units are done."""
-    began = time.perf_counter()
-    work()
-    return count / (time.perf_counter() - began)
 
 
 def sent(spark: SparkSession, form: str, rows: int) -> Callable[[], float]:

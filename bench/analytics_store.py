@@ -6,7 +6,6 @@ same bytes once, from the page cache and from disk.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -23,6 +22,7 @@ from analytics.sources.store.reader import StoreReader
 from bench.dispatch import Log, Shape
 from bench.harness import Figure, Options, Result, benchmark, interleave, of_ratios
 from bench.servers import work_dir
+from bench.stores import drop_cache
 from services.reput.config import ReputConfig
 from tidemark.formats import native
 from tidemark.formats.filenames import offset_name
@@ -44,13 +44,10 @@ def sequential(root: Path, size: int) -> float:
     """Return the seconds to read the log once."""
     began = time.perf_counter()
     for start in range(0, size, FILE_SIZE):
-        descriptor = os.open(root / "commitlog" / offset_name(start), os.O_RDONLY)
-        try:
-            at, end = 0, min(FILE_SIZE, size - start)
-            while at < end:
-                at += len(os.pread(descriptor, min(READ_SIZE, end - at), at))
-        finally:
-            os.close(descriptor)
+        with (root / "commitlog" / offset_name(start)).open("rb", buffering=0) as file:
+            left = min(FILE_SIZE, size - start)
+            while left:
+                left -= len(file.read(min(READ_SIZE, left)))
     return time.perf_counter() - began
 
 
@@ -59,11 +56,7 @@ def from_disk(root: Path, job: Callable[[], float]) -> Callable[[], float]:
 
     def run() -> float:
         for path in (root / "commitlog").glob("[0-9]*"):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
+            drop_cache(path)
         return job()
 
     return run
@@ -124,27 +117,16 @@ def _measure(given: Options, log: Log) -> Result:
     finally:
         spark.stop()
     rates = {name: [count / each for each in found] for name, found in seconds.items()}
-    what = "records of a log through Spark on two cores"
+    what, alone_on = "records of a log through Spark on two cores", "the reader alone on one core"
+    unit, six, every = "records/s", f"{what}, 6 columns", f"{what}, all {len(ALL)} columns"
+    few_disk, read_disk = rates["spark few from disk"], rates["read from disk"]
     figures = [
-        Figure(f"{what}, 6 columns", "records/s", rates["spark few"], RECORDS_GOAL),
-        of_ratios(f"{what}, 6 columns", rates["spark few"], rates["read"], RATIO_GOAL, READ),
-        of_ratios(
-            f"{what}, 6 columns, from disk",
-            rates["spark few from disk"],
-            rates["read from disk"],
-            RATIO_GOAL,
-            f"{READ} from disk",
-        ),
-        Figure(
-            f"{what}, all {len(ALL)} columns",
-            "records/s",
-            rates["spark all"],
-            RECORDS_GOAL,
-            READ,
-            rates["read"],
-        ),
-        Figure("the reader alone on one core, 6 columns", "records/s", rates["alone few"]),
-        Figure("the reader alone on one core, all columns", "records/s", rates["alone all"]),
+        Figure(six, unit, rates["spark few"], RECORDS_GOAL),
+        of_ratios(six, rates["spark few"], rates["read"], RATIO_GOAL, READ),
+        of_ratios(f"{six}, from disk", few_disk, read_disk, RATIO_GOAL, f"{READ} from disk"),
+        Figure(every, unit, rates["spark all"], RECORDS_GOAL, READ, rates["read"]),
+        Figure(f"{alone_on}, 6 columns", unit, rates["alone few"]),
+        Figure(f"{alone_on}, all columns", unit, rates["alone all"]),
     ]
     return Result(
         figures,

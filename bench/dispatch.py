@@ -7,9 +7,9 @@ import shutil
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -145,13 +145,6 @@ def _batch(shape: Shape, done: int) -> tuple[list[Run], list[int]]:
     return runs, firsts
 
 
-@contextmanager
-def log_of(shape: Shape, size: int) -> Iterator[Log]:
-    """Create a log in a new directory and remove it at the end."""
-    with closing(Log(work_dir("dispatch-"), shape, size)) as log:
-        yield log
-
-
 def main(given: Options) -> Result:
     size = given.pick(BYTES, quick=BYTES_QUICK)
     pin_to(SERVER_CORE)
@@ -159,29 +152,21 @@ def main(given: Options) -> Result:
     jobs: dict[str, Callable[[], float]] = {}
     with ExitStack() as logs:
         for name, keys in (("units", False), ("keys", True)):
-            log = logs.enter_context(log_of(Shape(keys=keys), size))
+            log = logs.enter_context(closing(Log(work_dir("dispatch-"), Shape(keys=keys), size)))
             jobs[name] = functools.partial(log.dispatch, step_size)
             jobs[f"{name}-bytes"] = log.read
         found = interleave(jobs, runs=given.runs)
     figures = [
-        Figure(
-            "dispatch, queue units only, 128 B bodies, 3 topics x 16 queues",
-            "records/s",
-            found["units"],
-            UNITS_GOAL,
-            BASELINE,
-            found["units-bytes"],
-        ),
-        Figure(
-            "dispatch, queue units and two index keys per message, same bodies and queues",
-            "records/s",
-            found["keys"],
-            KEYS_GOAL,
-            BASELINE,
-            found["keys-bytes"],
-        ),
+        Figure(f"dispatch, {what}", "records/s", found[job], goal, BASELINE, found[f"{job}-bytes"])
+        for job, goal, what in (
+            ("units", UNITS_GOAL, "queue units only, 128 B bodies, 3 topics x 16 queues"),
+            (
+                "keys",
+                KEYS_GOAL,
+                "queue units and two index keys per message, same bodies and queues",
+            ),
+        )
     ]
-    series = [] if given.quick else _series(step_size)
     return Result(
         figures,
         f"""services.reput.dispatcher.Dispatcher.step ({step_size:,} bytes at a time,
@@ -189,7 +174,7 @@ def main(given: Options) -> Result:
         from the first byte of a log of {size >> 20} MiB in the page cache to its end, then its sync
         of all files; one process on one core, time on the clock, sync included. Neighbouring
         records belong to different queues; record CRC on, both CRCs of every record verified.""",
-        series=series,
+        series=[] if given.quick else _series(step_size),
     )
 
 
@@ -212,7 +197,7 @@ def _series(step_size: int) -> list[Series]:
 
 def _once(shape: Shape, step_size: int) -> float:
     """Median of three runs after a warm-up, without the log's first eighth."""
-    with log_of(shape, BYTES_PLOT) as log:
+    with closing(Log(work_dir("dispatch-"), shape, BYTES_PLOT)) as log:
         job = functools.partial(log.dispatch, step_size, unmeasured=log.size // 8)
         return statistics.median(interleave({"": job}, runs=3)[""])
 

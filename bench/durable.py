@@ -7,8 +7,8 @@ import gc
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -207,21 +207,12 @@ class Bare:
         return done / (time.perf_counter() - began)
 
 
-@contextmanager
-def directory() -> Iterator[Path]:
-    """Create an empty directory on the measured disk and remove it at the end."""
-    root = work_dir("durable")
-    try:
-        yield root
-    finally:
-        shutil.rmtree(root)
-
-
 def main(given: Options) -> Result:
     seconds = given.pick(3.0, quick=0.5)
     pin_to(SERVER_CORE)
     with ExitStack() as opened:
-        root = opened.enter_context(directory())
+        root = work_dir("durable")
+        opened.callback(shutil.rmtree, root)
         log = opened.enter_context(closing(Log(root / "warm", warm_up=True)))
         cold = opened.enter_context(closing(Log(root / "cold", warm_up=False)))
         bare = opened.enter_context(closing(Bare(root / "bare")))
@@ -260,85 +251,37 @@ def main(given: Options) -> Result:
                 ]
                 for waiters in WAITERS
             }
-            series = [
-                Series(
-                    "durable",
-                    "Durable appends in process, by senders waiting at a time",
-                    "bytes of body",
-                    "messages/s",
-                    lines,
-                )
-            ]
-
-    def baseline(count: int) -> str:
-        return f"bare pwrite + fdatasync, {count} records at a time"
-
+            title = "Durable appends in process, by senders waiting at a time"
+            series = [Series("durable", title, "bytes of body", "messages/s", lines)]
     first, last = median(long.windows[: WINDOWS // 2]), median(long.windows[WINDOWS // 2 :])
     window_s = long_seconds / WINDOWS
+    many, thread, cold_files = WAITERS[-1], "one waiter, from a thread", "files not warmed up"
+    rows = [
+        ("thread", 1, thread, THREAD_GOAL),
+        *((f"loop {n}", n, f"{n} waiting on the loop", GOALS[n]) for n in WAITERS),
+        ("cold thread", 1, f"{thread}, {cold_files}", None),
+        *((f"cold {n}", n, f"{n} waiting on the loop, {cold_files}", None) for n in WAITERS),
+    ]
     figures = [
         Figure(
-            f"durable appends of {BODY_SIZE} B, one waiter, from a thread",
+            f"durable appends of {BODY_SIZE} B, {what}",
             "messages/s",
-            found["thread"],
-            THREAD_GOAL,
-            baseline(1),
-            found["bare 1"],
-        ),
-        *(
-            Figure(
-                f"durable appends of {BODY_SIZE} B, {waiters} waiting on the loop",
-                "messages/s",
-                found[f"loop {waiters}"],
-                GOALS[waiters],
-                baseline(waiters),
-                found[f"bare {waiters}"],
-            )
-            for waiters in WAITERS
-        ),
-        Figure(
-            f"durable appends of {BODY_SIZE} B, one waiter, from a thread, files not warmed up",
-            "messages/s",
-            found["cold thread"],
-            None,
-            baseline(1),
-            found["bare 1"],
-        ),
-        *(
-            Figure(
-                f"durable appends of {BODY_SIZE} B, {waiters} waiting on the loop, files not "
-                "warmed up",
-                "messages/s",
-                found[f"cold {waiters}"],
-                None,
-                baseline(waiters),
-                found[f"bare {waiters}"],
-            )
-            for waiters in WAITERS
-        ),
-        Figure(
-            f"messages per fdatasync, {WAITERS[-1]} waiting",
-            "messages",
-            [rate.per_flush for rate in seen[WAITERS[-1]][-given.runs :]],
-            PER_FLUSH_GOAL,
-        ),
-        Figure(
-            f"{WAITERS[-1]} waiting for {long_seconds:.0f} s, in each {window_s:.3g} s",
-            "messages/s",
-            long.windows,
-            GOALS[WAITERS[-1]],
-        ),
-        Figure(
-            f"{WAITERS[-1]} waiting for {long_seconds:.0f} s, last half against first",
-            "×",
-            [last / first],
-            STEADY_GOAL,
-        ),
+            found[job],
+            goal,
+            f"bare pwrite + fdatasync, {waiters} records at a time",
+            found[f"bare {waiters}"],
+        )
+        for job, waiters, what, goal in rows
     ]
-    notes = [
-        f"{WAITERS[-1]} waiting for {long_seconds:.0f} s, in each {window_s:.3g} s: "
-        + ", ".join(f"{rate:,.0f}" for rate in long.windows)
-        + " messages/s"
+    per_flush = [rate.per_flush for rate in seen[many][-given.runs :]]
+    waiting = f"{many} waiting for {long_seconds:.0f} s"
+    in_each = f"{waiting}, in each {window_s:.3g} s"
+    figures += [
+        Figure(f"messages per fdatasync, {many} waiting", "messages", per_flush, PER_FLUSH_GOAL),
+        Figure(in_each, "messages/s", long.windows, GOALS[many]),
+        Figure(f"{waiting}, last half against first", "×", [last / first], STEADY_GOAL),
     ]
+    notes = [f"{in_each}: {', '.join(f'{rate:,.0f}' for rate in long.windows)} messages/s"]
     method = f"""
         The broker's own Append and Flusher, or from a thread the appender alone, on one core
         and a real file system; records of {len(record)} B (body of {BODY_SIZE} B, tags, one

@@ -127,31 +127,16 @@ def main(given: Options) -> Result:
         jobs[name] = functools.partial(shape.encode, size)
         jobs[f"{name} copy"] = functools.partial(shape.copy, size)
     found = interleave(jobs, runs=given.runs)
-    figures = [
-        of_ratios(
-            f"encode + CRC + copy, 1 KiB bodies, record CRC {setting}",
-            found[f"1 KiB {setting}"],
-            found[f"1 KiB {setting} copy"],
-            goal,
-            BASELINE,
-        )
-        for setting, goal in (("off", CRC_OFF_GOAL), ("on", CRC_ON_GOAL))
-    ]
-    figures += [
-        Figure(
-            f"encode + CRC + copy, {what}, record CRC {setting}",
-            "records/s",
-            found[f"{body} {setting}"],
-            RECORDS_GOAL if body == "128 B" else None,
-            BASELINE,
-            found[f"{body} {setting} copy"],
-        )
-        for body, what in (
-            ("1 KiB", "1 KiB bodies"),
-            ("128 B", "128 B bodies with tags, one key and a unique id"),
-        )
-        for setting in ("off", "on")
-    ]
+    named = "128 B bodies with tags, one key and a unique id"
+    figures = []
+    for crc, ratio in (("off", CRC_OFF_GOAL), ("on", CRC_ON_GOAL)):
+        what, rates = f"encode + CRC + copy, 1 KiB bodies, record CRC {crc}", found[f"1 KiB {crc}"]
+        figures.append(of_ratios(what, rates, found[f"1 KiB {crc} copy"], ratio, BASELINE))
+    for body, bodies, goal in (("1 KiB", "1 KiB bodies", None), ("128 B", named, RECORDS_GOAL)):
+        for crc in ("off", "on"):
+            what, rates = f"encode + CRC + copy, {bodies}, record CRC {crc}", found[f"{body} {crc}"]
+            base = found[f"{body} {crc} copy"]
+            figures.append(Figure(what, "records/s", rates, goal, BASELINE, base))
     return Result(
         figures,
         f"""encode_runs ({IMPLEMENTATION}) of one run of 256 messages at a time into a mapping
@@ -183,15 +168,10 @@ def _series(size: int) -> list[Series]:
             for name, value in lines:
                 gigabytes = value * shape.record_size / 1e9
                 by_size.setdefault(name, []).append((body_size, gigabytes))
+    title, messages = "Encode + CRC + copy by", "messages in a batch"
     return [
-        Series("encode_sizes", "Encode + CRC + copy by body size", "body [B]", "GB/s", by_size),
-        Series(
-            "encode_batches",
-            "Encode + CRC + copy by batch size",
-            "messages in a batch",
-            "records/s",
-            by_batch,
-        ),
+        Series("encode_sizes", f"{title} body size", "body [B]", "GB/s", by_size),
+        Series("encode_batches", f"{title} batch size", messages, "records/s", by_batch),
     ]
 
 

@@ -148,21 +148,14 @@ def main(given: Options) -> Result:
         notes = [f"{name}, last run: {seen}" for name, seen in flows.shares.items()]
     figures = [
         Figure(
-            f"produced, consumed in batches and committed, {BODY_SIZE} B, disk",
+            f"produced, consumed {how} and committed, {BODY_SIZE} B, disk",
             "msg/s",
-            rates["batches"],
-            GOAL,
+            rates[job],
+            goal,
             BASELINE,
             rates["redis"],
-        ),
-        Figure(
-            f"produced, consumed one by one and committed, {BODY_SIZE} B, disk",
-            "msg/s",
-            rates["each"],
-            None,
-            BASELINE,
-            rates["redis"],
-        ),
+        )
+        for job, how, goal in (("batches", "in batches", GOAL), ("each", "one by one", None))
     ]
     method = f"""Broker, reput, a producer and a consumer, each a process, on two cores together and
         not pinned to either; default profile. The producer sends {count} messages of {BODY_SIZE} B
@@ -175,10 +168,7 @@ def main(given: Options) -> Result:
         {READ_MAX} and one XACK for them, {REDIS_SHARE} times fewer messages. Clients run on uvloop.
         {given.runs} runs of each in turn after a warm-up; the disk is synced between runs."""
     return Result(
-        figures,
-        method,
-        versions={"redis-server": version_of("redis-server")},
-        notes=notes,
+        figures, method, versions={"redis-server": version_of("redis-server")}, notes=notes
     )
 
 

@@ -172,34 +172,18 @@ def figures(costs: Mapping[int, Sequence[Cost]], what: str, span: str) -> list[F
     medians = {x: statistics.median(each.total_us for each in runs) for x, runs in costs.items()}
     points = list(costs)
     first = what.format(f"{points[0]:,}")
-    return [
-        *(
-            at_most(
-                f"CPU of broker and reput per message, {what.format(f'{x:,}')}",
-                "µs",
-                [each.total_us for each in costs[x]],
-                baseline=first,
-                baseline_values=[each.total_us for each in costs[points[0]]],
-            )
-            for x in points
-        ),
-        *(
-            Figure(
-                f"rate until dispatched, {what.format(f'{x:,}')}",
-                "msg/s",
-                [each.rate for each in costs[x]],
-                baseline=first,
-                baseline_values=[each.rate for each in costs[points[0]]],
-            )
-            for x in points
-        ),
-        at_most(
-            f"largest / smallest CPU per message, {span}",
-            "×",
-            [max(medians.values()) / min(medians.values())],
-            GOAL,
-        ),
-    ]
+    found = []
+    for kind, unit, field in (
+        ("CPU of broker and reput per message", "µs", "total_us"),
+        ("rate until dispatched", "msg/s", "rate"),
+    ):
+        values = {x: [getattr(each, field) for each in runs] for x, runs in costs.items()}
+        for x, of_x in values.items():
+            named = f"{kind}, {what.format(f'{x:,}')}"
+            figure = Figure(named, unit, of_x, None, first, values[points[0]])
+            found.append(figure._replace(more_is_better=field == "rate"))
+    spread = max(medians.values()) / min(medians.values())
+    return [*found, at_most(f"largest / smallest CPU per message, {span}", "×", [spread], GOAL)]
 
 
 def series(costs: Mapping[int, Sequence[Cost]], name: str, title: str, x: str) -> Series:

@@ -18,6 +18,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -145,6 +146,13 @@ def of_ratios(
     return Figure(what, f"× {baseline}", ratios, goal)
 
 
+def rate(count: int, work: Callable[[], object]) -> float:
+    """Do the work, which processes ``count`` units; return units/s."""
+    began = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - began)
+
+
 def interleave(
     jobs: Mapping[str, Callable[[], float]], runs: int = RUNS, warm_up: int = 1
 ) -> dict[str, list[float]]:
@@ -227,7 +235,7 @@ def report(name: str, result: Result, *, quick: bool = False) -> int:
 
     Returns the exit status of the benchmark: 1 if a goal is missed.
     """
-    figures, notes = result.figures, result.notes
+    figures, notes = result.figures, list(result.notes)
     where, method = machine(result.versions), " ".join(result.method.split())
     print(f"machine: {where}\nmethod: {method}")
     for note in notes:
@@ -242,13 +250,12 @@ def report(name: str, result: Result, *, quick: bool = False) -> int:
             "method": method,
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
-        missed = [figure.what for figure in figures if not figure.met]
-        if missed:
-            content["missed"] = missed
-        if notes:
-            content["notes"] = list(notes)
-        if result.series:
-            content["series"] = [each._asdict() for each in result.series]
+        optional = {
+            "missed": [figure.what for figure in figures if not figure.met],
+            "notes": notes,
+            "series": [each._asdict() for each in result.series],
+        }
+        content |= {name: values for name, values in optional.items() if values}
         RESULTS.mkdir(parents=True, exist_ok=True)
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")

@@ -154,17 +154,12 @@ def main(given: Options) -> Result:
 def figures(rates: dict[str, list[float]], dispatched: dict[str, list[float]]) -> list[Figure]:
     """Build all figures: ours with goals, comparisons, and the rate of every server."""
     shape = f"HTTP, {MESSAGES} messages per request, {CONNECTIONS} connections, {BODY_SIZE} B"
-    found = [
-        Figure(
-            f"{shape}, {name}",
-            "msg/s",
-            rates[name],
-            goal,
-            f"{baseline}, raw connections",
-            rates[baseline],
-        )
-        for name, (_, goal, baseline) in OURS.items()
-    ]
+    raw, clients = "raw connections", "asyncio clients"
+    streams, jetstream = "Redis Streams always", "NATS JetStream (no sync)"
+    found = []
+    for name, (_, goal, base) in OURS.items():
+        what, baseline = f"{shape}, {name}", f"{base}, {raw}"
+        found.append(Figure(what, "msg/s", rates[name], goal, baseline, rates[base]))
     found += [
         Figure(f"{shape}, {name}, until all was dispatched", "msg/s", dispatched[name])
         for name in OURS
@@ -172,20 +167,10 @@ def figures(rates: dict[str, list[float]], dispatched: dict[str, list[float]]) -
     found += [
         of_ratios(f"disk, unique ids, {what}", rates[ours], rates[theirs], 1.0, baseline)
         for what, ours, theirs, baseline in (
-            ("raw connections", "disk, unique ids", "Redis always", "Redis Streams always"),
-            ("raw connections", "disk, unique ids", "NATS", "NATS JetStream (no sync)"),
-            (
-                "asyncio clients",
-                "disk, tidemark.Client",
-                "Redis always, redis.asyncio",
-                "Redis Streams always",
-            ),
-            (
-                "asyncio clients",
-                "disk, tidemark.Client",
-                "NATS, nats-py",
-                "NATS JetStream (no sync)",
-            ),
+            (raw, "disk, unique ids", "Redis always", streams),
+            (raw, "disk, unique ids", "NATS", jetstream),
+            (clients, "disk, tidemark.Client", "Redis always, redis.asyncio", streams),
+            (clients, "disk, tidemark.Client", "NATS, nats-py", jetstream),
         )
     ]
     found += [Figure(name, "msg/s", rates[name]) for name in rates if name not in OURS]
@@ -223,21 +208,13 @@ def all_series(compare: Compare) -> list[Series]:
                 found.setdefault(name, []).append((x, compare.theirs(name, THEIRS[name], theirs)))
         return found
 
+    by_size = lines([(size, MESSAGES, size) for size in BODY_SIZES])
+    by_count = lines([(count, count, BODY_SIZE) for count in BATCH_SIZES])
+    per_request, load = "messages per request", f"{CONNECTIONS} connections, unique ids"
+    sizes, counts = f"{MESSAGES} {per_request}, {load}", f"{BODY_SIZE} B bodies, {load}"
     return [
-        Series(
-            "http_batch_body_size",
-            f"{MESSAGES} messages per request, {CONNECTIONS} connections, unique ids",
-            "body [bytes]",
-            "messages/s",
-            lines([(size, MESSAGES, size) for size in BODY_SIZES]),
-        ),
-        Series(
-            "http_batch_messages",
-            f"{BODY_SIZE} B bodies, {CONNECTIONS} connections, unique ids",
-            "messages per request",
-            "messages/s",
-            lines([(count, count, BODY_SIZE) for count in BATCH_SIZES]),
-        ),
+        Series("http_batch_body_size", sizes, "body [bytes]", "messages/s", by_size),
+        Series("http_batch_messages", counts, per_request, "messages/s", by_count),
     ]
 
 

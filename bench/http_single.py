@@ -9,7 +9,7 @@ from typing import Final
 import msgpack
 
 from bench.harness import Figure, Options, Result, Series, benchmark, interleave
-from bench.load import Shape, produce, send
+from bench.load import Place, Shape, produce, send
 from bench.servers import Node, peer, pin_to_load_core, settle
 
 CONNECTIONS: Final = 32
@@ -17,6 +17,7 @@ BODY_SIZE: Final = 256
 SIZES: Final = (16, 256, 1024, 4096, 16384)
 BASELINE: Final = "bare aiohttp handler on uvloop, same sizes"
 TOPIC: Final = "single"
+PLACES: Final[list[Place]] = [(TOPIC, None)]
 
 
 def answer_size() -> int:
@@ -52,14 +53,10 @@ def main(given: Options) -> Result:
 
         def to_bare(body_size: int = BODY_SIZE) -> float:
             shape = Shape(messages=1, body_size=body_size)
-            return send(
-                bare.address,
-                [(TOPIC, None)],
-                shape,
-                connections=CONNECTIONS,
-                seconds=seconds,
-                check=False,
-            ).rate
+            outcome = send(
+                bare.address, PLACES, shape, connections=CONNECTIONS, seconds=seconds, check=False
+            )
+            return outcome.rate
 
         jobs: dict[str, Callable[[], float]] = {
             "memory": lambda: to_broker("memory"),
@@ -78,15 +75,9 @@ def main(given: Options) -> Result:
             title = f"HTTP, one message per request, {CONNECTIONS} connections"
             series = [Series("http_single", title, "body [bytes]", "messages/s", lines)]
 
+    what = f"HTTP, one message per request, {CONNECTIONS} connections, {BODY_SIZE} B"
     figures = [
-        Figure(
-            f"HTTP, one message per request, {CONNECTIONS} connections, {BODY_SIZE} B, {ack}",
-            "msg/s",
-            rates[ack],
-            goal,
-            BASELINE,
-            rates["bare"],
-        )
+        Figure(f"{what}, {ack}", "msg/s", rates[ack], goal, BASELINE, rates["bare"])
         for ack, goal in (("memory", 12_000), ("disk", 9_000))
     ]
     method = f"""Broker and reput with the default profile on core 0, load on core 1; each of

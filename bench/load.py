@@ -268,10 +268,7 @@ def measured(node: Node, topic: str, run: Callable[[], Outcome]) -> Produced:
     outcome = run()
     waited = node.wait_dispatched()
     produced = Produced(
-        outcome,
-        outcome.seconds + waited,
-        broker.cpu_s() - broker_cpu,
-        reput.cpu_s() - reput_cpu,
+        outcome, outcome.seconds + waited, broker.cpu_s() - broker_cpu, reput.cpu_s() - reput_cpu
     )
     found = node.message_count(topic) - before
     if found != outcome.messages:

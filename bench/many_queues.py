@@ -10,8 +10,7 @@ from typing import Final
 
 from bench.harness import Options, Result, at_most, benchmark
 from bench.load import Place, Shape, send
-from bench.servers import ROLES, START_TIMEOUT_S, Node, pin_to_load_core, settle, wait_until
-from tidemark.formats.checkpoint import Slot
+from bench.servers import ROLES, Node, pin_to_load_core, settle
 
 START_GOAL_S: Final = 5.0
 MEMORY_GOAL_MIB: Final = 300.0
@@ -28,20 +27,18 @@ def topic_name(number: int) -> str:
     return f"queues{number:04d}"
 
 
-class Measured:
-    """Measured values by figure; one value per run."""
+Values = dict[str, list[float]]
+"""Measured values by figure; one value per run."""
 
-    def __init__(self) -> None:
-        self.values: dict[str, list[float]] = defaultdict(list)
 
-    def processes(self, node: Node, when: str) -> None:
-        """Record the current memory and descriptors of both services."""
-        for role in ROLES:
-            process = node.processes[role]
-            for field in ("RssAnon", "RssFile"):
-                self.values[f"{field} of {role} {when}"].append(process.memory(field) / MIB)
-            descriptors = list(Path(f"/proc/{process.pid}/fd").iterdir())
-            self.values[f"descriptors of {role} {when}"].append(len(descriptors))
+def measure(node: Node, when: str, seen: Values) -> None:
+    """Record the current memory and descriptors of both services."""
+    for role in ROLES:
+        process = node.processes[role]
+        for field in ("RssAnon", "RssFile"):
+            seen[f"{field} of {role} {when}"].append(process.memory(field) / MIB)
+        descriptors = list(Path(f"/proc/{process.pid}/fd").iterdir())
+        seen[f"descriptors of {role} {when}"].append(len(descriptors))
 
 
 def start(node: Node) -> float:
@@ -60,22 +57,18 @@ def timed_call(node: Node, path: str) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-def run(node: Node, places: Sequence[Place], seen: Measured) -> None:
+def run(node: Node, places: Sequence[Place], seen: Values) -> None:
     """Send to all queues, kill, start, and measure."""
     send(node.address, places, LOAD, connections=CONNECTIONS, requests=len(places))
     node.wait_dispatched()
-    seen.processes(node, "after load")
-    wait_until(
-        lambda: node.position(Slot.DISPATCHED_DURABLE) == node.position(Slot.WRITTEN),
-        "queues and index to be synced",
-        START_TIMEOUT_S,
-    )
+    measure(node, "after load", seen)
+    node.wait_synced()
     node.kill()
-    seen.values["start"].append(start(node))
-    seen.values["CPU"].append(node.cpu_s())
-    seen.processes(node, "after the start")
-    seen.values["list"].append(timed_call(node, "/v1/topics"))
-    seen.values["topic"].append(timed_call(node, f"/v1/topics/{topic_name(0)}"))
+    seen["start"].append(start(node))
+    seen["CPU"].append(node.cpu_s())
+    measure(node, "after the start", seen)
+    seen["list"].append(timed_call(node, "/v1/topics"))
+    seen["topic"].append(timed_call(node, f"/v1/topics/{topic_name(0)}"))
 
 
 def main(given: Options) -> Result:
@@ -83,23 +76,18 @@ def main(given: Options) -> Result:
     count = given.pick(10_000, quick=1_000)
     topics = [topic_name(number) for number in range(count // QUEUES_PER_TOPIC)]
     places: list[Place] = [(topic, queue) for queue in range(QUEUES_PER_TOPIC) for topic in topics]
-    seen, warm_up = Measured(), Measured()
+    values: Values = defaultdict(list)
     with Node() as node:
         for topic in topics:
             node.make_topic(topic, QUEUES_PER_TOPIC)
         send(node.address, places, FIRST, connections=CONNECTIONS, requests=len(places))
         node.wait_dispatched()
-        run(node, places, warm_up)
+        run(node, places, defaultdict(list))  # the warm-up
         for _ in range(given.runs):
-            run(node, places, seen)
-    values = seen.values
+            run(node, places, values)
+    ready = f"broker and reput ready after SIGKILL, {count:,} queues"
     figures = [
-        at_most(
-            f"broker and reput ready after SIGKILL, {count:,} queues",
-            "s",
-            values["start"],
-            START_GOAL_S,
-        ),
+        at_most(ready, "s", values["start"], START_GOAL_S),
         at_most("CPU time of both until then", "s", values["CPU"]),
     ]
     for when in ("after the start", "after load"):

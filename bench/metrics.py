@@ -22,15 +22,7 @@ from bench.harness import Figure, Options, Result, at_most, benchmark
 from bench.latency import percentiles
 from bench.load import Shape
 from bench.one_sender import TOPIC
-from bench.servers import (
-    HOST,
-    SERVER_CORE,
-    Node,
-    pin_to,
-    pin_to_load_core,
-    settle,
-    work_dir,
-)
+from bench.servers import SERVER_CORE, Node, pin_to, pin_to_load_core, settle, work_dir
 from bench.steady import Steady
 from bench.whole_send import Broker
 from shared.metrics.bounds import GROUPS_MAX, PAIRS_MAX, TOPICS_MAX
@@ -137,16 +129,10 @@ def cost_figures(given: Options) -> list[Figure]:
         counting, silent = uvloop.run(_costs(root, messages, blocks))
         settle()
         added = [(one / none - 1) * 100 for one, none in zip(counting, silent, strict=True)]
+        what, baseline = f"send of {name} with instruments", "with instruments that do nothing"
         figures += [
             at_most(f"instruments add to a send of {name}, processor time", "%", added, COST_GOAL),
-            at_most(
-                f"send of {name} with instruments",
-                "µs",
-                counting,
-                None,
-                "with instruments that do nothing",
-                silent,
-            ),
+            at_most(what, "µs", counting, None, baseline, silent),
         ]
     return figures
 
@@ -163,15 +149,10 @@ class Scrape(NamedTuple):
     """Size in bytes."""
 
 
-def _metrics_of(node: Node) -> str:
-    return f"http://{HOST}:{node.ports['broker']}/metrics"
-
-
 def scrape(url: str) -> Scrape:
     """Fetch all metrics of a broker like Prometheus."""
     request = urllib.request.Request(
-        url,
-        headers={"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"},
+        url, headers={"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
     )
     began = time.perf_counter()
     with urllib.request.urlopen(request, timeout=60) as answer:
@@ -197,15 +178,7 @@ class Phases(NamedTuple):
     size: int
 
 
-def _phases(node: Node, given: Options) -> Phases:
-    # A separate process like Prometheus: reading 13 MB in this process would hold the interpreter
-    # lock, and the sends would appear slower.
-    with multiprocessing.get_context("spawn").Pool(1) as scraper:
-        return _phases_with(scraper, node, given)
-
-
-def _phases_with(scraper: Pool, node: Node, given: Options) -> Phases:
-    url = _metrics_of(node)
+def _phases(scraper: Pool, node: Node, url: str, given: Options) -> Phases:
     phase_s = given.pick(PHASE_S, quick=PHASE_S_QUICK)
     shape = Shape(messages=1, ack="disk")
     found = Phases([], [], [], [], [], [], 0, 0)
@@ -247,13 +220,18 @@ def _phases_with(scraper: Pool, node: Node, given: Options) -> Phases:
 def scrape_figures(given: Options) -> tuple[list[Figure], str]:
     """Measure a scrape; return the figures and a note about the node."""
     count = given.pick(10_000, quick=1_000)
-    limits: dict[str, Any] = {}
-    with Node(profile="local", broker=limits, core=None) as node:
+    with (
+        Node(profile="local", core=None) as node,
+        # A separate process like Prometheus: reading 13 MB in this process would hold the
+        # interpreter lock, and the sends would appear slower.
+        multiprocessing.get_context("spawn").Pool(1) as scraper,
+    ):
+        url = f"{node.admin_url('broker')}/metrics"
         node.make_topic(TOPIC, 4)
         crowd.make(node, count)
         node.wait_dispatched()
-        scrape(_metrics_of(node))
-        found = _phases(node, given)
+        scrape(url)
+        found = _phases(scraper, node, url, given)
         dropped = (
             sum(
                 node.metric("broker", f'tidemark_telemetry_series_dropped_total{{family="{name}"}}')
@@ -263,32 +241,15 @@ def scrape_figures(given: Options) -> tuple[list[Figure], str]:
             else 0
         )
     ratios = [busy / quiet for busy, quiet in zip(found.scraped_ms, found.quiet_ms, strict=True)]
+    scraped, during = f"scrape of {count:,} topics and groups", "p99 of a send during scrapes"
+    writing = f"p99 of a send after {count:,} topics and groups were made, while files of them are"
+    with_core, busy_read = f"{during}, until the sender's thread has a core", found.scraped_read_ms
     figures = [
-        at_most(
-            f"scrape of {count:,} topics and groups, {found.lines:,} lines",
-            "s",
-            found.scrape_s,
-            SCRAPE_GOAL_S,
-        ),
-        at_most("p99 of a send during scrapes", "× without", ratios, P99_GOAL),
-        at_most(
-            "p99 of a send during scrapes", "ms", found.scraped_ms, None, "without", found.quiet_ms
-        ),
-        at_most(
-            f"p99 of a send after {count:,} topics and groups were made, while files of them are "
-            "written",
-            "ms",
-            found.writing_ms,
-            None,
-        ),
-        at_most(
-            "p99 of a send during scrapes, until the sender's thread has a core",
-            "ms",
-            found.scraped_read_ms,
-            None,
-            "without",
-            found.quiet_read_ms,
-        ),
+        at_most(f"{scraped}, {found.lines:,} lines", "s", found.scrape_s, SCRAPE_GOAL_S),
+        at_most(during, "× without", ratios, P99_GOAL),
+        at_most(during, "ms", found.scraped_ms, None, "without", found.quiet_ms),
+        at_most(f"{writing} written", "ms", found.writing_ms),
+        at_most(with_core, "ms", busy_read, None, "without", found.quiet_read_ms),
     ]
     note = (
         f"{found.lines:,} lines, {found.size >> 10:,} KiB; bounds {TOPICS_MAX:,} topics, "

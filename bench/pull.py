@@ -243,27 +243,14 @@ def main(given: Options) -> Result:
             title = f"Raw pulls of up to {MESSAGES_MAX} messages, {CONNECTIONS} connections"
             series = [Series("pull", title, "body [bytes]", "messages/s", lines)]
 
-    loopback = "loopback TCP, the same answers"
+    loopback, client = "loopback TCP, the same answers", "client, async for over decoded messages"
     figures = [
-        Figure(
-            "pull, raw, 256 B", "msg/s", rates["raw 256"], 1_500_000, loopback, rates["canned 256"]
-        ),
-        Figure(
-            "pull, raw, 1 KiB, bytes of bodies",
-            "GB/s",
-            rates["raw 1024"],
-            1.0,
-            loopback,
-            rates["canned 1024"],
-        ),
-        Figure(
-            "client, async for over decoded messages, 256 B",
-            "msg/s",
-            rates["async for"],
-            300_000,
-            "decoding alone",
-            rates["decode"],
-        ),
+        Figure(what, unit, rates[job], goal, baseline, rates[base])
+        for what, unit, job, goal, baseline, base in (
+            ("pull, raw, 256 B", "msg/s", "raw 256", 1_500_000, loopback, "canned 256"),
+            ("pull, raw, 1 KiB, bytes of bodies", "GB/s", "raw 1024", 1.0, loopback, "canned 1024"),
+            (f"{client}, 256 B", "msg/s", "async for", 300_000, "decoding alone", "decode"),
+        )
     ]
     method = f"""Broker and reput with the default profile on core 0, reader on core 1; records with
         unique ids, appended in batches of {BATCH}, page cache warm. Raw: {CONNECTIONS} connections,

@@ -15,15 +15,7 @@ from typing import Final
 
 from bench.harness import Options, Result, Series, at_most, benchmark, interleave
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
-from bench.stores import (
-    IMPLEMENTATION,
-    STORED_MS,
-    OpenStore,
-    key_of,
-    message,
-    run_of,
-    unique_id_of,
-)
+from bench.stores import IMPLEMENTATION, STORED_MS, OpenStore, key_of, message, run_of, unique_id_of
 from services.broker.read.query import Queries
 from services.reput.config import ReputConfig
 from shared.files.commit_log import CommitLogAppender

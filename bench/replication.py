@@ -75,9 +75,7 @@ class Rates:
             },
             runs,
         )
-        self.alone, self.disk, self.replicated = (
-            found[name] for name in ("alone", "disk", "replicated")
-        )
+        self.alone, self.disk, self.replicated = found.values()
 
     @property
     def notes(self) -> list[str]:
@@ -226,33 +224,17 @@ def main(given: Options) -> Result:
     found = throughput(seconds, idle_s, given.runs)
     joins, felts = joining(size, seconds, given.runs)
     lost = outages_of(given.runs)
+    lags_ms = [percentiles([ms / 1000 for ms in lags.ms]).p99 for lags in found.lags]
+    copied = f"an empty slave copies {size >> 20} MiB from an idle master"
+    light = f"99th percentile of {LIGHT_RATE} sends/s while a slave copies"
+    idle = "CPU time of ha in an idle group, the busier node"
     figures = [
         *found.batches.figures(),
         *found.single.figures(),
-        at_most(
-            "lag of the slave at half load, 99th percentile",
-            "ms",
-            [percentiles([ms / 1000 for ms in lags.ms]).p99 for lags in found.lags],
-            LAG_GOAL_MS,
-        ),
-        Figure(
-            f"an empty slave copies {size >> 20} MiB from an idle master",
-            "MB/s",
-            [joined.rate for joined in joins],
-            COPY_GOAL,
-        ),
-        at_most(
-            f"99th percentile of {LIGHT_RATE} sends/s while a slave copies, against before",
-            "×",
-            [each.ratio for each in felts],
-            P99_GOAL,
-        ),
-        at_most(
-            "CPU time of ha in an idle group, the busier node",
-            "% of a core",
-            [max(found.idle)],
-            IDLE_GOAL,
-        ),
+        at_most("lag of the slave at half load, 99th percentile", "ms", lags_ms, LAG_GOAL_MS),
+        Figure(copied, "MB/s", [joined.rate for joined in joins], COPY_GOAL),
+        at_most(f"{light}, against before", "×", [each.ratio for each in felts], P99_GOAL),
+        at_most(idle, "% of a core", [max(found.idle)], IDLE_GOAL),
         *(
             at_most(f"no send answered: {outage.name}", "s", values, outage.goal_s)
             for outage, values in zip(OUTAGES, lost, strict=True)

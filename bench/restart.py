@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.exchange import LoadFailed
-from bench.harness import Figure, Options, Result, at_most, benchmark, interleave
+from bench.harness import Options, Result, at_most, benchmark, interleave
 from bench.load import Place, Shape, send
 from bench.servers import ROLES, START_TIMEOUT_S, Node, pin_to_load_core, settle, wait_until
 from tidemark.formats.checkpoint import Slot
@@ -78,22 +78,14 @@ class Restarts:
 
     def _kill_under_load(self) -> None:
         node = self._node
-        wait_until(self._is_settled, "queues and index to be synced", START_TIMEOUT_S)
+        node.wait_synced()
         goes_on = threading.Thread(target=self._send_until_cut_off)
-        before = node.position(Slot.WRITTEN)
+        until = node.position(Slot.WRITTEN) + WRITTEN_BEFORE_KILL
         goes_on.start()
-        wait_until(
-            lambda: node.position(Slot.WRITTEN) >= before + WRITTEN_BEFORE_KILL,
-            "the load to begin",
-            START_TIMEOUT_S,
-        )
+        wait_until(lambda: node.position(Slot.WRITTEN) >= until, "the load", START_TIMEOUT_S)
         node.kill()
         goes_on.join()
         self.walked.append(node.position(Slot.WRITTEN) - node.position(Slot.DISPATCHED_DURABLE))
-
-    def _is_settled(self) -> bool:
-        node = self._node
-        return node.position(Slot.DISPATCHED_DURABLE) == node.position(Slot.WRITTEN)
 
     def _send_until_cut_off(self) -> None:
         with contextlib.suppress(LoadFailed, OSError, EOFError):
@@ -144,27 +136,22 @@ def main(given: Options) -> Result:
         end = node.position(Slot.WRITTEN)
     shape = f"{size >> 30} GiB log" if size >= 1 << 30 else f"{size >> 20} MiB log"
     shape += f" of {TOPICS * QUEUES:,} queues"
+    ready, stopped = f"broker ready after SIGKILL under load, {shape}", "after an orderly stop"
+    lost = (
+        "broker ready after SIGKILL and the loss of the checkpoint page: the whole log is walked, "
+        "then compared with queues and index"
+    )
+    cpu = "CPU time of both services until then"
+    reput_s, cpu_s = (
+        {job: values[-given.runs :] for job, values in of.items()}
+        for of in (restarts.reput_s, restarts.cpu_s)
+    )
     figures = [
-        at_most(
-            f"broker ready after SIGKILL under load, {shape}",
-            "s",
-            found["killed"],
-            GOAL_S,
-            "after an orderly stop",
-            found["stopped"],
-        ),
-        at_most(
-            "reput ready after the same", "s", restarts.reput_s["killed"][-given.runs :], GOAL_S
-        ),
-        _cpu("killed", restarts, given.runs),
-        at_most(
-            "broker ready after SIGKILL and the loss of the checkpoint page: the whole log is "
-            "walked, then compared with queues and index",
-            "s",
-            found["without checkpoint"],
-            LOST_GOAL_S,
-        ),
-        _cpu("without checkpoint", restarts, given.runs),
+        at_most(ready, "s", found["killed"], GOAL_S, stopped, found["stopped"]),
+        at_most("reput ready after the same", "s", reput_s["killed"], GOAL_S),
+        at_most(cpu, "s", cpu_s["killed"]),
+        at_most(lost, "s", found["without checkpoint"], LOST_GOAL_S),
+        at_most(cpu, "s", cpu_s["without checkpoint"]),
     ]
     walked = sorted(restarts.walked)
     return Result(
@@ -178,12 +165,6 @@ def main(given: Options) -> Result:
             f"kills; the log ended at {end >> 20:,} MiB"
         ],
     )
-
-
-def _cpu(job: str, restarts: Restarts, runs: int) -> Figure:
-    """CPU cost of the start, independent of other processes."""
-    values = restarts.cpu_s[job][-runs:]
-    return at_most("CPU time of both services until then", "s", values)
 
 
 if __name__ == "__main__":

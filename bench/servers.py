@@ -157,10 +157,10 @@ class Node(NodeProcesses):
         raise KeyError(name)
 
     def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        """Make a call with a JSON body. Raises CallFailed unless it succeeds."""
+        """Make a call with a JSON body. Raises OSError unless it succeeds."""
         status, answer = ask(self.url + path, method, body, timeout_s=CALL_TIMEOUT_S)
         if not 200 <= status < 300:
-            raise CallFailed(f"{method} {path}: status {status}, {str(answer)[:500]}")
+            raise OSError(f"{method} {path}: status {status}, {str(answer)[:500]}")
         return answer
 
     def make_topic(self, name: str, queues: int) -> None:
@@ -175,31 +175,25 @@ class Node(NodeProcesses):
         """The last published value of a slot; costs the servers nothing."""
         return read_slot(self.store_dir, slot)
 
-    def lag_bytes(self) -> int:
-        """Bytes of log that are not flushed or not dispatched yet."""
-        return self.position(Slot.WRITTEN) - self.position(Slot.DISPATCHED)
-
     def wait_dispatched(self) -> float:
         """Wait until the whole log is flushed and dispatched; return the seconds."""
         began = time.perf_counter()
-        wait_until(lambda: self.lag_bytes() == 0, "reput to catch up", START_TIMEOUT_S)
+        self._wait_at_end(Slot.DISPATCHED, "reput to catch up")
         return time.perf_counter() - began
 
     def wait_synced(self) -> None:
         """Wait until the whole log is dispatched, and queues and index are on disk."""
+        self._wait_at_end(Slot.DISPATCHED_DURABLE, "reput to sync")
 
-        def is_synced() -> bool:
-            return self.position(Slot.DISPATCHED_DURABLE) == self.position(Slot.WRITTEN)
+    def _wait_at_end(self, slot: Slot, what: str) -> None:
+        def is_at_end() -> bool:
+            return self.position(slot) == self.position(Slot.WRITTEN)
 
-        wait_until(is_synced, "reput to sync", START_TIMEOUT_S)
+        wait_until(is_at_end, what, START_TIMEOUT_S)
 
     def close(self) -> None:
         super().close()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-class CallFailed(Exception):
-    """A call was refused or had no answer; the message has the status and the error."""
 
 
 class MissingServer(SystemExit):
@@ -274,18 +268,10 @@ def redis_server(appendfsync: str) -> Compared:
     path = program("redis-server", "redis-server")
 
     def command(server: Compared) -> list[str]:
-        settings = {
-            "port": server.port,
-            "bind": HOST,
-            "dir": server.directory,
-            "appendonly": "yes",
-            "appendfsync": appendfsync,
-            "auto-aof-rewrite-percentage": 0,
-            "save": "",
-        }
         return [
-            path,
-            *(part for name, value in settings.items() for part in (f"--{name}", str(value))),
+            *(path, "--port", str(server.port), "--bind", HOST, "--dir", str(server.directory)),
+            *("--appendonly", "yes", "--appendfsync", appendfsync),
+            *("--auto-aof-rewrite-percentage", "0", "--save", ""),
         ]
 
     return Compared("redis", command)
@@ -307,11 +293,8 @@ def peer(name: str, *arguments: str) -> Compared:
 
 def version_of(name: str) -> str:
     """Version of an installed server. Raises MissingServer."""
-    return _version(program(name, name))
-
-
-def _version(path: str) -> str:
-    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    command = [program(name, name), "--version"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.search(r"\bv=?(\d+(\.\d+)*)", text)
     return found[1] if found else text.strip()
 

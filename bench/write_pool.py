@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections import defaultdict
@@ -13,7 +12,7 @@ from typing import Final, NamedTuple
 
 from bench.harness import Figure, Options, Result, at_most, benchmark, interleave
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
-from bench.stores import IMPLEMENTATION, STORED_MS, OpenStore, message, run_of
+from bench.stores import IMPLEMENTATION, STORED_MS, OpenStore, drop_cache, message, run_of
 from shared.files.commit_log import CommitLogAppender
 from shared.files.store_config import StoreConfig
 from tidemark.errors import FileNotReady
@@ -78,14 +77,6 @@ class Trial:
             self.appender.append([run], [self._number], STORED_MS)
         self._number += run.message_count
 
-    def drop_cache(self) -> None:
-        """Drop the first file's pages from the cache, as the kernel does when memory is short."""
-        descriptor = os.open(self.appender.files.path(0), os.O_RDONLY)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
-
     def close(self) -> None:
         self.appender.close(clean=True)
         self._store.positions.close()
@@ -134,7 +125,7 @@ def _batches(after: Callable[[CommitLogAppender], object]) -> Callable[[Trial], 
 
 def _flush_and_drop(trial: Trial) -> None:
     trial.appender.flush()
-    trial.drop_cache()
+    drop_cache(trial.appender.files.path(0))
 
 
 COMMIT: Final = CommitLogAppender.commit

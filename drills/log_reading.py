@@ -5,7 +5,7 @@ It only reads files. A log that is being written is read up to the last complete
 
 from __future__ import annotations
 
-from itertools import zip_longest
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -64,24 +64,19 @@ def first_difference(left: Path, right: Path, end: int) -> int | None:
     The comparison starts at the higher of the two minimum offsets, because each node has its own
     retention.
     """
-    files = []
+    begins, size = [], 0
     for store in (left, right):
         try:
             with OfflineStore(store, LocalStoreConfig()) as offline:
-                files.append((offline.files.starts, offline.files.file_size))
-        except StoreMissing:
-            files.append(([], LocalStoreConfig().commit_log_file_size))
-    (left_starts, size), (right_starts, _) = files
-    if not left_starts or not right_starts:
-        return 0 if end else None
-    at = max(left_starts[0], right_starts[0])
-    while at < end:
-        stop = min(end, at + size)
-        name = f"{at:020d}"
-        difference = _difference(left / "commitlog" / name, right / "commitlog" / name, stop - at)
+                begins.append(offline.files.starts[0])
+                size = offline.files.file_size
+        except (StoreMissing, IndexError):
+            return 0 if end else None
+    for at in range(max(begins), end, size):
+        name = Path("commitlog") / f"{at:020d}"
+        difference = _difference(left / name, right / name, min(end - at, size))
         if difference is not None:
             return at + difference
-        at = stop
     return None
 
 
@@ -89,17 +84,12 @@ def _difference(left: Path, right: Path, size: int) -> int | None:
     if not left.exists() or not right.exists():
         return 0
     with left.open("rb") as one, right.open("rb") as other:
-        at = 0
-        while at < size:
+        for at in range(0, size, CHUNK_SIZE):
             count = min(CHUNK_SIZE, size - at)
             ours, theirs = one.read(count), other.read(count)
-            if ours != theirs:
-                return at + next(
-                    number for number, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b
-                )
-            if len(ours) < count:
-                return at + len(ours)
-            at += count
+            if ours != theirs or len(ours) < count:
+                equal = takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))
+                return at + sum(1 for _ in equal)
     return None
 
 

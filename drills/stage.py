@@ -136,10 +136,6 @@ class GroupStage(Generic[G]):
     def note(self, sentence: str) -> None:
         self.observed.notes.append(sentence)
 
-    def held_back_s(self, began: float, ended: float, node: str) -> float:
-        """Return how long a node's processes were runnable but not running [s]."""
-        return self.finder.pace.held_back_s(began, ended, node)
-
     def check(self, holds: bool, sentence: str) -> None:
         """Raise DrillFailed with the sentence unless the condition holds."""
         if not holds:
@@ -154,10 +150,7 @@ class GroupStage(Generic[G]):
         self.check(await self.master() == expected, f"{expected} is not the master any more")
 
     async def eventually(
-        self,
-        holds: Callable[[], Awaitable[object]],
-        sentence: Callable[[], str],
-        timeout_s: float,
+        self, holds: Callable[[], Awaitable[object]], sentence: Callable[[], str], timeout_s: float
     ) -> None:
         """Wait until the condition holds. Raises DrillFailed with the sentence."""
         deadline = time.monotonic() + timeout_s
@@ -182,9 +175,9 @@ class GroupStage(Generic[G]):
 
     # -- roles ------------------------------------------------------------------------------------
 
-    async def master(self, timeout_s: float = SETTLE_S) -> str:
+    async def master(self) -> str:
         """Wait for a master that also reports itself as master in the highest epoch."""
-        return (await self._serving_other_than(None, "a master", timeout_s))[0]
+        return (await self._serving_other_than(None, "a master", SETTLE_S))[0]
 
     async def successor(self, old: str, timeout_s: float) -> str:
         """Wait until a node other than old reports itself as master; return its name."""
@@ -227,24 +220,23 @@ class GroupStage(Generic[G]):
 
         return await self.finder.until(known, f"in-sync set {sorted(wanted)}", timeout_s)
 
-    async def target(self, timeout_s: float = SETTLE_S) -> float:
-        """Wait until the master reports an in-sync slave without a reason against a switchover;
-        return the duration [s]."""
+    async def target(self) -> None:
+        """Wait until the master reports an in-sync slave without a reason against a switchover."""
 
         def known(known: Known) -> bool:
             master = _serving(known)
             return master is not None and known.newest[master].may_switch(master)
 
-        return await self.finder.until(known, "a slave that can take over", timeout_s)
+        await self.finder.until(known, "a slave that can take over", SETTLE_S)
 
-    async def state(self, name: str, *states: str, timeout_s: float = SETTLE_S) -> float:
-        """Wait until a node reports one of the states; return the duration [s]."""
+    async def state(self, name: str, *states: str, timeout_s: float = SETTLE_S) -> None:
+        """Wait until a node reports one of the states."""
 
         def known(known: Known) -> bool:
             status = known.newest.get(name)
             return status is not None and status.role in states
 
-        return await self.finder.until(known, f"{name} to be {' or '.join(states)}", timeout_s)
+        await self.finder.until(known, f"{name} to be {' or '.join(states)}", timeout_s)
 
     # -- acks -------------------------------------------------------------------------------------
 
@@ -318,15 +310,23 @@ DrillFunction = Callable[[Stage], Awaitable[None]]
 
 
 def drill(
-    number: str, title: str, needs: Needs, *, name: str = "", **limits: Any
+    number: str,
+    title: str,
+    needs: Needs,
+    restored_within_s: float | None = None,
+    *,
+    name: str = "",
+    short: bool = False,
+    long: bool = False,
 ) -> Callable[[DrillFunction], DrillFunction]:
-    """Register a function as a drill. name: default: that of the function. limits: the other fields
-    of ``Drill``."""
+    """Register a function as a drill. name: default: that of the function."""
 
     def register(function: DrillFunction) -> DrillFunction:
         named = name or function.__name__.replace("_", "-")
         assert named not in REGISTERED, f"two drills are called {named}"
-        REGISTERED[named] = Drill(number, named, title, function, needs=needs, **limits)
+        REGISTERED[named] = Drill(
+            number, named, title, function, restored_within_s, short, long, needs
+        )
         return function
 
     return register

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple
 
-from deploy.grafana.queries import Query
+from deploy.grafana.queries import NODE, Query, growth
 
 GREEN: Final = "green"
 YELLOW: Final = "yellow"
@@ -115,6 +115,11 @@ class Lines(Panel):
     """Upper end of the axis, for a share."""
     below_zero: bool = False
     """Whether negative values are valid; otherwise the axis begins at 0."""
+
+
+def rare(name: str, by: str, given: str, *, where: str = NODE, width: int = 0) -> Lines:
+    """Return the growth of a counter of rare events, as bars. given: see ``Query``."""
+    return Lines(growth(name, by, where=where, given=given), width=width, bars=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,7 @@ REPLICATION: Final = "replication"
 DISPATCH: Final = "dispatch"
 DELIVERY: Final = "delivery"
 PROCESSING: Final = "processing"
-COLOURS: Final = (
-    (REPLICATION, PURPLE),
-    (DISPATCH, BLUE),
-    (DELIVERY, YELLOW),
-    (PROCESSING, ORANGE),
-)
+COLOURS: Final = ((REPLICATION, PURPLE), (DISPATCH, BLUE), (DELIVERY, YELLOW), (PROCESSING, ORANGE))
 
 _BY: Final = "cluster, broker, replica"
 _NEWEST: Final = f"tidemark_log_newest_message_timestamp_seconds{{{NODE}}}"

@@ -15,8 +15,6 @@ PAIR_WORDS: Final = (
     Word(4, "not read", BLUE),
     Word(5, "late, not read", RED),
 )
-ROLES: Final = ("master", "slave", "candidate", "fenced", "halted")
-"""In the order of their numbers, which start at 1."""
 ROLE_WORDS: Final = (
     Word(1, "master", GREEN),
     Word(2, "slave", BLUE),
@@ -24,11 +22,7 @@ ROLE_WORDS: Final = (
     Word(4, "fenced", ORANGE),
     Word(5, "halted", RED),
 )
-SEVERITY_WORDS: Final = (
-    Word(3, "page", RED),
-    Word(2, "ticket", ORANGE),
-    Word(1, "info", GREY),
-)
+SEVERITY_WORDS: Final = (Word(3, "page", RED), Word(2, "ticket", ORANGE), Word(1, "info", GREY))
 YES_NO: Final = (Word(0, "no", RED), Word(1, "yes", GREEN))
 NO_YES: Final = (Word(0, "no", GREEN), Word(1, "yes", RED))
 
@@ -50,8 +44,8 @@ def role_state() -> str:
     """Return an expression by node with numbers of ``ROLE_WORDS``; absent while it is unknown."""
     return "max by (broker, replica) ({})".format(
         " or ".join(
-            f'{number} * (tidemark_ha_role{{{NODE}, role="{role}"}} == 1)'
-            for number, role in enumerate(ROLES, 1)
+            f'{word.value:g} * (tidemark_ha_role{{{NODE}, role="{word.text}"}} == 1)'
+            for word in ROLE_WORDS
         )
     )
 

@@ -80,11 +80,7 @@ def _schemas(texts: Mapping[str, str]) -> Iterator[str]:
 def _tool(name: str, *arguments: str | Path) -> Iterator[str]:
     """Run a tool that prints one finding per line, and yield its findings."""
     done = subprocess.run(
-        [TOOLS / name, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
+        [TOOLS / name, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     if done.returncode:
         said = (done.stdout + done.stderr).strip().splitlines() or [f"status {done.returncode}"]

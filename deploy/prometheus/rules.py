@@ -132,10 +132,7 @@ def main() -> int:
 
 
 def _operators_object() -> dict[str, Any]:
-    labels = {
-        "app.kubernetes.io/name": "tidemark",
-        "app.kubernetes.io/component": "monitoring",
-    }
+    labels = {"app.kubernetes.io/name": "tidemark", "app.kubernetes.io/component": "monitoring"}
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",

@@ -21,7 +21,7 @@ SLOW_SYNC_MS: Final = 5000
 NAMED_S: Final = 20.0
 
 
-@drill("19", "every fdatasync of one slave takes five seconds", THREE, restored_within_s=5.0)
+@drill("19", "every fdatasync of one slave takes five seconds", THREE, 5.0)
 async def slow_disk(stage: Stage) -> None:
     """Expect the slave to leave the set after the lag limit and to rejoin when its disk is fast
     again.
@@ -37,7 +37,7 @@ async def slow_disk(stage: Stage) -> None:
     stage.note(f"and was back {await stage.in_sync(timeout_s=60):.1f} s after its disk")
 
 
-@drill("20", "the master's disk is full", SMALL, restored_within_s=10.0)
+@drill("20", "the master's disk is full", SMALL, 10.0)
 async def master_disk_full(stage: Stage) -> None:
     """Expect send errors, then a master with free space; no record may be stored partially."""
     master, *_ = await stage.roles(50)
@@ -53,7 +53,7 @@ async def master_disk_full(stage: Stage) -> None:
         ballast.unlink()
 
 
-@drill("21", "the only slave's disk is full", SMALL, restored_within_s=10.0)
+@drill("21", "the only slave's disk is full", SMALL, 10.0)
 async def slave_disk_full(stage: Stage) -> None:
     """Expect the slave to leave the set and to rejoin when it has free space, without damage."""
     await make_topic(stage)

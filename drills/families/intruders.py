@@ -36,12 +36,7 @@ A node logs one line per peer and minute, and there are a few peers.
 LOG_FILE_SIZE: Final = 4 << 20
 
 
-@drill(
-    "31",
-    "a second ha and a second broker are started on the master's store",
-    TWO,
-    restored_within_s=1.5,
-)
+@drill("31", "a second ha and a second broker are started on the master's store", TWO, 1.5)
 async def same_name_twice(stage: Stage) -> None:
     """Expect the second processes to wait for the locks or to end; the first ones continue."""
     master, epoch = await stage.master(), stage.epoch
@@ -74,7 +69,7 @@ async def same_name_twice(stage: Stage) -> None:
     "32",
     "strangers, foreign clusters and liars speak to the master's replication port",
     THREE,
-    restored_within_s=1.5,
+    1.5,
     short=True,
 )
 async def rogue_client(stage: Stage) -> None:
@@ -114,7 +109,7 @@ async def rogue_client(stage: Stage) -> None:
     await stage.in_sync()
 
 
-@drill("33", "an APPEND frame of an old epoch is sent to a slave", TWO, restored_within_s=8.0)
+@drill("33", "an APPEND frame of an old epoch is sent to a slave", TWO, 8.0)
 async def replayed_append(stage: Stage) -> None:
     """Expect FENCED or a closed connection; nothing may be appended."""
     first = await stage.master()
@@ -149,7 +144,7 @@ async def replayed_append(stage: Stage) -> None:
     "52",
     f"random, damaged and replayed bytes on every replication port for {FUZZ_S:.0f} s",
     THREE,
-    restored_within_s=2.0,
+    2.0,
 )
 async def fuzzed_port(stage: Stage) -> None:
     """Expect no acks, no appends, constant memory and one log line per peer and minute."""

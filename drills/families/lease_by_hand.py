@@ -55,8 +55,7 @@ async def lease_deleted_no_master(stage: Stage) -> None:
     """Expect no master until an operator runs ``recreate-lease``."""
     server = stage.lease_server
     await stage.load.acked(50)
-    for name in stage.group.names:
-        stage.group.kill(name)
+    stage.group.kill_all()
     await server.delete()
     stage.group.start()
     began = time.monotonic()
@@ -67,7 +66,7 @@ async def lease_deleted_no_master(stage: Stage) -> None:
     await _recreate(stage, in_sync=",".join(stage.group.names))
 
 
-@drill("36", "an operator writes another holder into the lease", WITH_API, restored_within_s=8.0)
+@drill("36", "an operator writes another holder into the lease", WITH_API, 8.0)
 async def lease_edited(stage: Stage) -> None:
     """Expect the master to stop at its next renewal, and a takeover when the edited lease ends."""
     server = stage.lease_server
@@ -108,16 +107,10 @@ async def lease_restored(stage: Stage) -> None:
     await _recreate(stage)
 
 
-@drill(
-    "49",
-    "another program keeps editing an annotation of the lease",
-    WITH_API,
-    restored_within_s=1.5,
-)
+@drill("49", "another program keeps editing an annotation of the lease", WITH_API, 1.5)
 async def third_party_edits(stage: Stage) -> None:
     """Expect conflicts and retries, but no master that steps down."""
-    server = stage.lease_server
-    epoch = stage.epoch
+    server, epoch = stage.lease_server, stage.epoch
     stage.mark()
     edits = 0
     for number in range(60):

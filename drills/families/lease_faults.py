@@ -13,12 +13,7 @@ DOWN_S: Final = 12.0
 FAULTY_S: Final = 12.0
 
 
-@drill(
-    "10",
-    "the lease takes the master's writes, and the answers are lost",
-    WITH_API,
-    restored_within_s=6.0,
-)
+@drill("10", "the lease takes the master's writes, and the answers are lost", WITH_API, 6.0)
 async def lost_lease_answers(stage: Stage) -> None:
     """Expect a write without a response to stay unknown until the object is read again.
 
@@ -69,16 +64,10 @@ async def lease_down(stage: Stage) -> None:
     stage.check(restored_s <= stage.lease_s + 3, "service took longer than a lease and 3 s")
 
 
-@drill(
-    "12",
-    "the lease answers 409, 429 or 500 to 30 % of all requests",
-    WITH_API,
-    restored_within_s=6.0,
-)
+@drill("12", "the lease answers 409, 429 or 500 to 30 % of all requests", WITH_API, 6.0)
 async def lease_errors(stage: Stage) -> None:
     """Expect no new epoch unless the lease really expired."""
-    server = stage.lease_server
-    epoch = stage.epoch
+    server, epoch = stage.lease_server, stage.epoch
     stage.mark()
     await server.faults(error_rate=0.3, errors=[409, 429, 500])
     await stage.pass_time(FAULTY_S)
@@ -91,13 +80,10 @@ async def lease_errors(stage: Stage) -> None:
     stage.check(not changed or gap > stage.fenced_s / 2, "the epoch changed although nothing stood")
 
 
-@drill(
-    "13", "every request to the lease takes most of its time-out", WITH_API, restored_within_s=1.5
-)
+@drill("13", "every request to the lease takes most of its time-out", WITH_API, 1.5)
 async def slow_lease(stage: Stage) -> None:
     """Expect the same master throughout."""
-    server = stage.lease_server
-    epoch = stage.epoch
+    server, epoch = stage.lease_server, stage.epoch
     stage.mark()
     await server.faults(delay_ms=stage.times.request_timeout_ms * 6 // 10)
     await stage.pass_time(FAULTY_S)
@@ -105,13 +91,11 @@ async def slow_lease(stage: Stage) -> None:
     await server.faults()
 
 
-@drill("48", "a candidate loses against the old master's write", WITH_API, restored_within_s=8.0)
+@drill("48", "a candidate loses against the old master's write", WITH_API, 8.0)
 async def candidate_loses(stage: Stage) -> None:
     """Expect the loser to follow within a second and to ack again."""
     server = stage.lease_server
-    master = await stage.master()
-    slaves = stage.slaves(master)
-    await stage.load.acked(50)
+    master, *slaves = await stage.roles(50)
     stage.mark()
     addresses = [stage.group.nodes[name].host for name in (master, *slaves)]
     await server.faults(drop_requests=1, only_from=addresses[:1])

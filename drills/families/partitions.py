@@ -58,10 +58,7 @@ async def cut_one_way(stage: Stage) -> None:
 
 
 @drill(
-    "8",
-    "the master reaches neither slaves nor lease; clients still reach it",
-    THREE_WITH_API,
-    restored_within_s=6.0,
+    "8", "the master reaches neither slaves nor lease; clients still reach it", THREE_WITH_API, 6.0
 )
 async def cut_from_everything(stage: Stage) -> None:
     """Expect a successor and no acks of the old master after the cut.
@@ -88,9 +85,7 @@ async def cut_from_everything(stage: Stage) -> None:
     stage.note(f"{master} returned; tails kept in cut/: {_kept_tails(stage, master) - kept}")
 
 
-@drill(
-    "6", "the master reaches its slaves, and not the lease", THREE_WITH_API, restored_within_s=6.0
-)
+@drill("6", "the master reaches its slaves, and not the lease", THREE_WITH_API, 6.0)
 async def cut_from_lease(stage: Stage) -> None:
     """Expect the master to stop before another node may take the lease."""
     master, epoch = await stage.master(), stage.epoch

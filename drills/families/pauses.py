@@ -32,11 +32,7 @@ LONG_STALLS_S: Final = (10, 60, 600)
 
 
 @drill(
-    "4",
-    "the master is stopped (SIGSTOP) for two lease times, and goes on",
-    TWO,
-    restored_within_s=6.0,
-    short=True,
+    "4", "the master is stopped (SIGSTOP) for two lease times, and goes on", TWO, 6.0, short=True
 )
 async def pause_master(stage: Stage) -> None:
     """Expect every message acked after the pause to be in the successor's log."""
@@ -68,12 +64,7 @@ async def pause_master(stage: Stage) -> None:
     stage.note(f"{PATIENT} senders that waited for the old master's answer: {listed}")
 
 
-@drill(
-    "5",
-    "the master is stopped between the confirmation of a send and its answer",
-    TWO,
-    restored_within_s=6.0,
-)
+@drill("5", "the master is stopped between the confirmation of a send and its answer", TWO, 6.0)
 async def pause_before_answer(stage: Stage) -> None:
     """Expect the late ack to be valid because the record is in the successor's log."""
     master, *_ = await stage.roles(50)
@@ -93,12 +84,7 @@ async def pause_before_answer(stage: Stage) -> None:
     stage.note(f"the send that was stopped before its answer ended as {outcome}")
 
 
-@drill(
-    "14",
-    "the master's wall clock is set an hour ahead, then an hour back",
-    TWO,
-    restored_within_s=1.5,
-)
+@drill("14", "the master's wall clock is set an hour ahead, then an hour back", TWO, 1.5)
 async def wall_clock_steps(stage: Stage) -> None:
     """Expect no effect."""
     master, epoch = await stage.master(), stage.epoch
@@ -113,7 +99,7 @@ async def wall_clock_steps(stage: Stage) -> None:
     "15",
     "the master's machine sleeps for a minute, by its boot-time clock",
     Needs(nodes=2, fresh=True),
-    restored_within_s=6.0,
+    6.0,
 )
 async def suspend_master(stage: Stage) -> None:
     """Expect the master to resume after its deadline and not to ack until it has a lease again."""
@@ -136,7 +122,7 @@ async def suspend_master(stage: Stage) -> None:
     "16",
     "the loop of the master's ha, then of its broker, stands still past the deadline",
     TWO,
-    restored_within_s=7.0,
+    7.0,
 )
 async def stalled_loop(stage: Stage) -> None:
     """Expect no acks after the deadline: a blocked event loop must not keep a lease."""
@@ -170,7 +156,7 @@ async def stalled_loop(stage: Stage) -> None:
     "53",
     "broker, reput and ha of the master are stopped for a second each, one after another",
     TWO,
-    restored_within_s=3.0,
+    3.0,
     short=True,
 )
 async def short_stalls(stage: Stage) -> None:
@@ -187,7 +173,7 @@ async def short_stalls(stage: Stage) -> None:
         await stage.acked_again(20)
         if stage.epoch > before:
             # A new epoch is valid only if a slow machine made the stall as long as a lease.
-            held_s = stage.held_back_s(began, time.monotonic(), master)
+            held_s = stage.finder.pace.held_back_s(began, time.monotonic(), master)
             stage.check(
                 paused_s + held_s >= stage.fenced_s,
                 f"the epoch went from {before} to {stage.epoch}: {service} was stopped for "
@@ -201,7 +187,7 @@ async def short_stalls(stage: Stage) -> None:
     "54",
     "reput of the master is stopped, and goes on a lease time after another is master",
     TWO,
-    restored_within_s=6.0,
+    6.0,
     short=True,
 )
 async def hung_reput(stage: Stage) -> None:
@@ -229,14 +215,13 @@ async def hung_reput(stage: Stage) -> None:
     "55",
     f"broker, reput and ha of the master are stopped {REPEATS} times for {STALL_S} s each",
     TWO,
-    restored_within_s=6.0,
+    6.0,
 )
 async def repeated_stalls(stage: Stage) -> None:
     """Expect the stalls to add up: each is shorter than a lease, but the node hands over once.
 
     Before this rule the master kept its lease, and only 71 sends were acked in 33 s.
     """
-    gaps = []
     for service in SERVICES:
         await stage.in_sync()
         await stage.load.acked(50)
@@ -249,7 +234,7 @@ async def repeated_stalls(stage: Stage) -> None:
         half = began + (time.monotonic() - began) / 2
         acked = sum(request.ended_at >= half for request in stage.ledger.acks())
         terms = stage.epoch - epoch
-        gaps.append(stage.gap_since(half))
+        stage.gap_since(half)
         stage.note(f"{service}: {terms} new epochs, {acked} requests acked in the second half")
         stage.check(0 < terms <= 3, f"stalls of {service} led to {terms} new epochs")
         await stage.pass_time(2 * 4 * stage.lease_s)  # until the stalls are forgotten
@@ -260,13 +245,12 @@ def _long_stalls(number: str, service: str) -> None:
         number,
         f"{service} of the master is stopped for {', '.join(map(str, LONG_STALLS_S))} s",
         TWO,
+        6.0,
         name=f"long-stalls-{service}",
-        restored_within_s=6.0,
         long=True,
     )
     async def long_stalls(stage: Stage) -> None:
         """Expect another master during the stall, and no change when the service continues."""
-        gaps = []
         for stall_s in LONG_STALLS_S:
             await stage.in_sync()
             await stage.load.acked(50)
@@ -281,8 +265,7 @@ def _long_stalls(number: str, service: str) -> None:
             await stage.pass_time(2 * stage.lease_s)
             await stage.check_master(new)
             stage.check_epoch(epoch)
-            gaps.append(stage.gap_since(at))
-            stage.note(f"{stall_s} s: {gaps[-1]:.1f} s without an ack")
+            stage.note(f"{stall_s} s: {stage.gap_since(at):.1f} s without an ack")
 
 
 for _number, _service in (("56a", "broker"), ("56b", "reput"), ("56c", "ha")):

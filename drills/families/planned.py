@@ -19,13 +19,7 @@ TIMED: Final = frozenset({"ack-timeout", "unreachable"})
 """Errors that mean that the sender's timeout has expired."""
 
 
-@drill(
-    "38",
-    f"{SWITCHES} planned switches under load",
-    Needs(nodes=2),
-    restored_within_s=SWITCH_S,
-    short=True,
-)
+@drill("38", f"{SWITCHES} planned switches under load", Needs(nodes=2), SWITCH_S, short=True)
 async def switchover(stage: Stage) -> None:
     """Expect each switchover to take at most a second and to cause only the errors in ``BUSY``."""
     gaps = []
@@ -62,7 +56,7 @@ def _is_due(stage: Stage, request: Request) -> bool:
     """
     if request.code in BUSY:
         return True
-    held_s = stage.held_back_s(request.sent_at, request.ended_at, request.node)
+    held_s = stage.finder.pace.held_back_s(request.sent_at, request.ended_at, request.node)
     return request.code in TIMED and 2 * held_s >= request.ended_at - request.sent_at
 
 
@@ -70,7 +64,7 @@ def _is_due(stage: Stage, request: Request) -> bool:
     "37",
     "all nodes are restarted one after another, the master last, then the master first",
     Needs(nodes=3),
-    restored_within_s=2.0,
+    2.0,
 )
 async def rolling_restart(stage: Stage) -> None:
     """Expect write gaps of at most two seconds, because a stopping master hands over."""

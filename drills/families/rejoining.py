@@ -104,19 +104,13 @@ async def replaced_volume(stage: Stage) -> None:
     )
 
 
-@drill(
-    "40",
-    "all nodes off, and the volume of one member of the set is lost",
-    Needs(nodes=3),
-    restored_within_s=20.0,
-)
+@drill("40", "all nodes off, and the volume of one member of the set is lost", Needs(nodes=3), 20.0)
 async def lost_volume_all_off(stage: Stage) -> None:
     """Expect another member to become master, without a lost ack."""
     await stage.load.acked(100)
     master = await stage.master()
     stage.mark()
-    for name in stage.group.names:
-        stage.group.kill(name)
+    stage.group.kill_all()
     stage.group.wipe(master)
     stage.group.start()
     await stage.acked_again(40)

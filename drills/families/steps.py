@@ -26,7 +26,7 @@ CHANGES: Final = 4
     "24",
     "a new master's process dies before each numbered step of becoming master",
     Needs(nodes=3),
-    restored_within_s=12.0,
+    12.0,
 )
 async def crash_at_promotion(stage: Stage) -> None:
     """Expect a clean next election after a crash at each step."""
@@ -109,7 +109,7 @@ async def crash_at_resync(stage: Stage) -> None:
     "27",
     "the master dies while a member is being added, before and after the set was written",
     Needs(nodes=3, cuts=True, lease="kubernetes"),
-    restored_within_s=12.0,
+    12.0,
 )
 async def failover_in_set_change(stage: Stage) -> None:
     """Expect no lost ack, and a member in the set only if its log is complete."""

@@ -215,9 +215,7 @@ class Load:
                     async with (
                         asyncio.timeout(self._times.crash_s),
                         client.subscribe(
-                            plan.ORDERS,
-                            group=plan.POISON.group,
-                            member="poisoned",
+                            plan.ORDERS, group=plan.POISON.group, member="poisoned"
                         ) as messages,
                     ):
                         await messages.run(_handle, concurrency=plan.ORDERS_QUEUES)

@@ -54,12 +54,7 @@ SLOW: Final = Planted(
     Stage.PROCESSING,
 )
 STOPPED: Final = Planted(
-    "stopped",
-    ORDERS,
-    "g0",
-    "its only member was killed",
-    Status.STOPPED,
-    Stage.DELIVERY,
+    "stopped", ORDERS, "g0", "its only member was killed", Status.STOPPED, Stage.DELIVERY
 )
 POISON: Final = Planted(
     "poison",

@@ -17,13 +17,7 @@ from typing import Final, NamedTuple
 
 from drills.pods.asking import ask
 from drills.pods.containers import ContainerProcess, Image, start_container
-from drills.pods.environment import (
-    Placed,
-    ServiceAddress,
-    command_line,
-    expand,
-    variables,
-)
+from drills.pods.environment import Placed, ServiceAddress, command_line, expand, variables
 from drills.pods.objects import BadManifest, Objects
 from drills.pods.plans import Container, Files, Handler, PodPlan, Probe, Sleep
 from drills.pods.probes import Backoff, Kind, Probes

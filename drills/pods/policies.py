@@ -91,11 +91,7 @@ def _ports_named(policies: Iterable[Manifest]) -> Iterator[int]:
 
 
 def _passes(
-    policies: Sequence[Manifest],
-    direction: str,
-    pod: End,
-    other: End,
-    to: tuple[End, int, str],
+    policies: Sequence[Manifest], direction: str, pod: End, other: End, to: tuple[End, int, str]
 ) -> bool:
     selecting = list(_selecting(policies, direction, pod))
     if not selecting:

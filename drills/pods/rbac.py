@@ -82,10 +82,7 @@ def is_allowed(objects: Objects, account: Account, attempt: Attempt) -> bool:
 
 
 def _rules(objects: Objects, account: Account, namespace: str) -> Iterator[Manifest]:
-    bindings = (
-        *objects.of_kind("RoleBinding", namespace),
-        *objects.of_kind("ClusterRoleBinding"),
-    )
+    bindings = (*objects.of_kind("RoleBinding", namespace), *objects.of_kind("ClusterRoleBinding"))
     for binding in bindings:
         if not any(_is(subject, account, binding) for subject in binding.get("subjects") or ()):
             continue

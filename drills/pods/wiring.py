@@ -19,14 +19,7 @@ from drills.pods.api import PORT
 from drills.pods.environment import ServiceAddress, addresses_of
 from drills.pods.objects import Manifest, Objects, namespace_of
 from drills.pods.policies import End, is_allowed, nft_rules
-from drills.pods.services import (
-    Forwarder,
-    Member,
-    hosts_file,
-    is_headless,
-    members_of,
-    target_port,
-)
+from drills.pods.services import Forwarder, Member, hosts_file, is_headless, members_of, target_port
 
 API_HOST: Final = "api"
 API_ADDRESS: Final = "10.214.0.1"

@@ -7,14 +7,25 @@ from typing import Final
 from deploy.grafana import units
 from deploy.grafana.boards import uids
 from deploy.grafana.limits import ANALYTICS_BEHIND, ANALYTICS_STALE
-from deploy.grafana.panels import RED, Board, Column, Lines, Panel, Row, Stat, Step, Table, Timeline
+from deploy.grafana.panels import (
+    RED,
+    Board,
+    Column,
+    Lines,
+    Panel,
+    Row,
+    Stat,
+    Step,
+    Table,
+    Timeline,
+    rare,
+)
 from deploy.grafana.problems import ALARMS, STATUSES, blamed, of_pairs, problems, status_state
 from deploy.grafana.queries import (
     BY_PAIR,
     Query,
     age,
     gauge,
-    growth,
     largest,
     legend,
     quantile,
@@ -24,6 +35,11 @@ from deploy.grafana.queries import (
 CLUSTER: Final = 'cluster=~"$cluster"'
 """Selector of the exporter itself, which belongs to no broker set."""
 NOT_RUN: Final = "not run"
+UNANSWERED: Final = "a source that did not answer analytics"
+WATERMARK: Final = "tidemark_analytics_source_watermark_timestamp_seconds"
+UNUSUAL: Final = "something unusual, and hours of lag analytics"
+FILLING: Final = "hours of lag analytics, and a disk that fills"
+FULL: Final = "tidemark_analytics_store_full_seconds"
 
 
 def pairs(family: str) -> tuple[Query, ...]:
@@ -52,30 +68,14 @@ FRESH: Final[tuple[Panel, ...]] = (
         steps=ANALYTICS_STALE.steps,
         log=True,
     ),
-    Lines(
-        age(
-            "tidemark_analytics_source_watermark_timestamp_seconds",
-            "cluster, source",
-            where=CLUSTER,
-        ),
-        width=8,
-    ),
+    Lines(age(WATERMARK, "cluster, source", where=CLUSTER), width=8),
 )
 WORK: Final = (
     Lines(
-        quantile(0.99, "tidemark_analytics_run_duration_seconds", "task", where=CLUSTER),
-        log=True,
+        quantile(0.99, "tidemark_analytics_run_duration_seconds", "task", where=CLUSTER), log=True
     ),
     Lines(rate("tidemark_analytics_rows_total", "table", where=CLUSTER), log=True),
-    Lines(
-        growth(
-            "tidemark_analytics_source_gaps_total",
-            "cluster, source",
-            where=CLUSTER,
-            given="a source that did not answer analytics",
-        ),
-        bars=True,
-    ),
+    rare("tidemark_analytics_source_gaps_total", "cluster, source", UNANSWERED, where=CLUSTER),
 )
 WHO: Final = (problems(16), blamed(8))
 HOW_LONG: Final = (
@@ -95,23 +95,12 @@ ODD: Final = (
 )
 COMING: Final = (
     Lines(
-        gauge(
-            "tidemark_analytics_store_full_seconds",
-            "subject",
-            how="min",
-            where=CLUSTER,
-            given="hours of lag analytics, and a disk that fills",
-        ),
+        gauge(FULL, "subject", how="min", where=CLUSTER, given=FILLING),
         log=True,
         nothing="No volume fills up, or nothing was forecast yet",
     ),
     Table(
-        gauge(
-            "tidemark_analytics_anomaly_score",
-            "subject, signal",
-            where=CLUSTER,
-            given="something unusual, and hours of lag analytics",
-        ),
+        gauge("tidemark_analytics_anomaly_score", "subject, signal", where=CLUSTER, given=UNUSUAL),
         columns=(
             Column("subject", "What"),
             Column("signal", "Signal"),

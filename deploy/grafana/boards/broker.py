@@ -7,7 +7,7 @@ from typing import Final
 from deploy.grafana import units
 from deploy.grafana.boards import uids
 from deploy.grafana.limits import PUT_SLOW, REJECTING, TIMER_OVERDUE
-from deploy.grafana.panels import RED, Board, Heat, Lines, Row, Step, Timeline
+from deploy.grafana.panels import RED, Board, Heat, Lines, Row, Step, Timeline, rare
 from deploy.grafana.queries import (
     JOBS,
     NODE,
@@ -18,7 +18,6 @@ from deploy.grafana.queries import (
     age,
     buckets,
     gauge,
-    growth,
     largest,
     quantile,
     quantiles,
@@ -28,6 +27,13 @@ from deploy.grafana.queries import (
 from deploy.grafana.states import NO_YES, YES_NO
 
 SERVICE_TIME: Final = "tidemark_broker_request_duration_seconds"
+REJECTED: Final = "tidemark_broker_requests_rejected_total"
+KEPT_MESSAGES: Final = (
+    f"tidemark_topic_max_offset_messages{{{TOPIC}}} - tidemark_topic_min_offset_messages{{{TOPIC}}}"
+)
+RECOVERED: Final = (
+    f"tidemark_recovery_done_bytes{{{NODE}}} / (tidemark_recovery_total_bytes{{{NODE}}} > 0)"
+)
 
 
 def between(upper: str, lower: str, word: str = "") -> Query:
@@ -49,14 +55,7 @@ PUT_MORE: Final = (
     ),
     Heat(buckets("tidemark_broker_message_size_bytes")),
     Lines(
-        largest(
-            series(
-                f"tidemark_topic_max_offset_messages{{{TOPIC}}} - "
-                f"tidemark_topic_min_offset_messages{{{TOPIC}}}",
-                "broker, topic",
-            ),
-            10,
-        ),
+        largest(series(KEPT_MESSAGES, "broker, topic"), 10),
         title="Messages kept",
         text="What is retained.",
     ),
@@ -66,11 +65,7 @@ WORK: Final = (
     Lines(gauge("tidemark_broker_requests_queued", "pool", how="sum")),
     Lines(gauge("tidemark_broker_oldest_queued_request_seconds", "pool")),
     Lines(
-        rate(
-            "tidemark_broker_requests_rejected_total",
-            "pool, code",
-            given="a request that was refused",
-        ),
+        rate(REJECTED, "pool, code", given="a request that was refused"),
         steps=REJECTING.steps,
         nothing="No errors",
     ),
@@ -88,13 +83,10 @@ SERVICE: Final = (
 HELD: Final = (
     Lines(gauge("tidemark_broker_long_polls", "replica", how="sum")),
     Lines(rate("tidemark_broker_long_poll_wakeups_total", "reason"), stacked=True),
-    Lines(
-        growth(
-            "tidemark_broker_connections_refused_total",
-            "replica, reason",
-            given="a connection that was refused",
-        ),
-        bars=True,
+    rare(
+        "tidemark_broker_connections_refused_total",
+        "replica, reason",
+        "a connection that was refused",
     ),
 )
 
@@ -114,23 +106,13 @@ OFFSETS: Final = (
 KEPT: Final = (
     Lines(between("max", "min"), title="Log kept"),
     Lines(age("tidemark_log_oldest_message_timestamp_seconds", NODES)),
-    Lines(
-        growth(
-            "tidemark_log_segments_deleted_total",
-            "replica, reason",
-            given="a file that retention removed",
-        ),
-        bars=True,
-    ),
+    rare("tidemark_log_segments_deleted_total", "replica, reason", "a file that retention removed"),
     Lines(gauge("tidemark_store_used_ratio", NODES), top=1),
 )
 ENDANGERED: Final = (
     Timeline(gauge("tidemark_retention_sends_refused", NODES), words=NO_YES),
     Lines(gauge("tidemark_retention_expiring_groups", NODES), steps=(Step(1, RED),)),
-    Lines(
-        growth("tidemark_broker_clock_steps_total", "replica", given="a clock that was set back"),
-        bars=True,
-    ),
+    rare("tidemark_broker_clock_steps_total", "replica", "a clock that was set back"),
 )
 
 DELAYED: Final = (
@@ -141,13 +123,7 @@ DELAYED: Final = (
 LIFE: Final = (
     Timeline(gauge("tidemark_ready", PROCESSES), width=12, words=YES_NO),
     Lines(
-        series(
-            f"tidemark_recovery_done_bytes{{{NODE}}} / "
-            f"(tidemark_recovery_total_bytes{{{NODE}}} > 0)",
-            NODES,
-            how="min",
-            given="a start with something to recover",
-        ),
+        series(RECOVERED, NODES, how="min", given="a start with something to recover"),
         width=6,
         title="Start: recovered so far",
         text="How much of the log is checked and dispatched. 100 % is done. The `/startup` answer "

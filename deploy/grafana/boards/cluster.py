@@ -21,6 +21,7 @@ from deploy.grafana.panels import (
     Step,
     Table,
     Timeline,
+    rare,
 )
 from deploy.grafana.problems import blamed, problems
 from deploy.grafana.queries import (
@@ -40,7 +41,6 @@ from deploy.grafana.queries import (
     age,
     at_end,
     gauge,
-    growth,
     legend,
     or_zero,
     rate,
@@ -68,6 +68,8 @@ RULES_RUN: Final = 'tidemark:targets:count{cluster=~"$cluster"}'
 WORRY: Final = (Step(1, RED),)
 CAUTION: Final = (Step(1, ORANGE),)
 NO_GROUP: Final = "no group"
+BEYOND: Final = "more topics, pairs or groups than a bound allows"
+MASTERS: Final = f'sum by (cluster, broker) (tidemark_ha_role{{{NODE}, role="master"}})'
 
 
 def _firing(severity: str) -> Query:
@@ -115,12 +117,7 @@ NOW: Final = (
         links=(uids.ON_BROKER,),
     ),
     Stat(
-        Query(
-            or_zero(
-                f'count(sum by (cluster, broker) (tidemark_ha_role{{{NODE}, role="master"}}) != 1)',
-                f"tidemark_ha_role{{{NODE}}}",
-            )
-        ),
+        Query(or_zero(f"count({MASTERS} != 1)", f"tidemark_ha_role{{{NODE}}}")),
         title="Without one master",
         text="Broker sets that have no master, or two. None: sends are refused until one is "
         "elected. Unknown: no ha process is scraped, as with a node that runs alone.",
@@ -347,15 +344,7 @@ RUNNING: Final = (
         sort="Running since",
         nothing="Nothing is scraped",
     ),
-    Lines(
-        growth(
-            "tidemark_telemetry_series_dropped_total",
-            "replica, family",
-            given="more topics, pairs or groups than a bound allows",
-        ),
-        width=8,
-        bars=True,
-    ),
+    rare("tidemark_telemetry_series_dropped_total", "replica, family", BEYOND, width=8),
 )
 
 CLUSTER: Final = Board(

@@ -25,6 +25,7 @@ from deploy.grafana.panels import (
     Table,
     Timeline,
     Word,
+    rare,
 )
 from deploy.grafana.queries import (
     AGE,
@@ -52,6 +53,7 @@ PROGRESS: Final = f"tidemark:group_progress:ratio5m{{{PAIR}}}"
 NO_RETRIES: Final = f'{PAIR}, topic!~"%RETRY%.*"'
 BEHIND: Final = "a group that has unread messages"
 NO_GROUP: Final = "no group"
+UNREAD: Final = "tidemark_group_lag_messages"
 
 STATE: Final = (
     Stat(Query(f"max({AGE})"), calm=BLUE, spark=True, unknown=NO_GROUP),
@@ -96,7 +98,7 @@ STATE: Final = (
         unknown=NO_GROUP,
     ),
     Stat(
-        gauge("tidemark_group_lag_messages", "", how="sum", where=PAIR),
+        gauge(UNREAD, "", how="sum", where=PAIR),
         calm=BLUE,
         spark=True,
         unknown=NO_GROUP,
@@ -141,27 +143,18 @@ LATE: Final = (
 )
 HOW_MUCH: Final = (
     Lines(
-        largest(
-            gauge(
-                "tidemark_group_lag_messages",
-                "group, topic",
-                how="sum",
-                where=f'{PAIR}, kind="main"',
-            )
-        ),
+        largest(gauge(UNREAD, "group, topic", how="sum", where=f'{PAIR}, kind="main"')),
         title="Unread by topic",
     ),
     Lines(
-        largest(
-            gauge("tidemark_group_lag_messages", "group", how="sum", where=f'{GROUP}, kind="retry"')
-        ),
+        largest(gauge(UNREAD, "group", how="sum", where=f'{GROUP}, kind="retry"')),
         title="Unread in retry topics",
         text="Messages whose processing failed and that are due for another try.",
     ),
     Lines(
         largest(
             gauge("tidemark_group_inflight_messages", "group, topic", how="sum", where=NO_RETRIES)
-        ),
+        )
     ),
     Lines(
         tuple(
@@ -173,17 +166,12 @@ HOW_MUCH: Final = (
     ),
 )
 
-PRODUCED: Final = rate(
-    "tidemark_broker_messages_in_total", "cluster, broker, topic", where=TOPIC
-).expr
+BY_TOPIC: Final = "cluster, broker, topic"
+PRODUCED: Final = rate("tidemark_broker_messages_in_total", BY_TOPIC, where=TOPIC).expr
 RATES: Final = (
     Lines(
         (
-            Query(
-                f"sum({PRODUCED} and on (cluster, broker, topic) "
-                f"tidemark_group_lag_messages{{{PAIR}}})",
-                "produced",
-            ),
+            Query(f"sum({PRODUCED} and on ({BY_TOPIC}) {UNREAD}{{{PAIR}}})", "produced"),
             rate("tidemark_group_consumed_messages_total", "", "consumed", where=PAIR),
             rate("tidemark_broker_messages_out_total", "", "delivered", where=PAIR),
         ),
@@ -196,23 +184,15 @@ RATES: Final = (
         stacked=True,
     ),
 )
-AGAIN: Final = (
+AGAIN: Final = "tidemark_group_redelivered_messages_total"
+WITHHELD: Final = "tidemark_group_filtered_messages_total"
+DEAD: Final = "tidemark_group_dead_messages_total"
+SKIPPED: Final = "tidemark_group_skipped_messages_total"
+NO_PROGRESS: Final = (
     Lines(
         (
-            rate(
-                "tidemark_group_redelivered_messages_total",
-                "",
-                "delivered again",
-                where=PAIR,
-                given="a message delivered twice",
-            ),
-            rate(
-                "tidemark_group_filtered_messages_total",
-                "",
-                "withheld by tags",
-                where=PAIR,
-                given="a subscription with tags",
-            ),
+            rate(AGAIN, "", "delivered again", where=PAIR, given="a message delivered twice"),
+            rate(WITHHELD, "", "withheld by tags", where=PAIR, given="a subscription with tags"),
         ),
         title="Delivered again, withheld",
         text="Work without progress.",
@@ -220,29 +200,13 @@ AGAIN: Final = (
     ),
     Lines(
         (
-            growth(
-                "tidemark_group_dead_messages_total",
-                "group",
-                "dead letters",
-                where=PAIR,
-                given="a dead letter",
-            ),
-            growth(
-                "tidemark_group_skipped_messages_total",
-                "group, reason",
-                where=PAIR,
-                given="messages passed over",
-            ),
+            growth(DEAD, "group", "dead letters", where=PAIR, given="a dead letter"),
+            growth(SKIPPED, "group, reason", where=PAIR, given="messages passed over"),
         ),
         title="Given up, never read",
         bars=True,
     ),
-    Lines(
-        growth(
-            "tidemark_group_offset_resets_total", "group, direction", where=PAIR, given="a reset"
-        ),
-        bars=True,
-    ),
+    rare("tidemark_group_offset_resets_total", "group, direction", "a reset", where=PAIR),
 )
 
 BY_QUEUE: Final = "cluster, broker, group, topic, queue"
@@ -317,7 +281,7 @@ CONSUMER_GROUP: Final = Board(
     rows=(
         Row("State", (STATE, HISTORY), (4, 7)),
         Row("Lag", (LATE, HOW_MUCH), (9, 7)),
-        Row("Rates", (RATES, AGAIN), (7, 6)),
+        Row("Rates", (RATES, NO_PROGRESS), (7, 6)),
         Row("Skew", (SKEW,), (8,)),
         Row("Delays", (DELAYS, DELAY_SHARES), (8, 7)),
     ),

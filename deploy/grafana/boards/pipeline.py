@@ -6,7 +6,7 @@ from typing import Final
 
 from deploy.grafana.boards import uids
 from deploy.grafana.limits import CLOCK_SKEW, DISPATCH_SLOW, REPLICA_LAG
-from deploy.grafana.panels import RED, Board, Heat, Lines, Row, Step, Timeline
+from deploy.grafana.panels import RED, Board, Heat, Lines, Row, Step, Timeline, rare
 from deploy.grafana.queries import (
     NODE,
     NODES,
@@ -23,15 +23,23 @@ from deploy.grafana.queries import (
 from deploy.grafana.states import ROLE_WORDS, YES_NO, role_state
 
 PEERS: Final = "broker, peer"
+DEPOSED: Final = "tidemark_ha_depositions_total"
+SWITCHED: Final = "tidemark_ha_switchovers_total"
+UNSYNCED: Final = (
+    f"tidemark_dispatch_offset_bytes{{{NODE}}} - tidemark_dispatch_durable_offset_bytes{{{NODE}}}"
+)
+
+
+def speed(position: str, by: str, word: str = "") -> Query:
+    """Return how fast a position of the log grows, per second."""
+    return series(f"deriv({position}{{{NODE}}}[{WINDOW}])", by, word)
+
+
 BEHIND: Final = (
     Lines(gauge("tidemark_dispatch_lag_seconds", NODES), steps=DISPATCH_SLOW.steps),
     Lines(gauge("tidemark_dispatch_lag_bytes", NODES)),
     Lines(
-        series(
-            f"tidemark_dispatch_offset_bytes{{{NODE}}} - "
-            f"tidemark_dispatch_durable_offset_bytes{{{NODE}}}",
-            NODES,
-        ),
+        series(UNSYNCED, NODES),
         title="Not yet on disk",
         text="What a restart after a power cut dispatches again.",
     ),
@@ -66,10 +74,7 @@ DURATION: Final = (
         text="A step as a whole, its targets, and the sync of changed files.",
         log=True,
     ),
-    Lines(
-        growth("tidemark_dispatch_errors_total", "replica, reason", given="an error of dispatch"),
-        bars=True,
-    ),
+    rare("tidemark_dispatch_errors_total", "replica, reason", "an error of dispatch"),
 )
 
 WHO: Final = (
@@ -102,15 +107,9 @@ LINKS: Final = (
     ),
     Lines(
         (
-            series(f"deriv(tidemark_ha_log_end_offset_bytes{{{NODE}}}[{WINDOW}])", NODES),
-            series(
-                f"deriv(tidemark_ha_confirm_offset_bytes{{{NODE}}}[{WINDOW}])",
-                "broker",
-                "confirmed",
-            ),
-            series(
-                f"deriv(tidemark_ha_replica_acked_bytes{{{NODE}}}[{WINDOW}])", PEERS, "acknowledged"
-            ),
+            speed("tidemark_ha_log_end_offset_bytes", NODES),
+            speed("tidemark_ha_confirm_offset_bytes", "broker", "confirmed"),
+            speed("tidemark_ha_replica_acked_bytes", PEERS, "acknowledged"),
         ),
         title="How fast copies grow",
         text="Each node's log, the confirm offset, and what each peer acknowledges. Where the "
@@ -128,31 +127,14 @@ CHANGES: Final = (
     Lines(
         (
             growth("tidemark_ha_failovers_total", "replica, reason", given="a change of masters"),
-            growth(
-                "tidemark_ha_depositions_total",
-                "replica",
-                "deposed",
-                given="a term that ended before its time",
-            ),
-            growth(
-                "tidemark_ha_switchovers_total", "replica", "handed over", given="a planned switch"
-            ),
+            growth(DEPOSED, "replica", "deposed", given="a term that ended before its time"),
+            growth(SWITCHED, "replica", "handed over", given="a planned switch"),
         ),
         title="New masters",
         bars=True,
     ),
-    Lines(
-        growth(
-            "tidemark_ha_in_sync_changes_total",
-            "broker, change",
-            given="a slave that joined or left",
-        ),
-        bars=True,
-    ),
-    Lines(
-        growth("tidemark_ha_truncated_bytes_total", "replica", given="a log that had diverged"),
-        bars=True,
-    ),
+    rare("tidemark_ha_in_sync_changes_total", "broker, change", "a slave that joined or left"),
+    rare("tidemark_ha_truncated_bytes_total", "replica", "a log that had diverged"),
 )
 CLOCKS: Final = (
     Lines(
