@@ -69,7 +69,7 @@ class Rate(NamedTuple):
     """The rate in each of WINDOWS equal parts of the run."""
 
 
-class LoneGround:
+class StandaloneLog:
     """The parts that ``Append`` needs if the log is not read, dispatched or replicated."""
 
     term = EndlessTerm()
@@ -155,7 +155,7 @@ class Log:
 
     async def _on_loop(self, raw: bytes, waiters: int, seconds: float) -> Rate:
         registry = Registry("broker")
-        log_context = LoneGround(self._config, self.appender, BrokerMetrics(registry))
+        log_context = StandaloneLog(self._config, self.appender, BrokerMetrics(registry))
         append, flusher, clock = log_context.append(), log_context.flusher, log_context.clock
         stop = asyncio.Event()
         parts = [asyncio.create_task(part.run(stop)) for part in (flusher, log_context.files)]

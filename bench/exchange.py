@@ -67,7 +67,8 @@ class Exchange:
     """State of one run: requests sent, answers received, and when it ends."""
 
     def __init__(self, connections: int, seconds: float | None, requests: int | None) -> None:
-        """seconds: time after which no request is sent. requests: maximum number; or both."""
+        """seconds: time after which no request is sent. requests: maximum number of requests. At
+        least one of them is given."""
         self._open = connections
         self._seconds = seconds
         self._requests_max = requests

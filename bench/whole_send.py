@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from bench.durable import Log, LoneGround
+from bench.durable import Log, StandaloneLog
 from bench.stores import HOST
 from services.broker.api.components import Components
 from services.broker.api.connections import ApiServer
@@ -60,7 +60,7 @@ class Broker:
         config, metrics = BrokerConfig(), self._metrics
         self._closing.callback(self._log.close)
         # Its flusher does not run, because only the send is measured.
-        log_context = LoneGround(config, self._log.appender, metrics)
+        log_context = StandaloneLog(config, self._log.appender, metrics)
         clock, append = log_context.clock, log_context.append()
         stop = asyncio.Event()
         making = asyncio.create_task(log_context.files.run(stop))

@@ -93,7 +93,7 @@ def judge(ledger: Ledger, log: FinalLog, masters: Mapping[int, str] | None = Non
         _check_epochs(ledger, log.epochs, masters, verdict)
     verdict.violations += _gaps(log.messages)
     verdict.violations += [
-        f"epochs: {later} stands behind {earlier}"
+        f"epochs: {later} follows {earlier}"
         for earlier, later in zip(log.epochs, log.epochs[1:], strict=False)
         if later.epoch <= earlier.epoch
     ]

@@ -21,7 +21,9 @@ RECEIVE_SIZE: Final = 1 << 16
 
 
 class HostilePeer:
-    """One connection. Use it with ``with``; calls block, with a time limit."""
+    """One connection to a replication port that sends what a real peer would not.
+
+    Use it with ``with``; calls block, with a time limit."""
 
     def __init__(self, host: str, port: int, *, timeout_s: float = 5.0) -> None:
         """Connect. Raises OSError."""

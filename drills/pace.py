@@ -56,7 +56,7 @@ class Sample(NamedTuple):
 
 
 class Pace:
-    """Measures between entering and leaving its context."""
+    """Measures how much slower than a quiet machine this one is, while its context is open."""
 
     def __init__(self, patience: float = 1.0, nodes: Mapping[str, DrillNode] | None = None) -> None:
         """patience: additional factor on all measured times. nodes: the nodes of the drill; None:

@@ -35,7 +35,10 @@ class Written(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """A metric family, and the column with its values or with its label values, which give 1."""
+    """A metric family and the column of its values.
+
+    A column of texts gives the value of a label; the value of the series is then 1.
+    """
 
     family: Family
     table: str

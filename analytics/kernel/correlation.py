@@ -59,7 +59,7 @@ class Moved(NamedTuple):
 
 
 class ByLag(NamedTuple):
-    """One entry per lag, from the lag at which the other series is earliest."""
+    """Correlations with another series, one entry per lag, the largest lead of the other first."""
 
     steps: Ints
     """Number of steps by which the other is earlier."""

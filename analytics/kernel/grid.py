@@ -171,7 +171,7 @@ class Rows:
     """Rows of positions as columns, with the place of each; parts of them become matrices."""
 
     def __init__(self, rows: pa.Table, tick: Ints, series: Ints, shape: tuple[int, int]) -> None:
-        """tick, series: the place of each row in matrices of that shape."""
+        """rows: of the table positions. tick, series: place of each row in these matrices."""
         ts = columns.instants(rows, "ts")
         epoch = columns.floats(rows, "epoch")
         self._where = place(tick, series, shape, (ts, np.nan_to_num(epoch, nan=-1.0)))

@@ -49,7 +49,10 @@ def expected_ages(
 
 
 def time_to_limit(ages: Floats, age: float, retention: float) -> float:
-    """The unread messages lie between the oldest of them and now."""
+    """Return the seconds until the oldest unread message reaches the age of retention.
+
+    ages: its age at the end of each hour to come. age: its age now. NaN: not within these hours.
+    """
     if age >= retention:
         return 0.0
     before = age

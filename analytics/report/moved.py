@@ -135,7 +135,7 @@ def _times_of(
 def _took(
     rows: pa.Table, family: str, by: Sequence[str], steps: Steps
 ) -> dict[tuple[str, ...], Floats]:
-    """Average time of one event of a family by step, for each set of names."""
+    """Average time of an event of a histogram family in each step, by the columns in ``by``."""
     grown: dict[tuple[str, ...], Floats] = {}
     for number, end in enumerate(("_sum", "_count")):
         here = rows.filter(pc.equal(rows["metric"], f"{family}{end}"))
@@ -180,7 +180,7 @@ def _of_places(
     names: Sequence[str],
     steps: Steps,
 ) -> Iterator[pa.Table]:
-    """Rows of these broker sets; of counters only those of times."""
+    """Yield the rows of these broker sets; of the counters only those that measure times."""
     time = "ts" if "ts" in names else "tick"
     keys = pa.array(["\x1f".join(place) for place in sorted(places)], pa.string())
     for piece in tables.scan(table, since=since, before=until, columns=names):

@@ -211,7 +211,10 @@ def runs(values: Sequence[T]) -> Iterator[tuple[T, int, int]]:
 
 
 def _x(place: int, count: int, edges: bool) -> float:
-    """edges: the first and last value are at the ends of the plot, not in the middle of bins."""
+    """Return the x coordinate of a value.
+
+    edges: the first and last value are at the ends of the plot, not in the middle of bins.
+    """
     return WIDE * (place / max(1, count - 1) if edges else (place + 0.5) / count)
 
 

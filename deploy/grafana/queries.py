@@ -76,7 +76,7 @@ def gauge(
 
 
 def age(name: str, by: str, word: str = "", where: str = NODE) -> Query:
-    """Return the time since a timestamp, the newest by labels."""
+    """Return the time since a timestamp; of several, since the newest for each label set."""
     newest = gauge(name, by, word, where=where)
     return newest._replace(expr=f"time() - {newest.expr}")
 

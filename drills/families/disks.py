@@ -160,7 +160,7 @@ async def _named(stage: Stage, name: str) -> str:
 
 
 def _log_at(store_dir: Path, at: int) -> BinaryIO:
-    """Open the log file that contains a physical offset, there."""
+    """Open the log file that contains a physical offset, and seek to it."""
     place = at % LOG_FILE_SIZE
     file = (store_dir / "commitlog" / f"{at - place:020d}").open("r+b")
     file.seek(place)

@@ -12,7 +12,7 @@ HOURS: Final = 24
 
 
 class Policy(NamedTuple):
-    """What the operator configured."""
+    """Settings of retention."""
 
     age_ms: int
     """A file last written so long ago has expired."""

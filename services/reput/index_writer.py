@@ -66,7 +66,7 @@ class _Open:
 
 
 class _Known(NamedTuple):
-    """Facts about a file that is no longer written."""
+    """Attributes of a file that is no longer written."""
 
     name: str
     header: Header

@@ -199,7 +199,7 @@ def leading_units(found: Found, end_max: int) -> Leading:
     return Leading(found.first + count, end)
 
 
-def zero_behind(found: Found, next_offset: int, *, thorough: bool) -> int:
+def zero_after(found: Found, next_offset: int, *, thorough: bool) -> int:
     """Overwrite all units from queue offset next_offset on with zeros, and sync; return the bytes
     that were not zero before, in whole chunks.
 

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from services.reput.queue_survey import Found, Leading, leading_units, survey_queue, zero_behind
+from services.reput.queue_survey import Found, Leading, leading_units, survey_queue, zero_after
 from shared.files.disk import File
 from shared.files.queue_math import place
 from shared.files.store_dir import StoreDir
@@ -193,13 +193,13 @@ class QueueWriter:
 
     def continue_from(self, found: list[Found], *, start: int, keep: int, thorough: bool) -> None:
         """Trust the units of records that end at or below start; cut those that end above keep.
-        thorough: see ``zero_behind``."""
+        thorough: see ``zero_after``."""
         self._forget()
         for one in found:
             with one.files() as files:
                 next_offset, kept = files.count(start), files.count(keep)
             self._know(one, next_offset)
-            zero_behind(one, kept, thorough=thorough)
+            zero_after(one, kept, thorough=thorough)
 
     def adopt(self, found: list[Found], *, keep: int, is_real: IsReal, is_whole: IsWhole) -> None:
         """Trust each queue up to its last valid unit whose record ends at or below keep."""
@@ -219,7 +219,7 @@ class QueueWriter:
             if last is not None and not is_whole(last):
                 leading = leading_units(one, leading.end - 1)
             self._know(one, leading.next).skip_until = leading.end
-            zero_behind(one, leading.next, thorough=True)
+            zero_after(one, leading.next, thorough=True)
             # These files were never synced by reput; what is trusted must be durable before it is
             # published.
             self._touched.update(one.directory / offset_name(start) for start in one.starts)
@@ -243,7 +243,7 @@ class QueueWriter:
         self._forget()
         for one in found:
             self._know(one, leading_units(one, log_min).next)
-            zero_behind(one, leading_units(one, keep).next, thorough=True)
+            zero_after(one, leading_units(one, keep).next, thorough=True)
         self._rebuilding = self.compare = True
 
     def begin_comparing(self) -> None:
@@ -251,12 +251,12 @@ class QueueWriter:
         self.compare = True
 
     def finish_rebuild(self) -> None:
-        """Clear from every queue the units without a record, and compare no more. Can be
+        """Clear the units without a record from every queue, and end the comparison. Can be
         repeated."""
         if self._rebuilding:
             for queue in self._queues.values():
                 found = survey_queue(self._disk, queue.key, queue.directory, self._file_size)
-                zero_behind(found, queue.next, thorough=True)
+                zero_after(found, queue.next, thorough=True)
         self._rebuilding = self.compare = False
 
     def _forget(self) -> None:
@@ -623,7 +623,7 @@ def _differing(present: bytes, units: bytes) -> int:
 def _gap(run: QueueRun, first: int, border: int) -> QueueGap:
     side = "ends" if first > border else "begins"
     return QueueGap(
-        f"topic {run.topic}, queue {run.queue}: the record at physical offset {run.at} or behind "
+        f"topic {run.topic}, queue {run.queue}: the record at physical offset {run.at} or after "
         f"it has queue offset {first}, but the queue {side} at {border}. The log is safe, nothing "
         "was written to the queue; dispatch stands still here.",
         "Run `tidemark store rebuild`; if that ends the same, `tidemark store verify`.",

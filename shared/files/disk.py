@@ -100,7 +100,7 @@ class File(Protocol):
     def data_end(self) -> int:
         """Return an offset at or after the last non-zero byte's end; at most the size.
 
-        Behind it are only holes or unwritten blocks. Do not read those through a mapping: on tmpfs
+        After it are only holes or unwritten blocks. Do not read those through a mapping: on tmpfs
         even a read allocates a block, and on a full tmpfs the process dies of SIGBUS.
         """
 

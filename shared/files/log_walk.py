@@ -393,7 +393,7 @@ def _record_starts(view: memoryview, low: int) -> Iterator[int]:
         base += CHUNK_SIZE
 
 
-def state_flushed_behind(files: LogFiles, start: int, *, enough: int) -> int:
+def state_flushed_after(files: LogFiles, start: int, *, enough: int) -> int:
     """Return the largest flushed offset in a valid state record after start; 0 if there is none.
     The search ends at the first record with more than ``enough``."""
     largest = 0

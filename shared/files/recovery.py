@@ -31,7 +31,7 @@ from shared.files.positions import Positions
 from shared.files.queue_files import COPIED_MAX, QueueFiles
 from shared.files.store_dir import StoreDir
 from shared.files.valid_end import (
-    Behind,
+    AfterEnd,
     Decision,
     Evidence,
     Marks,
@@ -184,7 +184,7 @@ class _Recovery:
         end = PhysicalOffset(walked.end)
         self._refuse_empty(walked)
         marks = self._marks(queues_end, walked)
-        last_byte = self._last_byte_behind(walked)
+        last_byte = self._last_byte_after_end(walked)
         if (
             last_byte is not None
             and end >= marks.farthest()[1]
@@ -194,9 +194,9 @@ class _Recovery:
             and not self._in_group
         ):
             marks = marks._replace(
-                state_flushed=log_walk.state_flushed_behind(self.files, end, enough=end)
+                state_flushed=log_walk.state_flushed_after(self.files, end, enough=end)
             )
-        decision = decide(end, marks, self._behind(walked, last_byte), self._unmarked(end))
+        decision = decide(end, marks, self._after_end(walked, last_byte), self._unmarked(end))
         if decision.verdict is Verdict.CORRUPTION:
             found = decision.sentence(walked.reason or "the log's files end here")
             raise CorruptRecord(end, found, self.files.path(self.files.start_of(end)))
@@ -478,10 +478,10 @@ class _Recovery:
         dispatched_ms = self.positions.head().logics_timestamp_ms
         return not 0 < dispatched_ms <= walked.last_store_timestamp_ms
 
-    def _last_byte_behind(self, walked: WalkResult) -> int | None:
+    def _last_byte_after_end(self, walked: WalkResult) -> int | None:
         """Return the last non-zero byte at or after the walk's end.
 
-        It is not searched after a clean stop of ours: then nothing is behind ``flushed``, and a
+        It is not searched after a clean stop of ours: then nothing is after ``flushed``, and a
         file created ahead is a gigabyte to read.
         """
         was_closed = self.store.was_clean and self.origin is Origin.OURS
@@ -491,15 +491,15 @@ class _Recovery:
             return None
         return log_walk.last_nonzero(self.files, walked.end)
 
-    def _behind(self, walked: WalkResult, last_byte: int | None) -> Behind:
+    def _after_end(self, walked: WalkResult, last_byte: int | None) -> AfterEnd:
         """Classify the bytes at and after the walk's end."""
         if last_byte is None:
-            return Behind.NOTHING
+            return AfterEnd.NOTHING
         if walked.found is Break.MISSING_FILE:
             later = [start for start in self.files.starts if start > walked.end]
             if any(self.files.first_record(start) for start in later):
-                return Behind.LATER_RECORDS
-        return Behind.BYTES
+                return AfterEnd.LATER_RECORDS
+        return AfterEnd.BYTES
 
     def _unmarked(self, end: int) -> Witness:
         """Return the evidence about bytes after the end if no mark lies after it."""
@@ -568,9 +568,9 @@ class _Recovery:
         """Remove files of length 0, and after end those that hold cut bytes or follow a gap."""
         files = self.files
         last = files.start_of(end)
-        behind = [start for start in files.starts if start > last]
-        follows_gap = last not in files.starts and bool(behind)
-        for previous, start in zip([last, *behind], behind, strict=False):
+        later = [start for start in files.starts if start > last]
+        follows_gap = last not in files.starts and bool(later)
+        for previous, start in zip([last, *later], later, strict=False):
             follows_gap = follows_gap or start - previous > files.file_size
             if torn or follows_gap:
                 self.store.disk.unlink(files.path(start))

@@ -39,7 +39,7 @@ def proven_end(
     farthest, is_proven = 0, False
     for key, opened in queues:
         with closing(opened()) as units:
-            for number, unit in _behind(units, end):
+            for number, unit in _units_after(units, end):
                 if number < next_offsets.get(key, 0) or not _is_in_a_file(files, unit):
                     continue
                 farthest = max(farthest, unit.end)
@@ -47,7 +47,7 @@ def proven_end(
     return farthest if is_proven else 0
 
 
-def _behind(units: QueueFiles, end: int) -> Iterable[tuple[int, Unit]]:
+def _units_after(units: QueueFiles, end: int) -> Iterable[tuple[int, Unit]]:
     """Yield all units that point to end or after it, with their queue offsets."""
     low = units.count(end)
     for start in list(units.starts):

@@ -34,7 +34,7 @@ class Marks(NamedTuple):
 
     @property
     def durable(self) -> int:
-        """The farthest mark that is about the disk, not about the page cache."""
+        """The largest end that was on disk, not only in the page cache."""
         return max(self.flushed, self.queue_end, self.state_flushed, self.confirm)
 
     def farthest(self) -> tuple[str, int]:
@@ -52,7 +52,7 @@ MARK_TEXTS = {
 }
 
 
-class Behind(Enum):
+class AfterEnd(Enum):
     """Contents at and after the end of the record chain."""
 
     NOTHING = "nothing"
@@ -99,32 +99,32 @@ class Decision(NamedTuple):
         return f"{found}{self.joint}{self.reason}"
 
 
-def verdict(behind: Behind, witness: Witness) -> Verdict:
+def verdict(after_end: AfterEnd, witness: Witness) -> Verdict:
     """Return the verdict; the match covers every combination."""
-    match behind, witness:
+    match after_end, witness:
         case _, Witness.MARK:
             return Verdict.CORRUPTION
-        case Behind.NOTHING, Witness.CLEAN_STOP | Witness.ROCKETMQ | Witness.NONE:
+        case AfterEnd.NOTHING, Witness.CLEAN_STOP | Witness.ROCKETMQ | Witness.NONE:
             return Verdict.CLEAN
-        case Behind.BYTES | Behind.LATER_RECORDS, Witness.CLEAN_STOP:
+        case AfterEnd.BYTES | AfterEnd.LATER_RECORDS, Witness.CLEAN_STOP:
             return Verdict.CORRUPTION
-        case Behind.LATER_RECORDS, Witness.ROCKETMQ:
+        case AfterEnd.LATER_RECORDS, Witness.ROCKETMQ:
             # A crash does not remove a file while a later one, created after it, holds records.
             return Verdict.CORRUPTION
-        case Behind.BYTES, Witness.ROCKETMQ:
+        case AfterEnd.BYTES, Witness.ROCKETMQ:
             return Verdict.TORN_TAIL
-        case Behind.BYTES | Behind.LATER_RECORDS, Witness.NONE:
+        case AfterEnd.BYTES | AfterEnd.LATER_RECORDS, Witness.NONE:
             return Verdict.TORN_TAIL
-    raise AssertionError(f"{behind} and {witness} are not in the table")
+    raise AssertionError(f"{after_end} and {witness} are not in the table")
 
 
-def decide(bad_at: int, marks: Marks, behind: Behind, unmarked: Witness) -> Decision:
+def decide(bad_at: int, marks: Marks, after_end: AfterEnd, unmarked: Witness) -> Decision:
     """Decide what it means that the record chain ends at bad_at.
     unmarked: the evidence if no mark lies after bad_at; it may be better than an old or a lost
     checkpoint."""
     name, mark = marks.farthest()
     witness = Witness.MARK if bad_at < mark else unmarked
-    found = verdict(behind, witness)
+    found = verdict(after_end, witness)
     if found is Verdict.CLEAN:
         return Decision(found, "")
     if found is Verdict.TORN_TAIL:
@@ -132,7 +132,7 @@ def decide(bad_at: int, marks: Marks, behind: Behind, unmarked: Witness) -> Deci
     if witness is Witness.MARK:
         return Decision(found, f"{MARK_TEXTS[name]} is {mark}, so these bytes were on disk")
     if witness is Witness.CLEAN_STOP:
-        return Decision(found, "the store was closed in order, so the bytes behind were on disk")
+        return Decision(found, "the store was closed in order, so the bytes after it were on disk")
     return Decision(found, "later files hold records", joint=", and ")
 
 

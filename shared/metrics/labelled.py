@@ -64,7 +64,7 @@ class Child(LabelSet, ABC):
 
     @property
     def family(self) -> Family:
-        """The family that it belongs to."""
+        """Family of the label set."""
         return self.of.family
 
     def wake(self) -> None:
@@ -84,8 +84,10 @@ class Child(LabelSet, ABC):
         self.of.remove(self.values)
 
     def take(self) -> Counts | None:
-        """Return its own counts; None if it is not shown. Counts made while it was folded are moved
-        to ``_other``."""
+        """Return the counts of the label set's own series; None if it is not shown.
+
+        Counts made while it was folded are moved to ``_other``.
+        """
         entry, now = self.entry, self.counts
         if entry is None or entry.state is State.SHOWN:
             if self.mark is not None:

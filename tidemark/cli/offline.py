@@ -22,7 +22,7 @@ from shared.files.log_walk import (
     LogFiles,
     Range,
     last_nonzero,
-    state_flushed_behind,
+    state_flushed_after,
     what_stands,
 )
 from shared.files.os_disk import OsDisk
@@ -262,7 +262,7 @@ class OfflineStore:
             flushed=self.slot(Slot.FLUSHED),
             written_same_boot=self.written_same_boot,
             queue_end=self._proven_queue_end(at) if self._queues_bind else 0,
-            state_flushed=self._state_flushed_behind(at) if last_byte is not None else 0,
+            state_flushed=self._state_flushed_after(at) if last_byte is not None else 0,
             confirm=self.slot(Slot.CONFIRM) if self._is_replica else 0,
         )
         behind = Behind.NOTHING if last_byte is None else Behind.BYTES
@@ -277,10 +277,10 @@ class OfflineStore:
     def _is_replica(self) -> bool:
         return self.config.visible_after == "confirmed"
 
-    def _state_flushed_behind(self, at: int) -> int:
+    def _state_flushed_after(self, at: int) -> int:
         """Return the flushed offset from state records after ``at``; 0 in a group, where those
         records refer to the disk of the master that wrote them."""
-        return 0 if self._is_replica else state_flushed_behind(self.files, at, enough=at)
+        return 0 if self._is_replica else state_flushed_after(self.files, at, enough=at)
 
     def _proven_by_rocketmq(self) -> int:
         """Return where RocketMQ's own recovery would start: it trusts earlier data (8.2, 8.3)."""

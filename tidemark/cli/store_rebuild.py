@@ -143,7 +143,7 @@ def losses(offline: OfflineStore) -> list[Loss]:
     behind: Counter[QueueKey] = Counter()
     for start, reason, damaged_end, records in reversed(starts):
         behind = behind + records
-        beginning = beginnings.behind(start)
+        beginning = beginnings.after(start)
         found_losses.append(Loss(start, reason, damaged_end, end, dict(behind), beginning))
     return found_losses[::-1]
 
@@ -163,7 +163,7 @@ class _Beginnings:
         """Number of its parts read so far."""
         self._records = 0
 
-    def behind(self, offset: int) -> Beginning | None:
+    def after(self, offset: int) -> Beginning | None:
         """Return the first such file that starts after offset."""
         at = bisect_right(self._found, offset, key=lambda beginning: beginning.start)
         return self._found[at] if at < len(self._found) else None

@@ -37,7 +37,7 @@ class Admin:
         return _topic(answer.map())
 
     async def topics(self) -> list[Topic]:
-        """All topics, sorted by name."""
+        """Return all topics, sorted by name."""
         entries = listed(self.connection, "topics", is_plain_read=True)
         found = [_topic(wire) async for wire in entries]
         return sorted(found, key=lambda topic: topic.name)

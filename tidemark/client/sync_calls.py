@@ -23,7 +23,7 @@ class Facade(Protocol):
 
     @property
     def _target(self) -> Any:
-        """The object whose calls it makes."""
+        """Object whose methods are called."""
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T: ...
 

@@ -84,7 +84,7 @@ class Message(NamedTuple):
 
     @property
     def source(self) -> Source:
-        """The position at which it was read."""
+        """The position at which the message was read."""
         return Source(self.topic, self.queue, self.queue_offset)
 
     @classmethod

@@ -196,7 +196,7 @@ def copy_unique_id(letter: Record) -> str:
 
 
 def redrive_origin(raw: bytes) -> RedriveOrigin | None:
-    """The dead letter from which a record descends; None if from none.
+    """The dead letter from which a record was redriven; None if there is none.
 
     Retries of the copy, and a dead letter that it becomes, keep the property.
     """

@@ -96,7 +96,7 @@ class Scraper:
             raise
 
     def _since(self, at_us: int) -> int:
-        """A wait may end a little early; the round would then belong to the previous tick."""
+        """Return the start of the interval that a round at at_us covers: the previous round."""
         interval_us = round(self._options.interval_s * 1e6)
         return (
             at_us - interval_us

@@ -40,7 +40,7 @@ class OffsetsPart(NamedTuple):
 
 
 def plan(files: StoreFiles, options: StoreOptions) -> list[OffsetsPart]:
-    """One part."""
+    """Return the only part of a read."""
     return [OffsetsPart(files.broker if options.broker is None else options.broker)]
 
 

@@ -45,7 +45,7 @@ class NoTimes(NamedTuple):
     min_offset: PhysicalOffset
 
     def store_timestamp(self, offset: PhysicalOffset, size: int, end: PhysicalOffset) -> int | None:
-        """None: not known."""
+        """Return None: the time is not known."""
         return None
 
 

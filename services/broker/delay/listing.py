@@ -71,7 +71,7 @@ def of_timer(timer: TimerQueue, after: ListTime) -> Iterator[Entry]:
     """Return the waiting messages of the timer's queue after a position."""
     # At equal times messages of the timer come before those of levels.
     at = (after.due_ms, after.queue_offset if after.level <= TIMER_LEVEL else _I64_MAX)
-    while rows := timer.behind(at, ROWS_AT_ONCE):
+    while rows := timer.after(at, ROWS_AT_ONCE):
         yield from rows
         at = (rows[-1].due_ms, rows[-1].queue_offset)
 

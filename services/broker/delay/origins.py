@@ -130,8 +130,8 @@ def find_origins(
             if origin is None:
                 continue
             if origin.level != delay.TIMER_LEVEL:
-                behind = origin.queue_offset + 1
-                levels[origin.level] = max(behind, levels.get(origin.level, 0))
+                after = origin.queue_offset + 1
+                levels[origin.level] = max(after, levels.get(origin.level, 0))
             elif stored.topic == delay.TIMER_TOPIC:
                 timer.setdefault(origin.queue_offset, None)
             else:
@@ -162,7 +162,7 @@ class _Hits:
         self._data = data
         self._next = [data.find(needle) for needle in _NEEDLES]
 
-    def behind(self, start: int) -> int:
+    def at_or_after(self, start: int) -> int:
         """Return the first position at or after start; the end of the data if there is none."""
         # Each needle is searched once between two of its hits, so that a rare or absent one is not
         # searched again at every hit of the other.
@@ -178,7 +178,7 @@ def _with_origin(window: memoryview, at: PhysicalOffset) -> Iterator[record.Reco
     while base < len(window):
         data = bytes(window[base : base + chunk_size])
         hits = _Hits(data)
-        start, hit = 0, hits.behind(0)
+        start, hit = 0, hits.at_or_after(0)
         while len(data) - start >= _HEAD.size:
             size, magic = _HEAD.unpack_from(data, start)
             if magic == record.MAGIC_BLANK:
@@ -190,7 +190,7 @@ def _with_origin(window: memoryview, at: PhysicalOffset) -> Iterator[record.Reco
                 break
             if hit < start + size:
                 yield record.decode(data, start)
-                hit = hits.behind(start + size)
+                hit = hits.at_or_after(start + size)
             start += size
         if base + len(data) == len(window):
             return  # the rest is too short for a record or a filler

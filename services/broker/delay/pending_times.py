@@ -117,7 +117,7 @@ class PendingTimes:
         query = "SELECT * FROM pending WHERE due_ms <= ? ORDER BY due_ms, queue_offset LIMIT ?"
         return [Pending._make(row) for row in self._file.execute(query, (now_ms, count_max))]
 
-    def behind(self, due_ms: int, queue_offset: int, count_max: int) -> list[Pending]:
+    def after(self, due_ms: int, queue_offset: int, count_max: int) -> list[Pending]:
         """Return the first count_max messages after (due_ms, queue_offset), in that order."""
         query = (
             "SELECT * FROM pending WHERE (due_ms, queue_offset) > (?, ?) "
@@ -128,7 +128,7 @@ class PendingTimes:
 
     def first(self) -> Pending | None:
         """Return the message that is due next; None if none waits."""
-        found = self.behind(-1, -1, 1)
+        found = self.after(-1, -1, 1)
         return found[0] if found else None
 
     def below(self, physical_offset: int, count_max: int) -> list[Pending]:

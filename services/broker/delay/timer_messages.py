@@ -123,7 +123,7 @@ class TimerMessages:
         queue order."""
         found: dict[Identity, list[Pending]] = {}
         after: Time = (first_ms, -1)
-        while rows := times.behind(*after, UNITS_AT_ONCE):
+        while rows := times.after(*after, UNITS_AT_ONCE):
             for row in rows:
                 if row.due_ms > last_ms:
                     break

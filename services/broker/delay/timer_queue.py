@@ -253,7 +253,7 @@ class TimerQueue:
     def all(self) -> Iterator[Pending]:
         """Return all waiting messages by due time. Raises sqlite3.Error."""
         after: Time = (-1, -1)
-        while self._times is not None and (rows := self._times.behind(*after, UNITS_AT_ONCE)):
+        while self._times is not None and (rows := self._times.after(*after, UNITS_AT_ONCE)):
             yield from rows
             after = rows[-1][:2]
 
@@ -272,17 +272,17 @@ class TimerQueue:
             return [entry_of(row) for row in self._times.due(now_ms, count_max)]
         return []
 
-    def behind(self, time: Time, count_max: int) -> list[Entry]:
+    def after(self, time: Time, count_max: int) -> list[Entry]:
         """Return the first count_max messages after a time, by due time."""
         if self._times is None:
             return []
         with self._loses():
-            return [entry_of(row) for row in self._times.behind(*time, count_max)]
+            return [entry_of(row) for row in self._times.after(*time, count_max)]
         return []
 
     def first(self) -> Time | None:
         """Return the time of the next message; None if none waits, or there is no file."""
-        found = self.behind((-1, -1), 1)
+        found = self.after((-1, -1), 1)
         return (found[0].due_ms, found[0].queue_offset) if found else None
 
     def below(self, physical_offset: int, count_max: int) -> list[Entry]:

@@ -45,22 +45,22 @@ class Member(Protocol):
 
     @property
     def subscriptions(self) -> Sequence[Subscribed]:
-        """Its subscriptions."""
+        """Subscriptions of the member."""
         ...
 
     @property
     def assignment(self) -> Sequence[Queue]:
-        """The queues that it owns."""
+        """Queues that the member owns."""
         ...
 
     @property
     def session_ms(self) -> int:
-        """It dies after this time without a heartbeat."""
+        """Time without a heartbeat after which the member is removed."""
         ...
 
     @property
     def last_seen_ms(self) -> int:
-        """Time since its last heartbeat."""
+        """Time since the member's last heartbeat."""
         ...
 
 

@@ -265,7 +265,10 @@ class Redrive:
         return origins
 
     async def _was_sent_again(self, group: str, letter: Record) -> bool:
-        """Raises DispatchBehind if it is unknown: such a letter must not count as skipped."""
+        """Return whether the letter was redriven before.
+
+        Raises DispatchBehind if that is unknown: such a letter must not count as skipped.
+        """
         while (known := await self.letters.was_sent_again(group, letter)) is Redriven.UNKNOWN:
             self.letters.check_can_tell()
         return known is Redriven.YES

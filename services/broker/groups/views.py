@@ -146,7 +146,8 @@ class GroupViews:
         aside: Aside,
         slicer: TimeSlicer,
     ) -> list[QueueView]:
-        """Return all queues of a topic: first what moves, then the bytes, which do not."""
+        """Return all queues of a topic. The offsets are read first, because they change; the bytes
+        between two offsets do not, so they are added up afterwards."""
         views: list[QueueView] = []
         for queue in queues:
             if slicer.over:

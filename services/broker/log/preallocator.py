@@ -31,7 +31,7 @@ class DiskLimits(Protocol):
 
     @property
     def refusal(self) -> StoreError | None:
-        """Reason why sends are refused although files can be created; None: none."""
+        """Reason why sends are refused although files can be created; None: they are not."""
         ...
 
     def check_may_create(self) -> None:
@@ -91,7 +91,7 @@ class Preallocator:
 
     @property
     def refusal(self) -> StoreError | None:
-        """Reason why sends are refused although files can be created; None: none."""
+        """Reason why sends are refused although files can be created; None: they are not."""
         return self._limits.refusal
 
     def limit_by(self, limits: DiskLimits) -> None:

@@ -87,7 +87,7 @@ class GrantedTerm:
             raise fenced("Nothing is read.")
 
     def promise(self, asked: AckLevel | None) -> Promise:
-        """Return the level that a send is to wait for; asked: None: the default.
+        """Return the level that a send waits for. asked: the requested level; None: the default.
 
         Raises Fenced, SwitchingOver, NotEnoughReplicas: nothing was stored.
         """
@@ -130,7 +130,7 @@ class EndlessTerm:
         """Raise nothing: no other process appends."""
 
     def promise(self, asked: AckLevel | None) -> Promise:
-        """Return the level that a send is to wait for. Raises NodeAlone: nothing was stored."""
+        """Return the level that a send waits for. Raises NodeAlone: nothing was stored."""
         if asked is AckLevel.MEMORY:
             return _IN_MEMORY
         if asked is AckLevel.REPLICATED:

@@ -72,7 +72,7 @@ class Volumes:
         return {name: space for name, space in found.items() if space is not None}
 
     def _space(self, path: Path) -> Space | None:
-        """Return None if the query fails."""
+        """Return the space of the file system at path; None if the query fails."""
         try:
             return self._disk.space(path)
         except OSError:

@@ -59,7 +59,7 @@ class Leadership(Protocol):
         ...
 
     def recorded(self, log_context: LogContext, end: PhysicalOffset) -> None:
-        """Have the first records confirmed; they end there."""
+        """Request the confirmation of the first records, which end at end."""
         ...
 
     def is_confirmed(self, log_context: LogContext, end: PhysicalOffset | None) -> bool:

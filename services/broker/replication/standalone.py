@@ -176,7 +176,7 @@ class StandaloneNode:
         return end is not None and log_context.flushed() >= end
 
     def open(self) -> None:
-        """Open sends too."""
+        """Open sends as well; reads are open."""
         self._gate.open_sends()
         self._health.enter("serving")
         self._positions.publish(Slot.SERVING_EPOCH, SERVING_EPOCH)

@@ -114,7 +114,7 @@ class Join(Request, frozen=True):
 
 
 class Joined(Answer, frozen=True):
-    """What a member has."""
+    """The state of a member after a join: its session and its queues."""
 
     generation: Count
     assignment: list[ShownQueue]
@@ -175,7 +175,7 @@ class Fetch(Request, frozen=True):
 
 
 class FetchedQueue(Answer, frozen=True):
-    """What a fetch found in one queue."""
+    """Messages of one queue in the answer to a fetch."""
 
     topic: str
     queue: Count
@@ -193,7 +193,7 @@ class FetchedQueue(Answer, frozen=True):
 
 
 class Fetched(Answer, frozen=True):
-    """What was found."""
+    """Messages of one fetch, by queue."""
 
     generation: Count
     queues: list[FetchedQueue]

@@ -143,7 +143,7 @@ class MovedQueue(Answer, frozen=True, rename={"from_offset": "from", "to_offset"
 
 
 class ResetDone(Answer, frozen=True):
-    """What moved, or would."""
+    """The offsets that a reset moved, or would move."""
 
     queues: list[MovedQueue]
     dry_run: bool

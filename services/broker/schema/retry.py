@@ -261,7 +261,7 @@ class TraceEvent(Answer, frozen=True):
 
 
 class Trace(Answer, frozen=True):
-    """What became of a message."""
+    """The events of a message, from its send on."""
 
     message: Message
     unique_id: str | None
@@ -291,7 +291,7 @@ CALLS: Final = (
     ),
     Call(
         "traceMessage", "GET", "/v1/messages/{message_id}/trace",
-        "What became of a message, from its sender to the last commit",
+        "The events of a message, from its send to the last commit",
         Trace, "Its events, oldest first.", READING, query=TraceQuery,
         path_types={"message_id": TracedId},
     ),

@@ -41,7 +41,7 @@ I64 = Annotated[int, Meta(ge=-I64_MAX - 1, le=I64_MAX)]
 
 
 class NewTopic(Request, frozen=True):
-    """Settings that a topic should have; None keeps the present one."""
+    """Settings of a topic to create or change."""
 
     queues: Annotated[
         Annotated[int, Meta(ge=1, le=QUEUES_MAX)] | None,

@@ -115,7 +115,7 @@ class Copied(NamedTuple):
 
 
 class CopyFault(NamedTuple):
-    """On a slave: bytes could not be copied; nothing behind ``end`` was."""
+    """On a slave: bytes could not be copied; the log ends at ``end``."""
 
     code: str
     detail: str

@@ -45,7 +45,7 @@ class Peer:
         """Time of the newest log end that it has completely on disk."""
 
     def acknowledged(self, durable: int, own_end: int, now_ms: int) -> None:
-        """Note the end that it has on disk."""
+        """Record the end of the log that the replica has on disk."""
         self.durable = durable
         if durable >= own_end:
             self.reached_ms, self.mark = now_ms, None
@@ -55,7 +55,7 @@ class Peer:
             self.mark, self.marked_ms = own_end, now_ms
 
     def lag_ms(self, own_end: int, now_ms: int) -> int | None:
-        """Return the age of the newest end that it has reached; None: unknown on this link."""
+        """Return the age of the newest log end that the replica has; None: unknown on this link."""
         if self.durable is None:
             return None
         return 0 if self.durable >= own_end else now_ms - self.reached_ms
@@ -158,7 +158,7 @@ class InSync:
     def acknowledged(
         self, member: Member, durable: int, *, own_end: int, confirm: int, now_ms: int
     ) -> None:
-        """Note that it has the log up to durable on disk, acknowledged on its present link."""
+        """Record that the member acknowledged the log up to durable on its present link."""
         peer = self.peer(member)
         peer.heard_ms = now_ms
         peer.acknowledged(durable, own_end, now_ms)
@@ -200,8 +200,8 @@ class InSync:
                 self._falter(member)
 
     def silent(self, member: Member, now_ms: int) -> bool:
-        """Return whether it delays the others, or soon will: silent, too far behind for too long,
-        or about to end."""
+        """Return whether the member delays acknowledgements, or soon will: it is silent, too far
+        behind for too long, or about to end."""
         peer = self.peer(member)
         behind_ms = now_ms - peer.reached_ms
         return (

@@ -120,7 +120,7 @@ class Leadership:
         )
 
     def higher_epoch(self, epoch: int) -> None:
-        """Handle an epoch above all promised ones: everything older is over."""
+        """Handle an epoch above all promised ones: terms and links of lower epochs end."""
         reason = f"epoch {epoch} was heard of"
         self.depose(reason)
         if self.campaign is not None:

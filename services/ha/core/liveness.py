@@ -42,13 +42,15 @@ class Stalls:
 
     @property
     def too_many(self) -> bool:
-        """Whether it stalls for a lease time now; or it did in total, and has not recovered for
-        long enough."""
+        """Whether the service stalls for a lease time now, or its recent stalls add up to one.
+
+        In the second case it stays True until the service has recovered for long enough.
+        """
         return self._owes or self.hangs
 
     @property
     def hangs(self) -> bool:
-        """Whether it stalls for a lease time now."""
+        """Whether the service stalls for a lease time now."""
         return self._counted_ms >= self._lease_ms
 
     @property
@@ -62,7 +64,7 @@ class Stalls:
         self._owes = False
 
     def note(self, still_ms: int, passed_ms: int, *, alive: bool = True) -> None:
-        """Note the time since its last sign of life. passed_ms: time since the last call.
+        """Record how long the service has shown no progress. passed_ms: time since the last call.
 
         alive: whether the process is there. A new process starts without stalls.
         """

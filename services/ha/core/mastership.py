@@ -273,7 +273,7 @@ class Mastership:
             self._judge(link)
 
     def end(self, reason: str) -> None:
-        """End the term: close its links; nothing counts any more."""
+        """End the term: close its links, and ignore later events."""
         self.over = True
         for link in list(self.links.values()):
             self._drop(link, reason)

@@ -38,7 +38,7 @@ def contradiction(
     for earlier, later in pairwise(table):
         if later.epoch <= earlier.epoch or later.start <= earlier.start:
             return (
-                f"epoch {later.epoch} begins at {later.start}, behind epoch {earlier.epoch} at "
+                f"epoch {later.epoch} begins at {later.start}, after epoch {earlier.epoch} at "
                 f"{earlier.start}"
             )
     for entry in table:

@@ -145,7 +145,7 @@ class Replica:
 
     @property
     def session(self) -> LeaseSession:
-        """Its view of the lease."""
+        """The lease as this replica sees it."""
         return self.context.session
 
     @property

@@ -215,7 +215,7 @@ class ReplicaContext:
         return True
 
     def halt(self, code: str, detail: str) -> None:
-        """Stop all changes of this volume. A term is first torn down in order."""
+        """Stop all changes of this volume. A running term is ended first."""
         if code == DAMAGE:
             detail = damage_sentence(detail)
         if self.halted is None or self.state is State.RESYNC:  # a resync replaces an earlier reason

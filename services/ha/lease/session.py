@@ -169,7 +169,7 @@ class LeaseSession:
 
     @property
     def unsettled(self) -> Lease | None:
-        """What the write of unknown outcome wanted: it may be applied, now or later."""
+        """The lease of the write whose outcome is unknown: it may be stored now or later."""
         return None if self._write is None else self._write.wanted
 
     def note_seen(self, shown: tuple[int, int]) -> None:
@@ -338,7 +338,7 @@ class LeaseSession:
             self.given_up = max(self.given_up, write.wanted.epoch)
 
     def _take(self, stored: Stored, now_ms: int) -> None:
-        """Remember the object, since when it is so, and whether it went backwards."""
+        """Store the object that was read, and since when it is unchanged; detect an older one."""
         before = self.stored
         if before is None or _identity(before) != _identity(stored):
             self._since_ms = now_ms

@@ -6,7 +6,7 @@ reader sees the zeros. Steps, with the numbers of the hooks:
 
 5. The point moves down to a record border, and the tail is kept in ``cut/``.
 6. The intent is written: from here on the cut is finished in any case.
-7. The page's ends become the point, so that no later recovery takes the old ones for durable marks.
+7. The ends on the page become the point: a later recovery would trust the old ends as durable.
 8. Later files are removed; the rest of the point's own file is overwritten with zeros and synced.
 9. The table of after the cut is written.
 10. The intent is removed.
@@ -59,7 +59,9 @@ def cut(
     table: tuple[EpochStart, ...],
     confirm: int,
 ) -> Cut:
-    """Cut the log at the last record border at or below point. Byte 0 is held, the log closed.
+    """Cut the log at the last record border at or below point.
+
+    The append lock is held, and the log is closed.
 
     table: after the cut. confirm: nothing below it may be cut. Raises HaltedReplica without a
     change if the border lies below confirm; StoreError, OSError: the next start finishes the cut.
@@ -92,7 +94,10 @@ def cut(
 
 
 def finish(store: StoreDir, positions: Positions, files: ReplicaFiles, intent: CutIntent) -> None:
-    """Run steps 7 to 10, each of which may be done already. Byte 0 is held, the log closed."""
+    """Run steps 7 to 10, each of which may be done already.
+
+    The append lock is held, and the log is closed.
+    """
     hooks.before("cut-7")
     for slot in (Slot.FLUSHED, Slot.WRITTEN):
         positions.publish(slot, min(positions.get(slot), intent.point))

@@ -63,9 +63,9 @@ class ReplicaDisk:
         report: Callable[[Event], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
-        """held: opened and recovered, byte 0 held. report: called with the events. crashed: called
-        with an error that ended a thread and answers no effect: the process must end. Both are
-        called in threads of this object."""
+        """held: opened and recovered, with the append lock. report: called with the events.
+        crashed: called with an error that ended a thread and answers no effect: the process must
+        end. Both are called in threads of this object."""
         self._held, self._report = held, report
         self._copied = CopiedLog(held.directory, held.positions, report, crashed)
         self._files = Worker("ha's files", crashed)
@@ -223,7 +223,7 @@ class ReplicaDisk:
         return self._recover(effect.token)._replace(incarnation=incarnation)
 
     def _recover(self, token: int) -> Done:
-        """Find the end of the log and continue there. Byte 0 is held, the log closed."""
+        """Find the end of the log and continue there. The append lock is held, the log closed."""
         end = self._held.recover_log(lambda done, total: None, self._stopping).end
         self._open(end)
         return Done(token, end, end)

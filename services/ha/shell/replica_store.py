@@ -64,7 +64,7 @@ class ReplicaStore(LockedStore):
         progress: Callable[[int, int], None],
         stopping: Callable[[], bool],
     ) -> Found | None:
-        """Take byte 0, finish what was begun, recover. Blocks; None if stopping before the end.
+        """Take the append lock, finish what was begun, recover. Blocks; None if stopping first.
 
         boot_id: (high, low) of this boot of the machine. progress: called with bytes done and total
         bytes. Damage is not raised: it is in ``Found.halted``. Raises DiskFull, ReadOnlyDisk,

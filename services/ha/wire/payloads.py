@@ -3,7 +3,7 @@
 ``frame`` encodes a value, ``parse`` decodes a frame or raises BadFrame. A payload is a map of
 msgpack from field names to values. A receiver ignores names that it does not know, so a later
 version may add fields with defaults. APPEND and ACK are binary: they carry every byte of the log.
-Log ends in HELLO, PROMISE_OK and STATUS_OK never count as acknowledgements; only those of ACK do.
+HELLO, PROMISE_OK and STATUS_OK also report log ends, but only those in ACK are acknowledgements.
 """
 
 from __future__ import annotations

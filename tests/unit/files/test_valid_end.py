@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from shared.files.valid_end import (
-    Behind,
+    AfterEnd,
     Evidence,
     FirstRecord,
     Marks,
@@ -33,24 +33,26 @@ later-records   corruption  corruption  corruption  torn-tail
 def test_every_pair_of_tail_and_proof_has_the_verdict_of_the_table() -> None:
     head, *rows = (line.split() for line in TABLE.strip().splitlines())
     expected = {
-        (Behind(behind), Witness(witness)): Verdict(cell)
-        for behind, *cells in rows
+        (AfterEnd(after_end), Witness(witness)): Verdict(cell)
+        for after_end, *cells in rows
         for witness, cell in zip(head, cells, strict=True)
     }
-    pairs = itertools.product(Behind, Witness)
+    pairs = itertools.product(AfterEnd, Witness)
     assert {pair: verdict(*pair) for pair in pairs} == expected
 
 
-@pytest.mark.parametrize("behind", Behind)
-def test_a_mark_above_the_break_makes_it_corruption_and_no_other_mark_does(behind: Behind) -> None:
+@pytest.mark.parametrize("after_end", AfterEnd)
+def test_a_mark_above_the_break_makes_it_corruption_and_no_other_mark_does(
+    after_end: AfterEnd,
+) -> None:
     for marks in itertools.product((0, BELOW, AT, ABOVE), repeat=5):
         for unmarked in UNMARKED:
-            decision = decide(AT, Marks(*marks), behind, unmarked)
+            decision = decide(AT, Marks(*marks), after_end, unmarked)
             if ABOVE in marks:
                 assert decision.verdict is Verdict.CORRUPTION
                 assert str(ABOVE) in decision.reason
             else:
-                assert decision.verdict is verdict(behind, unmarked)
+                assert decision.verdict is verdict(after_end, unmarked)
 
 
 @pytest.mark.parametrize("field", Marks._fields)
@@ -62,27 +64,27 @@ def test_the_reason_names_the_mark(field: str) -> None:
         "state_flushed": "later state record",
         "confirm": "confirm offset",
     }
-    decision = decide(5, Marks(**{field: 77}), Behind.BYTES, Witness.NONE)
+    decision = decide(5, Marks(**{field: 77}), AfterEnd.BYTES, Witness.NONE)
     assert texts[field] in decision.reason
     assert "77" in decision.reason
 
 
 @pytest.mark.parametrize(
-    ("behind", "unmarked", "sentence"),
+    ("after_end", "unmarked", "sentence"),
     [
-        (Behind.BYTES, Witness.NONE, "zeros; no mark says that these bytes were on disk"),
+        (AfterEnd.BYTES, Witness.NONE, "zeros; no mark says that these bytes were on disk"),
         (
-            Behind.BYTES,
+            AfterEnd.BYTES,
             Witness.CLEAN_STOP,
-            "zeros; the store was closed in order, so the bytes behind were on disk",
+            "zeros; the store was closed in order, so the bytes after it were on disk",
         ),
-        (Behind.LATER_RECORDS, Witness.ROCKETMQ, "zeros, and later files hold records"),
+        (AfterEnd.LATER_RECORDS, Witness.ROCKETMQ, "zeros, and later files hold records"),
     ],
 )
 def test_the_message_has_the_finding_and_its_meaning(
-    behind: Behind, unmarked: Witness, sentence: str
+    after_end: AfterEnd, unmarked: Witness, sentence: str
 ) -> None:
-    assert decide(5, Marks(), behind, unmarked).sentence("zeros") == sentence
+    assert decide(5, Marks(), after_end, unmarked).sentence("zeros") == sentence
 
 
 def test_the_written_offset_is_no_durable_mark() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.reput.dispatcher import Dispatcher
-from services.reput.queue_survey import Found, leading_units, survey_queue, zero_behind
+from services.reput.queue_survey import Found, leading_units, survey_queue, zero_after
 from services.reput.resume import QueueMode
 from shared.files.commit_log import CommitLogReader
 from shared.files.recovery import recover
@@ -112,8 +112,8 @@ def test_a_survey_gives_the_same_results_as_the_files(units: list[Unit]) -> None
         assert leading_units(found, end) == leading_units(unread, end)
     for next_offset in range(11):
         surveyed_once, read_again = queue_of(units), queue_of(units)._replace(units=None)
-        cleared = zero_behind(surveyed_once, next_offset, thorough=True)
-        assert cleared == zero_behind(read_again, next_offset, thorough=True)
+        cleared = zero_after(surveyed_once, next_offset, thorough=True)
+        assert cleared == zero_after(read_again, next_offset, thorough=True)
         assert content_of(surveyed_once) == content_of(read_again)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.reput.queue_survey import leading_units, survey_queue, zero_behind
+from services.reput.queue_survey import leading_units, survey_queue, zero_after
 from services.reput.queue_writer import RESERVE_STEP, QueueWriter
 from shared.files.store_dir import StoreConfig, StoreDir
 from tests.support.sim_disk import SimDisk
@@ -217,7 +217,7 @@ def test_files_behind_a_missing_one_are_no_part_of_the_queue(disk: SimDisk) -> N
     disk.unlink(DIRECTORY / f"{200:020}")
     found = survey_queue(disk, ("orders", 0), DIRECTORY, FILE_SIZE)
     assert (found.starts, found.behind_gap) == ((0,), (400,))
-    assert zero_behind(found, 10, thorough=True) == FILE_SIZE
+    assert zero_after(found, 10, thorough=True) == FILE_SIZE
     assert file_bytes(disk, 400) == ZERO * 10
 
 

@@ -126,7 +126,7 @@ def test_the_oldest_records_are_found_whatever_their_times(times: PendingTimes) 
 
 def test_a_list_goes_on_behind_where_it_ended(times: PendingTimes) -> None:
     fill(times, 30, 10, 20, 10)
-    assert times.behind(10, 1, 2) == [row(10, 3), row(20, 2)]
+    assert times.after(10, 1, 2) == [row(10, 3), row(20, 2)]
 
 
 def test_a_discarded_file_is_removed_with_its_companions(path: Path) -> None:
