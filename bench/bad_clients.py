@@ -208,7 +208,7 @@ def idle_connections(attack: Attack) -> None:
 
 
 def joins(attack: Attack) -> None:
-    """Join ever new groups."""
+    """Join one new group after another."""
     body = json.dumps({"subscriptions": [{"topic": BAD}]}).encode()
     attack.flood(lambda n: ("POST", f"/v1/groups/g{n}/members/m", body), [200, 503])
 

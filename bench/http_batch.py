@@ -197,7 +197,7 @@ def all_series(compare: Compare) -> list[Series]:
     compare.seconds = SERIES_SECONDS
 
     def lines(shapes: Sequence[tuple[int, int, int]]) -> dict[str, list[tuple[float, float]]]:
-        """shapes: x, messages, body size."""
+        """Measure each server at each shape: (x coordinate, messages per request, body size)."""
         found: dict[str, list[tuple[float, float]]] = {}
         for x, messages, body_size in shapes:
             theirs = redis_streams.Shape(messages, body_size, CONNECTIONS)

@@ -85,7 +85,7 @@ class Round(NamedTuple):
 
     @property
     def memory(self) -> int:
-        """Growth of the broker's maximum private memory against before [bytes]."""
+        """Increase of the broker's maximum private memory during the attack [bytes]."""
         return self.during.memory - self.before.memory
 
 

@@ -92,7 +92,7 @@ async def make_topic(stage: Stage) -> None:
 async def grow_tail(stage: Stage, name: str, size: int) -> int:
     """Append at least size bytes at a node that is cut off; return the number of bytes appended.
 
-    On one connection, for soon the node notices that it is alone, and takes nothing more.
+    It uses one connection, because the node soon notices that it is alone and rejects sends.
     """
     store_dir, url = stage.group.nodes[name].store_dir, _tail_url(stage, name) + "/messages"
     began, deadline = slot(store_dir, Slot.WRITTEN), time.monotonic() + GIVE_UP_S

@@ -49,7 +49,7 @@ class Handled:
         changes.
 
         Messages whose offset was not committed may be handled again, also by the next owner, and so
-        may everything behind them. So a queue consists of runs of consecutive offsets, each of
+        may everything after them. So a queue consists of runs of consecutive offsets, each of
         which starts at or below the end of all runs before it. Two members must not alternate.
         """
         wrong = []

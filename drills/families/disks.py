@@ -87,9 +87,7 @@ async def torn_tail(stage: Stage) -> None:
     end = slot(node.store_dir, Slot.WRITTEN)
     _write(node.store_dir, end, b"\x00\x00\x01\x00half of a record that was never finished")
     stage.group.start(slave)
-    stage.note(
-        f"half a record behind the end: back after {await stage.in_sync(timeout_s=60):.1f} s"
-    )
+    stage.note(f"half a record after the end: back after {await stage.in_sync(timeout_s=60):.1f} s")
     await stage.load.acked(100)
     stage.group.kill(slave)
     end = slot(node.store_dir, Slot.WRITTEN)

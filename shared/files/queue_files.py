@@ -222,7 +222,7 @@ class QueueFiles:
         return QueueOffset(0)
 
     def _last_begun(self, low: int, end: int) -> int | None:
-        """Return the index of the last file whose first unit counts; low if there is none behind.
+        """Return the index of the last file whose first unit counts; low if no later file has one.
 
         None if an examined file was deleted: it would be taken for a file that has no unit yet, and
         the queue for a shorter one.

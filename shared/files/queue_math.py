@@ -56,8 +56,11 @@ def is_filler(physical_offset: int, size: int) -> bool:
 
 
 def count_visible(view: memoryview, count: int, end: int, low: int = 0) -> int:
-    """Return how many of view's first count units count below end. Those before low are known to.
-    The search doubles its steps from low, then halves: an unchanged queue costs one comparison."""
+    """Return how many of view's first count units count below end.
+
+    Units before low are known to count. The search doubles its steps from low, then halves: an
+    unchanged queue costs one comparison.
+    """
     high, step = count, 1
     while low < high:
         middle = low + step - 1 if low + step - 1 < high else (low + high) // 2

@@ -176,7 +176,7 @@ class _Recovery:
     def run(self, progress: Progress, recovered_by: int) -> Recovered:
         self._refuse_misnamed()
         self._refuse_missing_start()
-        queues_end = self._look_at_queues(progress)
+        queues_end = self._survey_queues(progress)
         dispatched_durable = self._dispatched_durable()
         start = self._start(queues_end, dispatched_durable)
         self._refuse_gap(start)
@@ -237,7 +237,7 @@ class _Recovery:
     # -- evidence before the walk -------------------------------------------------------------
 
     def _drop_leftovers(self) -> int:
-        """Return the start of the log. Two kinds of files in front of it do not belong to the log.
+        """Return the start of the log. Two kinds of files before it do not belong to the log.
 
         One kind are files before a gap that ends at or below the recorded minimum: they were being
         deleted, oldest first, at a power cut. In a group, the other kind are files below the page's
@@ -337,7 +337,7 @@ class _Recovery:
             is_first=True,
         )
 
-    def _look_at_queues(self, progress: Progress) -> int:
+    def _survey_queues(self, progress: Progress) -> int:
         """Return the farthest record end that any queue unit points to; −1 if there is none.
 
         It also counts each queue at DISPATCHED_DURABLE, so that each of thousands of queues is

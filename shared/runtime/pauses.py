@@ -37,8 +37,9 @@ def never() -> bool:
 
 
 class Pace:
-    """Shared rate of several pieces of work on one loop: one slice per REST_S together, so that
-    many take no more of the loop than one."""
+    """Shared rate of several pieces of work on one loop: together they get one slice per REST_S.
+
+    Many pieces of work therefore take no more of the loop's time than one."""
 
     def __init__(self) -> None:
         self._free_at = 0.0

@@ -31,7 +31,7 @@ from shared.files.store_config import StoreConfig, config_of
 from shared.files.store_dir import StoreDir
 from shared.files.unit_witness import proven_end
 from shared.files.valid_end import (
-    Behind,
+    AfterEnd,
     Decision,
     Evidence,
     Marks,
@@ -265,9 +265,9 @@ class OfflineStore:
             state_flushed=self._state_flushed_after(at) if last_byte is not None else 0,
             confirm=self.slot(Slot.CONFIRM) if self._is_replica else 0,
         )
-        behind = Behind.NOTHING if last_byte is None else Behind.BYTES
-        unmarked = Witness.CLEAN_STOP if self._was_closed_behind(at) else Witness.NONE
-        decision = decide(at, marks, behind, unmarked)
+        after_end = AfterEnd.NOTHING if last_byte is None else AfterEnd.BYTES
+        unmarked = Witness.CLEAN_STOP if self._was_closed_after(at) else Witness.NONE
+        decision = decide(at, marks, after_end, unmarked)
         if self.is_foreign and at < (proven := self._proven_by_rocketmq()):
             text = f"RocketMQ's checkpoint and queues prove that the log was kept up to {proven}"
             decision = Decision(Verdict.CORRUPTION, text)
@@ -309,7 +309,7 @@ class OfflineStore:
             return self.store.was_clean
         return self.config.visible_after != "written"
 
-    def _was_closed_behind(self, at: int) -> bool:
+    def _was_closed_after(self, at: int) -> bool:
         """Whether Tidemark closed the store cleanly with more in the log than up to ``at``."""
         return (
             self.store.was_clean

@@ -162,7 +162,7 @@ class TimerQueue:
                 # only at commits makes progress once a second.
                 self._cannot = self._loss
 
-    def _is_read_into(self) -> None:
+    def _note_read(self) -> None:
         """Note that the queue was read without an error."""
         self._cannot = None
         if self._loss is not None and self.is_whole:
@@ -231,7 +231,7 @@ class TimerQueue:
                 if at >= end and times.cancelled_count:
                     times.forget_cancelled(self._clock.wall_ms() - CANCELLED_KEPT_MS)
         if self._times is not None:
-            self._is_read_into()
+            self._note_read()
         return at < end
 
     def last(self, readable: PhysicalOffset) -> Waiting | None:

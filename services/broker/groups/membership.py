@@ -106,7 +106,7 @@ class Membership(GroupMembership):
         self._target = assign(
             self.queues,
             {member.name: member.topics for member in self.members.values()},
-            self._leanings(claims, claimant),
+            self._preferred_owners(claims, claimant),
             may_move=self._inherited is None,
         )
         kept: list[Queue] = []
@@ -130,7 +130,7 @@ class Membership(GroupMembership):
                 del self._transit[queue]
         return self._changed(self._grant(self._target), revoked)._replace(kept=tuple(kept))
 
-    def _leanings(self, claims: Iterable[Queue], claimant: str) -> dict[Queue, str]:
+    def _preferred_owners(self, claims: Iterable[Queue], claimant: str) -> dict[Queue, str]:
         """Return the preferred member of each queue: its owner or the intended one."""
         leanings = dict.fromkeys(claims, claimant)
         for queue, transit in self._transit.items():

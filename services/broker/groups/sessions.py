@@ -177,7 +177,8 @@ class Session:
     def assignment_received(self) -> None:
         """Note that the member has received its assignment.
 
-        It discards the messages of queues that it lost; if such a queue returns, it begins anew.
+        The member discards the messages of queues that it lost. If such a queue is granted
+        again, it begins at the offset of that grant.
         """
         self.parked.clear()
 

@@ -45,27 +45,22 @@ class Promise(NamedTuple):
     def by_the_group(self) -> bool:
         """Whether the send waits until the group has confirmed it.
 
-        Also a send that asks for nothing while the set has one member. Otherwise: 1. it is on this
-        disk; 2. another member, which had caught up before it, is published; 3. it is answered;
-        4. this node is lost, and the other becomes the master without it.
+        A send without a requested level does so too while the set has one member. Otherwise: 1. the
+        send is on this disk; 2. another member, which had caught up before it, is published; 3. the
+        send is answered; 4. this node is lost, and the other becomes the master without it.
         """
         return self.level is AckLevel.REPLICATED or not self.asked
 
 
 class Reached(NamedTuple):
-    """Whether the send waits until the group has confirmed it.
-
-    This includes a send without a requested level while the set has one member. Otherwise: 1. The
-    send is on this disk. 2. Another member, which had caught up before it, is published. 3. The
-    send is answered. 4. This node is lost, and the other becomes the master without it.
-    """
+    """The level that a send has reached, and the number of nodes that have it on disk."""
 
     level: AckLevel
     copies: int
 
 
 def promise(asked: AckLevel | None, in_sync: InSync) -> Promise:
-    """Return the level that a send is to wait for. Raises NotEnoughReplicas: nothing was stored.
+    """Return the level that a send waits for. Raises NotEnoughReplicas: nothing was stored.
 
     asked: None: the best one available, ``replicated`` while the set has a second member.
     """

@@ -97,8 +97,8 @@ class GroupedStore(OpenStore):
     def _introduce(self) -> None:
         """Publish that a broker is here. The nonce is last: ha may grant an epoch from then on.
 
-        EPOCH_RECORD_END keeps its value of an earlier start: it is valid only behind SERVING_EPOCH,
-        and is cleared before that is published.
+        EPOCH_RECORD_END may have the value of an earlier start. It is valid only while
+        SERVING_EPOCH is set, and is cleared before that.
         """
         publish = self.positions.publish
         publish(Slot.SERVING_EPOCH, 0)

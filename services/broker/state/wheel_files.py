@@ -81,7 +81,7 @@ class WheelFiles:
     def note(self, queue_offset: int) -> None:
         """Write where in the queue a RocketMQ broker begins if this node is killed.
 
-        Everything below queue_offset is delivered, and that is on disk, or was cancelled. Writes
+        All messages below queue_offset were delivered, durably, or cancelled. Writes
         at most every NOTE_INTERVAL_S: an older file only makes RocketMQ deliver more again.
         """
         now = self._clock.monotonic()

@@ -26,7 +26,7 @@ class AppendLock:
     """The append lock in one term."""
 
     def __init__(self, context: ReplicaContext) -> None:
-        """ha holds the lock."""
+        """Create it while ha holds the lock."""
         self._context = context
         self._hand = _Hand.OWN
         self._then: Callable[[], None] | None = None

@@ -34,8 +34,8 @@ class Outbox:
     def token(self, then: Callable[[Done], None], unwritten: Unwritten | None = None) -> int:
         """Return a token for an effect; then is called with its answer.
 
-        unwritten: called instead if the disk had no room, which may change. Every other failure,
-        and this one without it, goes to ``failed``.
+        unwritten: called instead if the disk had no room, which may change. Every other failure
+        goes to ``failed``, and this one as well if unwritten is None.
         """
         self._token += 1
         self._then[self._token] = then, unwritten

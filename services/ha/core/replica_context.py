@@ -111,7 +111,7 @@ class ReplicaContext:
         return Holder(self.name, self.incarnation, self.setup.process)
 
     def ends_at(self, end: int) -> None:
-        """Note the end of the log, and drop epochs of which it has no byte from the table.
+        """Set the end of the log, and remove epochs without a byte in the log from the table.
 
         1. A slave writes the entry of a new epoch while earlier bytes are still being copied.
         2. Those bytes cannot be copied. 3. With the entry, the next link would continue in the new

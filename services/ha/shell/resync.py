@@ -56,7 +56,9 @@ def empty(
     identity: Identity,
     stopping: Callable[[], bool],
 ) -> None:
-    """Empty the store and make it the member of the intent. Byte 0 is held, the log closed.
+    """Empty the store and make it the member of the intent.
+
+    The append lock is held, and the log is closed.
 
     identity: of this node, with the new incarnation. Blocks until broker and reput have ended.
     Raises Stopping, StoreError, OSError: the next start continues.

@@ -207,7 +207,10 @@ class Connecting:
         raise Refused(Reason.OUT_OF_ORDER, f"a {frame.type.name} frame out of order")
 
     def ended(self) -> Refused:
-        """Return why the other side closed before WELCOME; to a wrong secret it only closes."""
+        """Return the reason of a connection that the other side closed before WELCOME.
+
+        It closes without an answer if it finds the secret wrong.
+        """
         reason = Reason.WRONG_SECRET if self._answer else Reason.OUT_OF_ORDER
         return Refused(reason, f"{self._wanted} closed during the handshake")
 

@@ -32,10 +32,10 @@ def test_an_empty_table_contradicts_nothing() -> None:
         (((1, 0),), None),
         (((1, 0), (2, 10), (7, 30)), None),
         (((1, 0), (2, 100)), None),  # its first byte has not come yet
-        (((1, 0), (1, 10)), "epoch 1 begins at 10, behind epoch 1 at 0"),
+        (((1, 0), (1, 10)), "epoch 1 begins at 10, after epoch 1 at 0"),
         (((2, 0), (1, 10)), "epoch 1 begins at 10"),
         (((1, 10), (2, 10)), "epoch 2 begins at 10"),
-        (((1, 20), (2, 10)), "epoch 2 begins at 10, behind epoch 1 at 20"),
+        (((1, 20), (2, 10)), "epoch 2 begins at 10, after epoch 1 at 20"),
         (((1, 0), (2, 15)), "epoch 2 begins at 15, where no record begins"),
         (((1, 0), (2, 3), (3, 10)), "epoch 2 begins at 3"),
     ],
