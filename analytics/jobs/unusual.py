@@ -94,9 +94,11 @@ def grown(tree: Tree, measured: Floats, together: Gather) -> Floats:
 
 
 def find_unusual(root: TableRoot, since: datetime, before: datetime, writer: Writer) -> None:
-    """Write the anomalies whose third step lies in since <= time < before, at most 1,000 an hour.
-    since: a whole hour. Each hour is compared only with the hours before it, so the result does not
-    depend on the number of runs."""
+    """Write the anomalies with since <= time < before, at most 1,000 an hour.
+
+    The time of an anomaly is that of its third step. Each hour is compared only with the hours
+    before it, so the result does not depend on the number of runs. since: a whole hour.
+    """
     begin = since - WARM
     measured = [*_of_pairs_and_topics(root, begin, since, before), *_of_nodes(root, begin, before)]
     usual: dict[tuple[str, datetime], Usual | None] = {}

@@ -1,7 +1,7 @@
 """Connectivity of pods: names, addresses of Services, policies, updated after changes.
 
-The step before is ``cluster``, which knows the pods; afterwards ``services`` forwards and nft
-drops.
+The step before is ``cluster``, which has the list of pods. Afterwards ``services`` forwards
+connections, and the rules of nft drop packets.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Hot functions of the index file: rows in, offsets out, on buffers (docs/formats.md, 5). Pure.
+"""Hot functions of the index file: storing rows and looking up offsets (docs/formats.md, 5). Pure.
 
 They work on the whole file as a memoryview, with the numbers of slots and entries that the caller
 knows; ``index_file`` manages the rest of the file. ``speedups.index`` is the native implementation
 with the same contract; ``native`` chooses. Invariants:
 
-- ``put_rows`` stores in this order: entries, slots, the header's ends, its counts. Each slot and
-  header word is one aligned store. ``IndexFile.heal`` undoes what a kill between two stores leaves.
+- ``put_rows`` stores entries, slots, the first and last values in the header, and its counts, in
+  this order. Each slot and header word is one aligned store. ``IndexFile.heal`` undoes what a kill
+  between two stores leaves.
 - At most PUT_MANY_MAX rows are stored per update of the counts.
 - For any content of the file, a lookup ends and reads nothing outside the file.
 """

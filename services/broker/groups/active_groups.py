@@ -214,10 +214,10 @@ class ActiveGroups:
     ) -> tuple[Mapping[str, Sequence[int]], bool]:
         """As ``begin_with``, for present members; return the queues that they read from now on.
 
-        If a limit excludes some new queues of their topics, they keep those that they read already;
-        the others wait until a heartbeat, or a change of topics, finds the limit raised. Otherwise:
-        1. the node holds as many offsets as it can; 2. a topic grows; 3. every heartbeat is refused
-        because of the new queues; 4. all members expire, and the old queues stall too.
+        If a limit excludes some new queues of their topics, the members keep the queues that they
+        read already. The new queues wait until a heartbeat, or a change of topics, finds room.
+        Otherwise: 1. the node holds as many offsets as it can; 2. a topic grows; 3. every heartbeat
+        is refused because of the new queues; 4. all members expire, and the old queues stall too.
         Raises Overloaded for a topic that no member has subscribed to yet.
         """
         try:

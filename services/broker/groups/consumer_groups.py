@@ -40,7 +40,9 @@ class ConsumerGroups(NamedTuple):
         start_count: Callable[[], int],
         bounds: Bounds = BOUNDS,
     ) -> ConsumerGroups:
-        """start_count: how often this node started as a writer; in a group of nodes, its epoch."""
+        """Create the parts.
+
+        start_count: how often this node started as a writer; in a group of nodes, its epoch."""
         starts = InitialOffsets(offsets, puller, times)
         deliveries = Deliveries()
         live = ActiveGroups(

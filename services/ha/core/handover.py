@@ -353,7 +353,7 @@ class Handover:
 
 
 def _progress(status: StatusOk | None) -> str:
-    """Return what the target of a switch does instead of serving, in words."""
+    """Describe the state of a switch target that does not serve yet."""
     if status is None:
         return "which does not answer now"
     if status.state in (State.PROMOTING.value, State.MASTER.value):

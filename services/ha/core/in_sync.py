@@ -83,7 +83,7 @@ class InSync:
         self._settle()
 
     def known(self, lease: Lease, unsettled: Lease | None) -> None:
-        """Store the set of the lease, and the set that it has if the last write was applied."""
+        """Store the set in the lease, and the set of a write whose outcome is not known yet."""
         perhaps = () if unsettled is None else unsettled.in_sync
         if (lease.in_sync, perhaps) == (self._published, self._perhaps):
             return
@@ -244,7 +244,7 @@ class InSync:
 
 
 def with_member(members: Iterable[Member], new: Member) -> tuple[Member, ...]:
-    """Return the sorted set with new and without other incarnations of its node.
+    """Return the sorted set with the member new, and without other incarnations of its node.
 
     Two incarnations of one node would count as two copies, and one of them is gone.
     """

@@ -57,8 +57,9 @@ class KubernetesLease:
     ) -> None:
         """Connect with the first request. Raises ValueError if there is no API server.
 
-        url, namespace: empty: as in a pod. pod: name of this node's pod. timeout_ms: limit of one
-        request with its connection. account_dir: holds token, ca.crt and namespace.
+        url, namespace: if empty, those of the pod in which this process runs. pod: name of this
+        node's pod. timeout_ms: limit of one request with its connection. account_dir: holds token,
+        ca.crt and namespace.
         """
         self._name, self._pod = name, pod
         self._account_dir = account_dir

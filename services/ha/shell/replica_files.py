@@ -214,8 +214,8 @@ class ReplicaFiles:
     def write_table(self, entries: Sequence[EpochStart]) -> None:
         """Replace the table and its copy, durably.
 
-        The copy has the same content, not the one before: after a cut an older table has epochs
-        whose bytes are gone, and would assign other bytes at their place to them.
+        The copy has the content of the new table and not of the previous one: after a cut an older
+        table has epochs whose bytes are gone, and would assign other bytes in their place to them.
         """
         data = epochs.encode(entries)
         write_atomically(self._disk, self.table_path, data)

@@ -4,12 +4,13 @@
 2. The connecting side sends ANSWER: a nonce, its identity, the node that it wants to reach, and an
    HMAC-SHA256 over CHALLENGE and all that.
 3. The accepting side compares, and sends WELCOME: its identity, and an HMAC over CHALLENGE, ANSWER
-   and that. To a peer that knows the secret and does not fit, it sends REFUSED with the reason.
+   and its identity. If the peer knows the secret and does not fit, it sends REFUSED with the reason
+   instead.
 
 CHALLENGE names the versions of the accepting side, ANSWER the highest version of the other side and
 the one to use. If there is no common version, ANSWER still names its highest one and is refused, so
-that both sides know it of a peer that has the secret. A side with a later version may append fields
-that are unknown here; the HMAC covers them, and they are ignored.
+that both sides learn that their versions differ, and that the peer has the secret. A side with a
+later version may append fields that are unknown here; the HMAC covers them, and they are ignored.
 
 Both nonces are new for every connection, so no recorded handshake can be replayed. The three HMACs
 have different labels, so none can be sent back as another. A peer without the secret learns nothing
