@@ -73,12 +73,6 @@ class Attack:
         for each in list(self._held):
             each.close()
 
-    def ask(self, method: str, path: str, body: bytes = b"", kind: str = "json") -> int:
-        """Make one request on a new connection; return its status, 0 if it was closed."""
-        connection = http.client.HTTPConnection(HOST, self._ports["api"], timeout=120)
-        with contextlib.closing(connection):
-            return self._ask(connection, method, path, body, kind)
-
     def _ask(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes, kind: str
     ) -> int:
@@ -121,9 +115,9 @@ class Attack:
             raise OSError(f"answered with status {unexpected}")
 
 
-HEAD: Final = (
-    f"POST /v1/topics/{BAD}/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 16777216\r\n\r\n"
-).encode()
+MESSAGES: Final = f"/v1/topics/{BAD}/messages"
+QUEUE: Final = f"/v1/topics/{BAD}/queues/0/messages?offset=64&max=64"
+HEAD: Final = (f"POST {MESSAGES} HTTP/1.1\r\nHost: x\r\nContent-Length: 16777216\r\n\r\n").encode()
 
 
 def silent_bodies(attack: Attack) -> None:
@@ -145,53 +139,46 @@ def half_bodies(attack: Attack) -> None:
 def empty_maps(attack: Attack) -> None:
     """Send sixteen million messages in one body."""
     body = msgpack.packb({"messages": [{}] * (16 * MIB - 100)})
-    path = f"/v1/topics/{BAD}/messages"
-    attack.flood(lambda _: ("POST", path, body), [413, 503], at_once=2, kind="msgpack")
+    attack.flood(lambda _: ("POST", MESSAGES, body), [413, 503], at_once=2, kind="msgpack")
 
 
 def most_values(attack: Attack) -> None:
     """Send a JSON body with the maximum number of values, which is then rejected."""
     message = {"body_text": "x", "keys": ["k"] * 50, "no": 1}
     body = json.dumps({"messages": [message] * 4096}).encode()
-    path = f"/v1/topics/{BAD}/messages"
-    attack.flood(lambda _: ("POST", path, body), [400, 413, 503], at_once=4)
+    attack.flood(lambda _: ("POST", MESSAGES, body), [400, 413, 503], at_once=4)
 
 
 def equal_hashes(attack: Attack) -> None:
     """Look up a missing key with the same hash as many existing ones."""
-    path = f"/v1/topics/{BAD}/messages?key={ALIKE[0]}"
-    attack.flood(lambda _: ("GET", path, b""), [200, 503], at_once=4)
+    attack.flood(lambda _: ("GET", f"{MESSAGES}?key={ALIKE[0]}", b""), [200, 503], at_once=4)
 
 
 def repeats_of_equal_hashes(attack: Attack) -> None:
     """Repeat sends of a unique id that is not stored but has the hash of many stored ones."""
     messages = [{"body_text": "x", "unique_id": ALIKE[0]}]
     body = json.dumps({"messages": messages, "retry": True}).encode()
-    path = f"/v1/topics/{BAD}/messages"
-    attack.flood(lambda _: ("POST", path, body), [200, 503], at_once=4)
+    attack.flood(lambda _: ("POST", MESSAGES, body), [200, 503], at_once=4)
 
 
 def large_answers(attack: Attack) -> None:
     """Look up messages whose answers are long as JSON."""
-    path = f"/v1/topics/{BAD}/messages?key=large&max=64"
-    attack.flood(lambda _: ("GET", path, b""), [200, 503], at_once=4)
+    attack.flood(lambda _: ("GET", f"{MESSAGES}?key=large&max=64", b""), [200, 503], at_once=4)
 
 
 def slow_readers(attack: Attack) -> None:
     """Pull long JSON answers without reading them."""
-    path = f"/v1/topics/{BAD}/queues/0/messages?offset=64&max=64"
     for _ in range(32):
-        attack.connect().sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        attack.connect().sendall(f"GET {QUEUE} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         attack.count += 1
     attack.stop.wait()
 
 
 def slow_raw_readers(attack: Attack) -> None:
     """Pull 32 MiB of raw records without reading them."""
-    path = f"/v1/topics/{BAD}/queues/0/messages?offset=64&max=64"
     accept = "application/vnd.tidemark.records"
     for _ in range(64):
-        request = f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n"
+        request = f"GET {QUEUE} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n"
         attack.connect().sendall(request.encode())
         attack.count += 1
     attack.stop.wait()
@@ -224,7 +211,7 @@ def keys(attack: Attack) -> None:
     def request(number: int) -> tuple[str, str, bytes]:
         each = [f"{number:x}.{n}" for n in range(KEYS_MAX)]
         body = json.dumps({"messages": [{"body_text": "x", "keys": each}] * 8}).encode()
-        return "POST", f"/v1/topics/{BAD}/messages", body
+        return "POST", MESSAGES, body
 
     attack.flood(request, [200, 503], at_once=4)
 
@@ -232,30 +219,20 @@ def keys(attack: Attack) -> None:
 ATTACKS: Final[dict[str, Callable[[Attack], None]]] = {
     each.__name__: each
     for each in (
-        silent_bodies,
-        half_bodies,
-        empty_maps,
-        most_values,
-        equal_hashes,
-        repeats_of_equal_hashes,
-        large_answers,
-        slow_readers,
-        slow_raw_readers,
-        idle_connections,
-        joins,
-        topics,
-        keys,
+        *(silent_bodies, half_bodies, empty_maps, most_values),
+        *(equal_hashes, repeats_of_equal_hashes, large_answers),
+        *(slow_readers, slow_raw_readers, idle_connections, joins, topics, keys),
     )
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Attack until SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=ATTACKS)
     parser.add_argument("--api", type=int, required=True)
     parser.add_argument("--admin", type=int, required=True)
-    given = parser.parse_args(arguments)
+    given = parser.parse_args()
     attack = Attack(given.api, given.admin)
     signal.signal(signal.SIGTERM, lambda *_: attack.close())
     worst = threading.Thread(target=ATTACKS[given.name], args=(attack,))

@@ -79,6 +79,13 @@ class HttpSocket:
         """Write a whole request; it must fit into the socket's buffer."""
         self.socket.sendall(request)
 
+    def exchange(self, request: bytes) -> tuple[bytes, bytes]:
+        """Send a request; wait for its answer and return head and body."""
+        self.send(request)
+        while (answer := self.receive()) is None:
+            pass
+        return answer
+
     def receive(self) -> tuple[bytes, bytes] | None:
         """Read the available bytes; return head and body once the answer is complete, else None.
 

@@ -23,7 +23,6 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -58,13 +57,12 @@ def say(text: str) -> None:
 
 def requests(node: Node) -> Counter[str]:
     """Number of requests that the broker has answered so far, by kind."""
-    url = f"http://127.0.0.1:{node.ports['broker']}/metrics"
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(f"{node.admin_url('broker')}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return Counter({kind: int(float(count)) for kind, count in REQUESTS.findall(text)})
 
 
-async def measure(node: Node, url: str, members: int, idle_s: float) -> dict[str, object]:
+async def measure(node: Node, members: int, idle_s: float) -> dict[str, object]:
     """Join, idle, deliver; return the figures."""
     warnings = Warnings()
     logging.getLogger("tidemark").addHandler(warnings)
@@ -78,7 +76,7 @@ async def measure(node: Node, url: str, members: int, idle_s: float) -> dict[str
             if waiting is not None and not waiting.done():
                 waiting.set_result(time.perf_counter())
 
-    async with tidemark.connect(url) as mq, AsyncExitStack() as joined:
+    async with tidemark.connect(node.url) as mq, AsyncExitStack() as joined:
         makes, sends = asyncio.Semaphore(TOPICS_AT_ONCE), asyncio.Semaphore(SENT_AT_ONCE)
 
         async def make(topic: str) -> None:
@@ -144,14 +142,13 @@ async def measure(node: Node, url: str, members: int, idle_s: float) -> dict[str
     return figures
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", type=int, default=5000)
     parser.add_argument("--idle-s", type=float, default=IDLE_S)
-    given = parser.parse_args(arguments)
+    given = parser.parse_args()
     with Node(core=None) as node:
-        url = f"http://127.0.0.1:{node.ports['api']}"
-        print(json.dumps(asyncio.run(measure(node, url, given.members, given.idle_s))))
+        print(json.dumps(asyncio.run(measure(node, given.members, given.idle_s))))
 
 
 if __name__ == "__main__":

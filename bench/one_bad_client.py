@@ -6,7 +6,6 @@ attack, and how long after its end the last send takes more than three times the
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -22,7 +21,7 @@ from typing import Final, NamedTuple
 
 import tidemark
 from bench.bad_clients import ATTACKS, GROWTH_MAX, MIB, SETTINGS, attackable
-from bench.harness import PROJECT, Figure, Result, at_most, of_ratios, report
+from bench.harness import PROJECT, Figure, Options, Result, at_most, benchmark, of_ratios
 from bench.latency import percentiles
 from bench.servers import LOAD_CORE, Node, pin_to_load_core, wait_until
 
@@ -173,17 +172,12 @@ def summary(rounds: Sequence[Round]) -> str:
     return f"p99 {before} before, {during} during"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short runs; writes no result")
-    parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=list(ATTACKS))
-    given = parser.parse_args(arguments)
+def main(given: Options) -> Result:
     pin_to_load_core()
-    seconds, runs = (SECONDS_QUICK, 1) if given.quick else (SECONDS, RUNS)
+    seconds, runs = given.pick((SECONDS, RUNS), quick=(SECONDS_QUICK, 1))
     figures: list[Figure] = []
     notes: list[str] = []
-    for name, rounds in measure(given.attacks, runs, seconds).items():
+    for name, rounds in measure(list(ATTACKS), runs, seconds).items():
         what = name.replace("_", " ")
         before = [each.before.with_core_p99_s * 1000 for each in rounds]
         during = [each.during.with_core_p99_s * 1000 for each in rounds]
@@ -192,8 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         back = [each.back_s for each in rounds]
         figures.append(at_most(f"back after {what}", "s", back, BACK_MAX_S))
         most = [each.memory / MIB for each in rounds]
-        bound = GROWTH_MAX / MIB
-        figures.append(at_most(f"memory beside {what}", "MiB", most, bound))
+        figures.append(at_most(f"memory beside {what}", "MiB", most, GROWTH_MAX / MIB))
         notes.append(f"{what}: {summary(rounds)}")
     method = f"""Broker and reput on core 0; on core {LOAD_CORE} one client that sends one message
         at a time at disk, with {PAUSE_S * 1000:.0f} ms between two, and the attack's process, which
@@ -205,8 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         that took longer than {RATIO_MAX:.0f} times the p99 of before. Memory is the most that the
         broker had of its own during the attack above that of before, at most half of
         waiting_bytes_max and what one request takes while it is decoded."""
-    return report("one_bad_client", Result(figures, method, notes), quick=given.quick)
+    return Result(figures, method, notes)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    benchmark(main)

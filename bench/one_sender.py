@@ -24,9 +24,7 @@ def main(messages: int) -> None:
             connections[port] = HttpSocket((HOST, port))
         connection = connections[port]
         for _ in range(count):
-            connection.send(bytes(template.next(0)))
-            while connection.receive() is None:
-                pass
+            connection.exchange(bytes(template.next(0)))
         print("done", flush=True)
 
 

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import tidemark
 from bench.harness import Figure, Options, Result, Series, benchmark, interleave
+from bench.latency import HttpSocket
 from bench.load import Shape, produce
 from bench.servers import Compared, Node, peer, pin_to_load_core
 from tidemark.formats import native
@@ -44,6 +45,14 @@ def canned_server(answer: bytes, directory: Path) -> Compared:
     return peer("canned", str(path))
 
 
+def _request(topic: str, queue: int) -> bytes:
+    """Return a raw pull; %d is for its offset."""
+    return (
+        f"GET /v1/topics/{topic}/queues/{queue}/messages?max={MESSAGES_MAX}&offset=%d "
+        f"HTTP/1.1\r\nHost: bench\r\nAccept: application/vnd.tidemark.records\r\n\r\n"
+    ).encode()
+
+
 class Puller:
     """One connection that reads one queue repeatedly with minimal parsing."""
 
@@ -53,10 +62,7 @@ class Puller:
         """buffer: receives answers that are not used later, so all connections share it."""
         self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._request = (
-            f"GET /v1/topics/{topic}/queues/{queue}/messages?max={MESSAGES_MAX}&offset=%d "
-            f"HTTP/1.1\r\nHost: bench\r\nAccept: application/vnd.tidemark.records\r\n\r\n"
-        ).encode()
+        self._request = _request(topic, queue)
         self._buffer = buffer
         self._head = b""
         self._left = -1
@@ -140,21 +146,13 @@ def pull(address: tuple[str, int], topic: str, seconds: float) -> Read:
 
 def one_answer(address: tuple[str, int], topic: str) -> bytes:
     """Return the first answer as received, head and records."""
-    with socket.create_connection(address) as connection:
-        connection.sendall(
-            f"GET /v1/topics/{topic}/queues/0/messages?max={MESSAGES_MAX}&offset=0 HTTP/1.1\r\n"
-            "Host: bench\r\nAccept: application/vnd.tidemark.records\r\n\r\n".encode()
-        )
-        answer = b""
-        while b"\r\n\r\n" not in answer:
-            answer += connection.recv(_BUFFER_SIZE)
-        head = answer.index(b"\r\n\r\n") + 4
-        while len(answer) < head + _number(_LENGTH, answer):
-            answer += connection.recv(_BUFFER_SIZE)
-    messages = native.decode_messages(answer[head:])
+    connection = HttpSocket(address)
+    with connection.socket:
+        head, records = connection.exchange(_request(topic, 0) % 0)
+    messages = native.decode_messages(records)
     if [message.queue_offset for message in messages] != list(range(MESSAGES_MAX)):
         raise ValueError(f"{len(messages)} messages, or others than were asked for")
-    return answer
+    return head + b"\r\n" + records
 
 
 def fill(node: Node, topic: str, body_size: int) -> None:

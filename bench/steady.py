@@ -142,9 +142,7 @@ class Steady:
                 now = time.perf_counter()
                 # A free thread that is late was delayed by this machine, not by the server.
                 at = due if free > due else now
-                connection.send(request)
-                while connection.receive() is None:
-                    pass
+                connection.exchange(request)
                 free = connection.arrived
                 self._sent[number].append(Sent(at, free - at, time.perf_counter() - at))
                 due += self._period_s

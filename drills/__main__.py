@@ -7,6 +7,7 @@ import asyncio
 import secrets
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -92,7 +93,7 @@ def _run(
         out,
         network,
         seed=seed,
-        report=lambda line: print(line, flush=True),
+        report=partial(print, flush=True),
         patience=arguments.patience,
     )
     try:

@@ -112,10 +112,7 @@ def _check_acked(
         if ack.physical_offset < log.first_offset:
             continue  # expired
         stored = at_place.get(ack.place)
-        if stored is not None and (stored.key, stored.physical_offset) == (
-            key,
-            ack.physical_offset,
-        ):
+        if stored == Stored(ack.place, ack.physical_offset, key):
             continue
         if ack.level == OWED_LEVEL:
             verdict.lost += 1

@@ -40,10 +40,6 @@ class Plan:
     """Send timeout at the broker: the acknowledgement limit of the profile."""
     answer_timeout_s: float = 1.5
     """Timeout of the sender, because a node that was cut off does not answer."""
-    ack: str | None = None
-    """Requested ack level; None for the default of the group."""
-    grouped: bool = True
-    """False for a standalone node, which does not recognize retries by unique id."""
 
 
 class Batch(NamedTuple):
@@ -70,7 +66,6 @@ class Workload:
         self._numbers = [0] * plan.producers
         self._sending = 0
         self._rewinds = 0
-        self.repeats = 0
 
     async def __aenter__(self) -> Workload:
         await self._calls.__aenter__()
@@ -91,7 +86,9 @@ class Workload:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._end_soon()
+        self._give_up_at = time.monotonic() + GIVE_UP_S
+        self._stop.set()
+        self._running.set()
         await asyncio.gather(*self._producers, return_exceptions=True)
         for task in self._consumers:
             task.cancel()
@@ -99,9 +96,7 @@ class Workload:
         await self._calls.__aexit__()
 
     def rewind(self) -> None:
-        """Make the consumers drop their records and start again, because read messages were given
-        up.
-        """
+        """Make the consumers start again without their records: read messages were given up."""
         self._rewinds += 1
         self._next_offsets.clear()
         self.ledger.seen.clear()
@@ -117,21 +112,14 @@ class Workload:
         """Wait after ``pause`` until no request is pending. Raises TimeoutError."""
         async with asyncio.timeout(GIVE_UP_S):
             while self._sending:
-                self._raise_what_failed()
-                await asyncio.sleep(PAUSE_S)
-
-    def _end_soon(self) -> None:
-        self._give_up_at = time.monotonic() + GIVE_UP_S
-        self._stop.set()
-        self._running.set()
+                await self._rest()
 
     async def acked(self, more: int, timeout_s: float = 30.0) -> None:
         """Wait until so many more messages are acked. Raises TimeoutError."""
         goal = len(self.ledger.acked) + more
         async with asyncio.timeout(timeout_s):
             while len(self.ledger.acked) < goal:
-                self._raise_what_failed()
-                await asyncio.sleep(PAUSE_S)
+                await self._rest()
 
     async def caught_up(self, timeout_s: float = 30.0) -> None:
         """Wait until every consumer has read every acked message. Raises TimeoutError."""
@@ -144,14 +132,14 @@ class Workload:
                 for consumer in range(self._plan.consumers)
                 for queue, end in owed.items()
             ):
-                self._raise_what_failed()
-                await asyncio.sleep(PAUSE_S)
+                await self._rest()
 
-    def _raise_what_failed(self) -> None:
-        """Raise the unexpected error of a producer or consumer, to fail the drill."""
+    async def _rest(self) -> None:
+        """Pause. Raises the unexpected error of a producer or consumer, to fail the drill."""
         for task in (*self._producers, *self._consumers):
             if task.done() and not task.cancelled() and (error := task.exception()):
                 raise error
+        await asyncio.sleep(PAUSE_S)
 
     # -- producers ------------------------------------------------------------------------------
 
@@ -189,25 +177,19 @@ class Workload:
             for _ in range(self._plan.messages):
                 keys.append(f"{producer}.{self._numbers[producer]}")
                 self._numbers[producer] += 1
-            body: dict[str, Any] = {
-                "messages": [
-                    {
-                        "body": f"{key} ".encode().ljust(self._plan.body_size, b"."),
-                        "unique_id": f"drill-{key}",
-                        "queue": producer,
-                    }
-                    for key in keys
-                ],
-                "timeout_ms": self._plan.send_timeout_ms,
-            }
-            if self._plan.ack is not None:
-                body["ack"] = self._plan.ack
-            yield Batch(tuple(keys), body)
+            messages = [
+                {
+                    "body": f"{key} ".encode().ljust(self._plan.body_size, b"."),
+                    "unique_id": f"drill-{key}",
+                    "queue": producer,
+                }
+                for key in keys
+            ]
+            timeout_ms = self._plan.send_timeout_ms
+            yield Batch(tuple(keys), {"messages": messages, "timeout_ms": timeout_ms})
 
     async def _send(self, producer: int, batch: Batch, *, repeats: bool) -> None:
-        """Send until the outcome is final: a success, or an error that this producer does not
-        retry.
-        """
+        """Send until there is a success, or an error that this producer does not retry."""
         body, repeated = batch.body, False
         while True:
             sent_at = time.monotonic()
@@ -229,9 +211,7 @@ class Workload:
                 if not repeats:
                     return
                 repeated = True
-                self.repeats += 1
-                if self._plan.grouped:
-                    body = {**batch.body, "retry": True}
+                body = {**batch.body, "retry": True}
             elif not answer.get("retriable", True):
                 raise RuntimeError(f"a send was refused for good: {status} {answer}")
             if self._stop.is_set() and not repeated:

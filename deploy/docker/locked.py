@@ -12,7 +12,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -54,19 +54,15 @@ def pins_of(lock: str) -> dict[str, Pin]:
     return pins
 
 
-def wanted(project: dict[str, object], what: list[str]) -> set[str]:
+def wanted(project: dict[str, Any], what: list[str]) -> set[str]:
     """Return the direct dependencies in pyproject.toml: of ``run``, ``build``, or an extra."""
-    asked: list[str] = []
-    for each in what:
-        match each:
-            case "run":
-                asked += _texts(_table(project, "project")["dependencies"])
-            case "build":
-                asked += _texts(_table(project, "build-system")["requires"])
-            case extra:
-                extras = _table(_table(project, "project"), "optional-dependencies")
-                asked += _texts(extras[extra])
-    return {canonical(name[0]) for each in asked if (name := _NAME.match(each))}
+    asked: dict[str, list[str]] = {
+        "run": project["project"]["dependencies"],
+        "build": project["build-system"]["requires"],
+        **project["project"]["optional-dependencies"],
+    }
+    named = (_NAME.match(each) for part in what for each in asked[part])
+    return {canonical(name[0]) for name in named if name}
 
 
 def needed(pins: dict[str, Pin], names: set[str]) -> list[str]:
@@ -77,17 +73,6 @@ def needed(pins: dict[str, Pin], names: set[str]) -> list[str]:
     while more := {name for name, pin in pins.items() if pin.needed_by & found} - found:
         found |= more
     return sorted(found)
-
-
-def _table(values: dict[str, object], name: str) -> dict[str, object]:
-    table = values[name]
-    assert isinstance(table, dict)
-    return table
-
-
-def _texts(value: object) -> list[str]:
-    assert isinstance(value, list)
-    return [str(each) for each in value]
 
 
 def main(what: list[str]) -> None:

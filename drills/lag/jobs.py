@@ -57,14 +57,11 @@ class Job:
         """Ask a stream to end after its batch. Raises StageFailed if it fails."""
         self.check()
         self._process.send_signal(signal.SIGTERM)
-        self._wait(STOP_S, lambda: None)
+        self.wait(lambda: None, STOP_S)
 
     def wait(self, meanwhile: Callable[[], None], timeout_s: float = RUN_S) -> None:
         """Wait for a job that ends by itself. meanwhile: called repeatedly. Raises StageFailed if
         it fails or does not end in time."""
-        self._wait(timeout_s, meanwhile)
-
-    def _wait(self, timeout_s: float, meanwhile: Callable[[], None]) -> None:
         deadline = time.monotonic() + timeout_s
         while (status := self._process.poll()) is None:
             if time.monotonic() > deadline:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from analytics.statuses import Level, row_of
 from drills.lag.judging import HIDDEN_LEAST, Found, Verdict
+from drills.lag.plan import Planted
 
 COLOURS: Final = {
     Level.PAGE: "red",
@@ -85,24 +86,19 @@ def findings(verdicts: Sequence[Verdict], more: Sequence[Found]) -> Table:
     table = Table(title="Findings", title_justify="left")
     for name in ("", "group", "planted", "status", "blamed", "cause"):
         table.add_column(name, overflow="fold", no_wrap=name in ("", "group", "status", "blamed"))
-    for planted, found, wrong in verdicts:
+    rows: list[tuple[Planted | Found, str, Found | None, Sequence[str] | None]] = [
+        *((each.planted, each.planted.what, each.found, each.wrong) for each in verdicts),
+        *((each, "nothing", each, None) for each in more),
+    ]
+    for place, what, found, wrong in rows:
         facts = {} if found is None else found.facts
         table.add_row(
-            Text("wrong", "bold red") if wrong else Text("found", "green"),
-            f"{planted.group}\n{planted.topic}",
-            planted.what,
+            Text("wrong", "bold red") if wrong or wrong is None else Text("found", "green"),
+            f"{place.group}\n{place.topic}",
+            what,
             _status(facts),
             Text("" if found is None else str(found.stages.get("blamed") or "–")),
-            Text("; ".join(wrong) if wrong else _cause(facts)),
-        )
-    for found in more:
-        table.add_row(
-            Text("wrong", "bold red"),
-            f"{found.group}\n{found.topic}",
-            "nothing",
-            _status(found.facts),
-            str(found.stages.get("blamed") or "–"),
-            Text(_cause(found.facts)),
+            Text("; ".join(wrong or ()) or _cause(facts)),
         )
     return table
 

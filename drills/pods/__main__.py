@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -98,25 +99,15 @@ def _run(objects: Objects, out: Path, published: Sequence[Published], *, keep: b
 
     def show(event: Event) -> None:
         where = f"{event.pod}/{event.container}" if event.container else event.pod
-        print(
-            f"{event.at - began:7.1f} s  {where:<24} {event.reason}: {one_line(event.message)}",
-            flush=True,
-        )
+        message = " ".join(event.message.split())
+        at = f"{event.at - began:7.1f} s"
+        print(f"{at}  {where:<24} {event.reason}: {message}", flush=True)
 
     network = new_network()
+    sockets = {(one.service, one.port): one.listening for one in published}
+    cluster = Cluster(objects, out.resolve(), network, on_event=show, published=sockets)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(
-            _until_stopped(
-                Cluster(
-                    objects,
-                    out.resolve(),
-                    network,
-                    on_event=show,
-                    published={(one.service, one.port): one.listening for one in published},
-                ),
-                published,
-            )
-        )
+        asyncio.run(_until_stopped(cluster, published))
     return 0
 
 
@@ -132,7 +123,7 @@ def _drill(
         objects,
         out.resolve(),
         new_network(),
-        report=lambda line: print(line, flush=True),
+        report=partial(print, flush=True),
         patience=arguments.patience,
         seed=seed,
     )
@@ -186,10 +177,6 @@ async def _until_stopped(cluster: Cluster, published: Sequence[Published]) -> No
         stopping.cancel()
         at_once.cancel()
         await asyncio.gather(stopping, at_once, return_exceptions=True)
-
-
-def one_line(message: str) -> str:
-    return " ".join(message.split())
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -31,6 +31,7 @@ PASSWD: Final = (
 )
 GROUP: Final = "root:x:0:\ntidemark:x:10001:\n"
 NSSWITCH: Final = "passwd: files\ngroup: files\nhosts: files\n"
+SYSTEM: Final = tuple(map(Path, ("/bin", "/sbin", "/lib", "/lib64")))
 SHOWN_OF_HOST: Final = ("/etc/ld.so.cache", "/etc/localtime")
 OUTPUT_MAX: Final = 4000
 
@@ -156,7 +157,10 @@ def start_container(
         "network": network,
         "root": str(root),
         "tree": _tree(),
-        "mounts": _outermost_first([*_image_mounts(image, directory), *mounts]),
+        # Sorted by depth, so that none hides another: a project may be in /tmp, below a pod's /tmp.
+        "mounts": sorted(
+            [*_image_mounts(image, directory), *mounts], key=lambda mount: len(Path(mount[1]).parts)
+        ),
         "read_only_root": container.read_only_root,
         "hostname": hostname,
         "command": list(command),
@@ -191,48 +195,23 @@ def start_container(
 
 def _tree() -> list[tuple[str, str | None]]:
     """Return the directories of a root, and the links that this machine has too."""
-    found: list[tuple[str, str | None]] = []
-    for name in ("/bin", "/sbin", "/lib", "/lib64"):
-        here = Path(name)
-        if here.is_symlink():
-            found.append((name, str(here.readlink())))
-    return [*found, ("/run", None), ("/var/lib", None), ("/var/run", "../run"), ("/etc", None)]
+    links = [(str(here), str(here.readlink())) for here in SYSTEM if here.is_symlink()]
+    return [*links, ("/run", None), ("/var/lib", None), ("/var/run", "../run"), ("/etc", None)]
 
 
 def _image_mounts(image: Image, directory: Path) -> list[tuple[str, str, bool]]:
+    shown = ["/usr", *(str(here) for here in SYSTEM if here.is_dir() and not here.is_symlink())]
+    if not Path(sys.base_prefix).is_relative_to("/usr"):
+        shown.append(sys.base_prefix)
+    shown += [path for path in SHOWN_OF_HOST if Path(path).exists()]
+    found = [(path, path, True) for path in (*shown, sys.prefix)]
     files = directory / "etc"
     files.mkdir(exist_ok=True)
     for name, text in (("passwd", PASSWD), ("group", GROUP), ("nsswitch.conf", NSSWITCH)):
         (files / name).write_text(text, encoding="ascii")
-    shown = ["/usr", *(name for name in ("/bin", "/sbin", "/lib", "/lib64") if _is_own(name))]
-    prefix = sys.base_prefix
-    if not Path(prefix).is_relative_to("/usr"):
-        shown.append(prefix)
-    shown += [path for path in SHOWN_OF_HOST if Path(path).exists()]
-    environment = sys.prefix
-    bin_dir = f"{environment}/bin"
-    found = [(path, path, True) for path in shown]
-    found += [
-        (str(files / name), f"/etc/{name}", True) for name in ("passwd", "group", "nsswitch.conf")
-    ]
-    if not Path(environment).is_relative_to(PROJECT):
-        found.append((environment, environment, True))
+        found.append((str(files / name), f"/etc/{name}", True))
     # Not the whole project, because it may contain stores or secrets.
     for name in TREES:
         source = image.trees.get(name, PROJECT / name)
         found.append((str(source), str(PROJECT / name), True))
-    if Path(environment).is_relative_to(PROJECT):
-        found.append((environment, environment, True))
-    return [*found, (bin_dir, "/opt/tidemark/bin", True)]
-
-
-def _outermost_first(mounts: list[tuple[str, str, bool]]) -> list[tuple[str, str, bool]]:
-    """Sort mounts by depth, so that none hides another: a project may be in /tmp, below a pod's
-    /tmp.
-    """
-    return sorted(mounts, key=lambda mount: len(Path(mount[1]).parts))
-
-
-def _is_own(name: str) -> bool:
-    here = Path(name)
-    return here.is_dir() and not here.is_symlink()
+    return [*found, (f"{sys.prefix}/bin", "/opt/tidemark/bin", True)]

@@ -94,11 +94,6 @@ def expand(text: str, defined: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replace, text)
 
 
-def command_line(container: Container, defined: Mapping[str, str]) -> list[str]:
-    """Return the container's command with its variables replaced."""
-    return [expand(part, defined) for part in container.command]
-
-
 def field_value(path: str, plan: PodPlan, placed: Placed) -> str:
     keyed = _KEYED.fullmatch(path)
     if keyed is not None:

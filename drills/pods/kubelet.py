@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from drills.pods.asking import ask
 from drills.pods.containers import ContainerProcess, Image, start_container
-from drills.pods.environment import Placed, ServiceAddress, command_line, expand, variables
+from drills.pods.environment import Placed, ServiceAddress, expand, variables
 from drills.pods.objects import BadManifest, Objects
 from drills.pods.plans import Container, Files, Handler, PodPlan, Probe, Sleep
 from drills.pods.probes import Backoff, Kind, Probes
@@ -214,7 +214,7 @@ class RunningPod:
             mounts.append((str(self._volumes.places[ACCOUNT_VOLUME]), ACCOUNT_PLACE, True))
         running.process = start_container(
             container,
-            command=command_line(container, defined),
+            command=[expand(part, defined) for part in container.command],
             environment=defined,
             hostname=plan.name,
             network=context.network,

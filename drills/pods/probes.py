@@ -127,7 +127,6 @@ class Backoff:
     """
 
     _wait_s: float = 0.0
-    _ended_at: float = 0.0
 
     def ended(self, *, started_at: float, now: float) -> float:
         """Record the end of a run; return when the next one may start."""
@@ -135,10 +134,4 @@ class Backoff:
             self._wait_s = 0.0
         at = now + self._wait_s
         self._wait_s = min(max(FIRST_S, self._wait_s * 2), LONGEST_S)
-        self._ended_at = now
         return at
-
-    @property
-    def wait_s(self) -> float:
-        """Delay of the restart after the next end."""
-        return self._wait_s

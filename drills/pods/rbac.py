@@ -34,13 +34,8 @@ class Account(NamedTuple):
 
     @property
     def groups(self) -> frozenset[str]:
-        return frozenset(
-            {
-                "system:authenticated",
-                "system:serviceaccounts",
-                f"system:serviceaccounts:{self.namespace}",
-            }
-        )
+        accounts = "system:serviceaccounts"
+        return frozenset({"system:authenticated", accounts, f"{accounts}:{self.namespace}"})
 
 
 class Attempt(NamedTuple):

@@ -13,21 +13,19 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from drills.namespaces import LOOPBACK, Namespaces, NoNamespaces
 from drills.pods.api import NoTool
+from drills.pods.containers import PROJECT, TREES
 from drills.pods.objects import BadManifest, Manifest, Objects, namespace_of
 from drills.pods.services import is_headless
 
 SECRET_KEY: Final = "secret"
 """Key that services expect in a Secret that is mounted as a whole."""
-MISSING: Final = (
-    "kubectl is not installed, or older than 1.21: it renders the manifests "
-    "(https://kubernetes.io/docs/tasks/tools/)"
-)
 NEEDED: Final = {
-    "kubectl": MISSING,
+    "kubectl": "kubectl is not installed, or older than 1.21: it renders the manifests "
+    "(https://kubernetes.io/docs/tasks/tools/)",
     "ip": "`ip` is not installed: apt-get install iproute2",
     "openssl": "openssl is not installed: apt-get install openssl",
 }
@@ -47,8 +45,6 @@ class Published(NamedTuple):
 
 def render(directory: Path) -> Objects:
     """Return the objects of an overlay. Raises NoTool, BadManifest."""
-    if shutil.which("kubectl") is None:
-        raise NoTool(MISSING)
     done = subprocess.run(
         ["kubectl", "kustomize", str(directory)], capture_output=True, text=True, check=False
     )
@@ -63,8 +59,7 @@ def parse(text: str) -> list[Manifest]:
         import yaml
     except ImportError:
         raise NoTool("PyYAML is not installed: pip install PyYAML") from None
-    found: list[dict[str, Any]] = [one for one in yaml.safe_load_all(text) if one]
-    return list(found)
+    return [one for one in yaml.safe_load_all(text) if one]
 
 
 def what_is_missing() -> str:
@@ -72,8 +67,7 @@ def what_is_missing() -> str:
     missing = [text for name, text in NEEDED.items() if shutil.which(name) is None]
     if os.geteuid() != 0:
         missing.append("pods need namespaces and mounts of their own: run it as root, with sudo")
-    unreadable = _unreadable(Path(__file__).resolve().parents[2])
-    if unreadable is not None:
+    if (unreadable := _unreadable()) is not None:
         missing.append(f"{unreadable} cannot be read by the pods' user: chmod -R o+rX {unreadable}")
     return "; ".join(missing)
 
@@ -116,9 +110,6 @@ def publish(objects: Objects) -> list[Published]:
 
 def new_network() -> Namespaces:
     """Move this process to its own network. Raises NoTool, NoNamespaces."""
-    missing = what_is_missing()
-    if missing:
-        raise NoTool(missing)
     try:
         return Namespaces()
     except NoNamespaces as error:
@@ -132,9 +123,9 @@ def _listen(port: int) -> socket.socket:
     raise OSError(f"nothing can listen on {LOOPBACK}")
 
 
-def _unreadable(project: Path) -> Path | None:
+def _unreadable() -> Path | None:
     """Return the first part of the project that is not world-readable; None if all are."""
-    for path in (project / name for name in ("tidemark", "shared", "services")):
+    for path in (PROJECT / name for name in TREES):
         wanted = 0o005 if path.is_dir() else 0o004
         if path.stat().st_mode & wanted != wanted:
             return path

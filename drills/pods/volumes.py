@@ -116,12 +116,14 @@ class Volumes:
         spec = source.spec
         match source.kind:
             case "serviceAccountToken":
-                return {spec["path"]: (self._token.encode(), self._token_mode(mode))}
+                own_mode = mode if self._plan.fs_group is None else 0o600
+                return {spec["path"]: (self._token.encode(), own_mode)}
             case "downwardAPI":
-                return {
-                    item["path"]: (self._field(item).encode(), item.get("mode", mode))
-                    for item in spec.get("items") or ()
-                }
+                found = {}
+                for item in spec.get("items") or ():
+                    value = field_value(item["fieldRef"]["fieldPath"], self._plan, self._placed)
+                    found[item["path"]] = (value.encode(), item.get("mode", mode))
+                return found
             case "configMap":
                 return self._keys(spec, "ConfigMap", mode)
             case "secret":
@@ -147,12 +149,6 @@ class Volumes:
             for item in items
             if item["key"] in content
         }
-
-    def _field(self, item: Manifest) -> str:
-        return field_value(item["fieldRef"]["fieldPath"], self._plan, self._placed)
-
-    def _token_mode(self, mode: int) -> int:
-        return 0o600 if self._plan.fs_group is not None else mode
 
     # -- owners -----------------------------------------------------------------------------------
 

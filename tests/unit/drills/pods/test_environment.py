@@ -8,7 +8,6 @@ from drills.pods.environment import (
     IMAGE,
     Placed,
     ServiceAddress,
-    command_line,
     expand,
     service_links,
     variables,
@@ -26,7 +25,7 @@ def made(
     plan = plan_pod(found, 1, "r1")
     (container,) = plan.containers
     values = variables(container, plan, PLACED, objects or manifests.objects(), services)
-    return values, command_line(container, values)
+    return values, [expand(part, values) for part in container.command]
 
 
 def with_env(*entries: dict[str, Any]) -> dict[str, Any]:
