@@ -73,13 +73,12 @@ def made(pairs: int, share: float, ticks: int = TICKS) -> Load:
         events=OFFSET_EVENTS.empty_table(),
         gaps=GAPS.empty_table(),
     )
-    begin, after, until = (_instant(int(at[number])) for number in (0, history - 1, total - 1))
+    begin, after, until = (
+        datetime.fromtimestamp(int(at[number]) / SECOND, UTC)
+        for number in (0, history - 1, total - 1)
+    )
     before = evaluate(window, rules, None, begin - timedelta(seconds=rules.period_s), after)
     return Load(window, before.state, after, until, series * ticks)
-
-
-def _instant(micros: int) -> datetime:
-    return datetime.fromtimestamp(micros / SECOND, UTC)
 
 
 def judge(load: Load) -> float:

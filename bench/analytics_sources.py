@@ -67,8 +67,6 @@ class RowsReader(DataSourceReader):
 
 
 class RowsSource(DataSource):
-    """See ``RowsReader``."""
-
     @classmethod
     def name(cls) -> str:
         return "bench_rows"
@@ -81,7 +79,6 @@ class RowsSource(DataSource):
 
 
 def labels(number: int) -> dict[str, str]:
-    """Return the labels of one series."""
     return {
         "group": f"group-{number % 50}",
         "topic": f"topic-{number // 50 % 20}",

@@ -201,7 +201,6 @@ def joins(attack: Attack) -> None:
 
 
 def topics(attack: Attack) -> None:
-    """Create ever new topics."""
     attack.flood(lambda n: ("PUT", f"/v1/topics/flood{n}", b'{"queues": 1}'), [200, 503])
 
 
@@ -227,7 +226,6 @@ ATTACKS: Final[dict[str, Callable[[Attack], None]]] = {
 
 
 def main() -> None:
-    """Attack until SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=ATTACKS)
     parser.add_argument("--api", type=int, required=True)

@@ -95,7 +95,6 @@ class StandaloneLog:
         )
 
     def append(self) -> Append:
-        """Create the broker's ``Append`` for this log."""
         return Append(
             cast(LogContext, self), QueueOffsets({}), cast(StateLog, _NoSnapshots()), LongPolls()
         )

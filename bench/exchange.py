@@ -25,8 +25,6 @@ class LoadFailed(RuntimeError):
 
 
 class Outcome(NamedTuple):
-    """Result of one run."""
-
     messages: int
     """Number of acknowledged messages; no others were sent."""
     requests: int

@@ -37,8 +37,6 @@ READ_MAX: Final = 1024
 
 
 class Sent(NamedTuple):
-    """Result of one end of the flow."""
-
     began_s: float
     ended_s: float
     messages: int

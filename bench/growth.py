@@ -50,7 +50,6 @@ class Cost(NamedTuple):
 
     @property
     def total_us(self) -> float:
-        """CPU time of both processes."""
         return self.broker_us + self.reput_us
 
 
@@ -71,7 +70,6 @@ def cost(node: Node, places: Sequence[Place], shape: Shape, requests: int) -> Co
 
 
 def grow(node: Node, places: Sequence[Place], shape: Shape, size: int) -> None:
-    """Send until the log has ``size`` bytes."""
     while (left := size - node.position(Slot.WRITTEN)) > 0:
         requests = max(1, left // (shape.messages * (shape.body_size + 200)))
         send(node.address, places, shape, connections=CONNECTIONS, requests=requests)

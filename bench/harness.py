@@ -196,13 +196,10 @@ class Options(NamedTuple):
         return self.pick(RUNS, quick=QUICK_RUNS)
 
     def pick(self, full: T, *, quick: T) -> T:
-        """Return the value for a full or a quick run."""
         return quick if self.quick else full
 
 
 class Result(NamedTuple):
-    """What a benchmark has measured."""
-
     figures: Sequence[Figure]
     method: str
     notes: Sequence[str] = ()

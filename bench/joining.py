@@ -57,7 +57,6 @@ class Observed(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Latency during the copy relative to before."""
         return self.during / self.before
 
 

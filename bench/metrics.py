@@ -67,8 +67,6 @@ class _Nothing:
 
 
 class NoRegistry(Registry):
-    """A registry whose instruments do nothing."""
-
     def counter(self, family: Family) -> Any:
         return _Nothing()
 
@@ -76,8 +74,6 @@ class NoRegistry(Registry):
 
 
 class _Sender:
-    """The process that sends."""
-
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -121,7 +117,6 @@ async def _costs(root: Path, messages: int, blocks: int) -> tuple[list[float], l
 
 
 def cost_figures(given: Options) -> list[Figure]:
-    """Build the figures about the cost of instruments."""
     figures = []
     for name, messages in MESSAGES.items():
         root = work_dir("metrics")

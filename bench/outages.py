@@ -47,8 +47,6 @@ class Sender:
         self._thread.join()
 
     def wait_answered(self, since: float, count: int) -> None:
-        """Wait until ``count`` sends were answered after ``since``."""
-
         def are_answered() -> bool:
             return sum(at > since for at in self.answered_at[-2 * count :]) >= count
 

@@ -48,7 +48,6 @@ class Restarts:
         """Bytes between DISPATCHED_DURABLE and the log's end at each kill."""
 
     def fill(self, size: int) -> None:
-        """Send to all queues until the log has ``size`` bytes."""
         node = self._node
         for topic in range(TOPICS):
             node.make_topic(f"restart{topic:02d}", QUEUES)

@@ -141,7 +141,6 @@ class Node(NodeProcesses):
         return self
 
     def command(self, role: str) -> list[str]:
-        """Return the command line of a service with its profile."""
         return [*super().command(role), "--profile", self._profile]
 
     def cpu_s(self) -> float:
@@ -286,7 +285,6 @@ def nats_server() -> Compared:
 
 
 def peer(name: str, *arguments: str) -> Compared:
-    """Return a server of ``peers``."""
     start = [sys.executable, "-m", "bench.peers", name]
     return Compared(name, lambda server: [*start, str(server.port), *arguments])
 

@@ -32,8 +32,6 @@ _TIMESPEC: Final = struct.Struct("@ll")
 
 
 class Sent(NamedTuple):
-    """One answered request."""
-
     at: float
     """When it was due or sent, on the clock of ``time.perf_counter``."""
     took_s: float

@@ -42,7 +42,6 @@ def message(number: int, body: bytes, names: Iterable[str]) -> WireMessage:
 
 
 def run_of(messages: Iterable[WireMessage], topic: str = "orders", queue: int = 0) -> Run:
-    """Return the messages as a run of one queue."""
     listed = list(messages)
     return Run(topic, queue, batch.encode(listed), len(listed), HOST, HOST)
 

@@ -30,8 +30,6 @@ QUICK: Final = 10
 
 
 class Way(NamedTuple):
-    """Describes how the log is written."""
-
     pool_size: int = 0
     warm_up: bool = False
     lock_memory: bool = False

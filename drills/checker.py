@@ -54,8 +54,6 @@ class FinalLog:
 
 @dataclass(slots=True)
 class Verdict:
-    """Result of a comparison."""
-
     violations: list[str] = field(default_factory=list)
     """Sentences, each beginning with the letter of its criterion."""
     lost: int = 0

@@ -63,7 +63,6 @@ class FaultPage:
         return (action, step) if step else None
 
     def disarm(self) -> None:
-        """Remove the pending action."""
         os.pwrite(self._descriptor, bytes(ARMED_SIZE_MAX), ARMED_AT)
 
     def clear(self) -> None:

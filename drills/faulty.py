@@ -12,6 +12,7 @@ import runpy
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -68,24 +69,16 @@ def _install_clocks(page: FaultPage) -> None:
 
 
 def _install_syncs(page: FaultPage) -> None:
-    fdatasync, fsync = os.fdatasync, os.fsync
+    def slow(sync: Callable[[Any], None]) -> Callable[[Any], None]:
+        def after_delay(fd: Any) -> None:
+            if delay_ms := page.get(Fault.SYNC_DELAY_MS):
+                time.sleep(delay_ms / _MS)
+            sync(fd)
 
-    def slow_fdatasync(fd: Any) -> None:
-        _delay(page)
-        fdatasync(fd)
+        return after_delay
 
-    def slow_fsync(fd: Any) -> None:
-        _delay(page)
-        fsync(fd)
-
-    os.fdatasync = slow_fdatasync
-    os.fsync = slow_fsync
-
-
-def _delay(page: FaultPage) -> None:
-    delay_ms = page.get(Fault.SYNC_DELAY_MS)
-    if delay_ms:
-        time.sleep(delay_ms / _MS)
+    os.fdatasync = slow(os.fdatasync)  # type: ignore[assignment]
+    os.fsync = slow(os.fsync)  # type: ignore[assignment]
 
 
 def _install_steps(page: FaultPage) -> None:

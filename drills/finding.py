@@ -55,7 +55,6 @@ class NodeStatus(NamedTuple):
 
     @property
     def in_sync(self) -> frozenset[str]:
-        """Members of the in-sync set that the node reports."""
         return frozenset(
             str(entry["node"]) for entry in self.response.get("nodes") or () if entry.get("in_sync")
         )
@@ -70,8 +69,6 @@ class NodeStatus(NamedTuple):
 
 
 class StateChange(NamedTuple):
-    """A change of a node's state."""
-
     at: float
     node: str
     role: str

@@ -105,7 +105,6 @@ class Group(NodeGroup[DrillNode]):
 
     @property
     def apis(self) -> dict[str, str]:
-        """URL of every node's API."""
         return {name: node.api_url for name, node in self.nodes.items()}
 
     async def __aenter__(self) -> Group:

@@ -126,7 +126,6 @@ class LeaseApi:
     """The server: ``await start()``, ``url``, ``faults``, ``objects``, ``await close()``."""
 
     def __init__(self, *, seed: int = 0) -> None:
-        """seed: of all random choices."""
         self.objects: Final = LeaseObjects()
         self.faults = Faults()
         self.tokens: set[str] | None = None

@@ -122,7 +122,6 @@ class LeaseObjects:
 
 
 def failure(status: int, reason: str, message: str, kind: str, name: str) -> Answer:
-    """Build the answer to a request that failed."""
     return Answer(
         status,
         {

@@ -18,8 +18,6 @@ OWED_LEVEL: Final = "replicated"
 
 
 class Outcome(StrEnum):
-    """Result of one request."""
-
     ACKED = "acked"
     REFUSED = "refused"
     """The error states that nothing was stored."""
@@ -138,7 +136,6 @@ class Ledger:
         return min(times, default=None)
 
     def acked_by(self, node: str, sent_after: float) -> list[Request]:
-        """Return the requests sent after a time that a node acked."""
         return [
             request
             for request in self.acks()

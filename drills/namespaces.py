@@ -61,9 +61,7 @@ class Network(Protocol):
         """Drop packets from one host to another; the other direction is unaffected."""
         ...
 
-    def heal(self) -> None:
-        """Remove all cuts."""
-        ...
+    def heal(self) -> None: ...
 
 
 class Loopback:
@@ -160,13 +158,11 @@ class Namespaces:
         self._free.insert(0, number)
 
     def cut(self, sender: str, receiver: str) -> None:
-        """Drop packets from sender to receiver from now on."""
         if (sender, receiver) not in self._cuts:
             self._rule("add", sender, receiver)
             self._cuts.add((sender, receiver))
 
     def heal(self) -> None:
-        """Take all cuts back."""
         for sender, receiver in self._cuts:
             self._rule("del", sender, receiver)
         self._cuts.clear()

@@ -105,7 +105,6 @@ class NodeGroup(Generic[N]):
         self.nodes[name].kill(*roles)
 
     def kill_all(self) -> None:
-        """SIGKILL all services of all nodes."""
         for node in self.nodes.values():
             node.kill()
 
@@ -144,7 +143,6 @@ class NodeGroup(Generic[N]):
             node.check_alive()
 
     def logs(self, lines: int = LINES_SHOWN) -> str:
-        """Return the last log lines of every service."""
         return "\n".join(node.logs(lines) for node in self.nodes.values())
 
     def print_logs(self) -> None:

@@ -48,13 +48,8 @@ def draw(session: Session, path: Path) -> None:
         for acked_at, messages in session.acks:
             counts[int((acked_at - session.began) / STEP_S)] += messages
         steps = range(int(span / STEP_S) + 1)
-        above.fill_between(
-            [step * STEP_S for step in steps],
-            [counts[step] / STEP_S for step in steps],
-            step="post",
-            color="#4f83cc",
-            linewidth=0,
-        )
+        times, rates = [at * STEP_S for at in steps], [counts[at] / STEP_S for at in steps]
+        above.fill_between(times, rates, step="post", color="#4f83cc", linewidth=0)
         above.set_ylabel("messages acked per second")
         above.set_ylim(bottom=0)
         for moment, number in session.faults:
@@ -70,13 +65,8 @@ def draw(session: Session, path: Path) -> None:
                 until = changes[place + 1].at if place + 1 < len(changes) else session.ended
                 role = change.role.lower().replace("_", "-")
                 used.add(role)
-                below.barh(
-                    row,
-                    until - change.at,
-                    left=change.at - session.began,
-                    color=COLOURS.get(role, OTHER),
-                    height=0.8,
-                )
+                left, colour = change.at - session.began, COLOURS.get(role, OTHER)
+                below.barh(row, until - change.at, left=left, color=colour, height=0.8)
         below.set_yticks(range(len(nodes)), labels=nodes)
         below.set_xlabel("seconds")
         below.legend(

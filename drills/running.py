@@ -43,8 +43,6 @@ LINES_SHOWN: Final = 20
 
 @dataclass(slots=True)
 class Requests:
-    """Counts of the requests of a drill."""
-
     acked: int = 0
     """Messages."""
     errors: Counter[str] = field(default_factory=Counter)
@@ -55,8 +53,6 @@ class Requests:
 
 @dataclass(slots=True)
 class Result:
-    """Result of a drill."""
-
     drill: Drill[Any]
     seconds: float = 0.0
     restored_s: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.grafana.files import write
+from deploy.grafana.frame import write
 
 if __name__ == "__main__":
     for path in write():

@@ -1,7 +1,7 @@
 """Converts panels to Grafana's panel models, by kind. Pure.
 
 The SDK builds each kind. Properties that all kinds share are set on the built model, because the
-SDK's builders have no common base. Step before: a board's values. Step after: ``layout`` assigns
+SDK's builders have no common base. Step before: a board's values. Step after: ``frame`` assigns
 ids and places.
 """
 

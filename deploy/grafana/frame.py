@@ -1,20 +1,28 @@
-"""The common part of all boards: variables, links, annotations; and the JSON. Pure."""
+"""From boards to their files: one per board, named by its uid (``make dashboards``).
+
+All boards have the same variables, links and annotations. Panels get places in Grafana's grid of 24
+columns, and ids in reading order. All but ``write`` is pure.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, cast
 
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard
 
-from deploy.grafana.drawing import DATASOURCE
-from deploy.grafana.layout import placed
-from deploy.grafana.panels import BLUE, ORANGE, Board
+from deploy.grafana.boards import BOARDS
+from deploy.grafana.drawing import DATASOURCE, draw
+from deploy.grafana.panels import BLUE, ORANGE, Board, Panel
 from deploy.grafana.queries import NODE, WINDOW
+from deploy.grafana.texts import title
 
+DIRECTORY: Final = Path(__file__).with_name("dashboards")
+COLUMNS: Final = 24
 TAG: Final = "tidemark"
 ALL: Final = ".*"
 """Value of "All". A list of all values would be a long query with thousands of topics, and would
@@ -132,3 +140,58 @@ def _link(board: Board) -> builders.DashboardLink:
         .include_vars(True)
         .keep_time(True)
     )
+
+
+def placed(board: Board) -> list[dashboard.Panel | dashboard.RowPanel]:
+    """Return all row headings and panels with id and place.
+
+    Raises ValueError for a line that is not exactly as wide as the grid.
+    """
+    out: list[dashboard.Panel | dashboard.RowPanel] = []
+    y = 0
+    for row in board.rows:
+        heading = dashboard.RowPanel(title=row.title, datasource=DATASOURCE, panels=[])
+        heading.grid_pos = dashboard.GridPos(x=0, y=y, w=COLUMNS, h=1)
+        out.append(heading)
+        y += 1
+        for line, height in zip(row.lines, row.heights, strict=True):
+            out.extend(_line(line, y, height))
+            y += height
+    for number, panel in enumerate(out, 1):
+        panel.id_val = number
+    return out
+
+
+def _line(line: tuple[Panel, ...], y: int, height: int) -> list[dashboard.Panel]:
+    models: list[dashboard.Panel] = []
+    left = COLUMNS - sum(panel.width for panel in line)
+    share = left // max(1, sum(not panel.width for panel in line))
+    x = 0
+    for panel in line:
+        model = draw(panel)
+        model.grid_pos = dashboard.GridPos(x=x, y=y, w=panel.width or share, h=height)
+        models.append(model)
+        x += panel.width or share
+    if x != COLUMNS:
+        titles = ", ".join(title(panel) for panel in line)
+        raise ValueError(f"{titles} are {x} columns wide together, not {COLUMNS}")
+    return models
+
+
+def texts() -> dict[str, str]:
+    return {f"{board.uid}.json": encoded(framed(board, BOARDS)) for board in BOARDS}
+
+
+def write(directory: Path = DIRECTORY) -> list[Path]:
+    """Write every board and remove files of removed boards; return the written paths."""
+    directory.mkdir(parents=True, exist_ok=True)
+    wanted = texts()
+    for old in directory.glob("*.json"):
+        if old.name not in wanted:
+            old.unlink()
+    written = []
+    for name, text in wanted.items():
+        path = directory / name
+        path.write_text(text)
+        written.append(path)
+    return written

@@ -120,7 +120,6 @@ def quantile(share: float, name: str, by: str = "", word: str = "", *, where: st
 
 
 def quantiles(name: str, by: str = "", where: str = NODE) -> tuple[Query, ...]:
-    """Return the queries of median, 99 % and 99.9 % quantile."""
     return tuple(
         quantile(share, name, by, label, where=where)
         for share, label in ((0.5, "p50"), (0.99, "p99"), (0.999, "p99.9"))
@@ -128,7 +127,6 @@ def quantiles(name: str, by: str = "", where: str = NODE) -> tuple[Query, ...]:
 
 
 def largest(query: Query, count: int = MOST) -> Query:
-    """Return only the largest series of a query."""
     return query._replace(expr=f"topk({count}, {query.expr})")
 
 

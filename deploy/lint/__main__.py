@@ -27,7 +27,6 @@ STEPS: Final = ("yamllint", "hadolint", "schemas", "policies")
 
 
 def main() -> None:
-    """Check, print the findings, exit with 0 or 1."""
     parser = argparse.ArgumentParser(prog="python -m deploy.lint")
     parser.add_argument("--deploy", type=Path, default=DEPLOY, help="the directory to check")
     parser.add_argument("--only", choices=STEPS, action="append", help="default: everything")

@@ -23,7 +23,6 @@ def differing(program: Path) -> tuple[list[str], int]:
 
 
 def main() -> int:
-    """Compare; see the module."""
     others, count = differing(Path(sys.argv[1]).resolve())
     for name in others:
         print(f"{name}: the older kustomize renders something else", file=sys.stderr)

@@ -59,7 +59,6 @@ def copied(deploy: Path = DEPLOY) -> Iterator[Path]:
 
 
 def overlays_of(deploy: Path) -> list[str]:
-    """Return the names of the overlays below a directory ``deploy``."""
     return sorted(
         path.parent.name for path in (deploy / "k8s" / "overlays").glob("*/kustomization.yaml")
     )

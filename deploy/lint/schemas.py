@@ -21,7 +21,10 @@ class NoSchemas(Exception):
 def newest_versions() -> list[str]:
     """Return the newest versions that have schemas, as ``1.37``. Raises NoSchemas."""
     utils = _library()
-    versions = sorted({utils.major_minor(version) for version in utils.all_versions()}, key=_key)
+    versions = sorted(
+        {utils.major_minor(version) for version in utils.all_versions()},
+        key=lambda version: [int(number) for number in version.split(".")],
+    )
     if len(versions) < VERSIONS:
         raise NoSchemas(f"kubernetes-validate knows only {versions}")
     return versions[-VERSIONS:]
@@ -46,7 +49,3 @@ def _library() -> Any:
         return importlib.import_module("kubernetes_validate.utils")
     except ImportError as error:
         raise NoSchemas(f"kubernetes-validate is not installed: {error}") from error
-
-
-def _key(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))

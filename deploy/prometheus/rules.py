@@ -104,11 +104,12 @@ ALERTS, RECORDS = _parsed()
 
 
 def files() -> dict[Path, str]:
-    """Return path → content of the generated files."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     return {
-        OBJECT: HEAD + _as_yaml(_operators_object()),
+        # In the given order, with one line per expression and sentence.
+        OBJECT: HEAD
+        + yaml.safe_dump(_operators_object(), sort_keys=False, allow_unicode=True, width=4000),
         PAGE: f"{before}{BEGIN}\n\n{_table()}\n\n{END}{after}",
     }
 
@@ -139,11 +140,6 @@ def _operators_object() -> dict[str, Any]:
         "metadata": {"name": "tidemark", "labels": labels},
         "spec": {"groups": groups()},
     }
-
-
-def _as_yaml(value: dict[str, Any]) -> str:
-    """Return YAML in the given order, with one line per expression and sentence."""
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=4000))
 
 
 def _table() -> str:

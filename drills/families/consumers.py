@@ -38,7 +38,6 @@ class Handled:
     """Number of times that a subscription ended and was opened again."""
 
     def take(self, member: int, place: Place, key: str) -> None:
-        """Record a message that a member handled."""
         self.order[place.queue].append((member, place.queue_offset))
         before = self.keys.setdefault(place, key)
         if before != key:
@@ -69,7 +68,6 @@ class Handled:
         return wrong
 
     def duplicates(self) -> int:
-        """Return the number of messages handled more than once."""
         return sum(len(events) for events in self.order.values()) - len(self.keys)
 
 
@@ -127,7 +125,6 @@ async def _read(urls: list[str], number: int, handled: Handled) -> None:
 
 
 async def _caught_up(stage: Stage, handled: Handled, members: list[asyncio.Task[None]]) -> None:
-    """Wait until all acked messages were handled."""
     missing: list[Place] = []
 
     async def caught_up() -> bool:

@@ -59,7 +59,6 @@ def newest(tables: Path) -> list[Found]:
 
 
 def judge(planted: Iterable[Planted], found: Iterable[Found]) -> list[Verdict]:
-    """Compare each planted group with its result."""
     by_key = {each.key: each for each in found}
     verdicts = []
     for each in planted:

@@ -35,8 +35,9 @@ class Target(NamedTuple):
     @property
     def labels(self) -> dict[str, str]:
         """Labels as set by service discovery."""
-        own = {"broker": self.broker, "replica": self.replica, "service": self.service}
-        return {"cluster": CLUSTER, **own}
+        labels = {"cluster": CLUSTER, **self._asdict()}
+        del labels["port"]
+        return labels
 
 
 class StageNode(NodeProcesses):
@@ -85,7 +86,8 @@ class StageCluster:
                 node.wait_ready(timeout_s=READY_S)
             self.pair.wait_in_sync(timeout_s=READY_S)
         except NodeFailed as error:
-            failed = StageFailed(f"{error}\n{self._logs()}")
+            logs = f"{self.solo.logs(LINES_SHOWN)}\n{self.pair.logs(LINES_SHOWN)}"
+            failed = StageFailed(f"{error}\n{logs}")
             self.close()
             raise failed from error
         except BaseException:
@@ -123,6 +125,3 @@ class StageCluster:
             self.solo.check_alive()
         except NodeFailed as error:
             raise StageFailed(str(error)) from error
-
-    def _logs(self) -> str:
-        return f"{self.solo.logs(LINES_SHOWN)}\n{self.pair.logs(LINES_SHOWN)}"

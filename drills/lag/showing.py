@@ -29,7 +29,6 @@ class Board:
     """The current state: a line, a progress bar, and the diagnoses so far."""
 
     def __init__(self, watch_s: float) -> None:
-        """watch_s: how long samples are taken."""
         self._watch_s = watch_s
         self._doing, self._passed_s, self._reported_s = "", 0.0, 0.0
         self._verdicts: list[Verdict] = []
@@ -82,7 +81,6 @@ def _so_far(verdicts: Sequence[Verdict]) -> Table:
 
 
 def findings(verdicts: Sequence[Verdict], more: Sequence[Found]) -> Table:
-    """Build the table of planted and detected faults."""
     table = Table(title="Findings", title_justify="left")
     for name in ("", "group", "planted", "status", "blamed", "cause"):
         table.add_column(name, overflow="fold", no_wrap=name in ("", "group", "status", "blamed"))

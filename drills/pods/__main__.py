@@ -180,7 +180,6 @@ async def _until_stopped(cluster: Cluster, published: Sequence[Published]) -> No
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows under their headers, in columns."""
     lines = [HEAD, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     return "\n".join(

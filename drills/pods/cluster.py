@@ -36,10 +36,6 @@ NODE_ADDRESS: Final = "10.213.255.254"
 """The value of ``status.hostIP``; the address is not used."""
 
 
-def _unchanged(plan: PodPlan) -> PodPlan:
-    return plan
-
-
 class _Life(NamedTuple):
     """Task and resources of a pod that was started."""
 
@@ -69,7 +65,7 @@ class Cluster:
         self.directory, self.network = directory, network
         self.images = dict(images or {})
         self.api = Api(lambda: self.objects)
-        self._adjust: Callable[[PodPlan], PodPlan] = _unchanged
+        self._adjust: Callable[[PodPlan], PodPlan] = lambda plan: plan
         """Change applied by a drill to pods created from now on, without a new template."""
         self.pods: dict[str, RunningPod] = {}
         self.events: list[Event] = []
@@ -84,11 +80,11 @@ class Cluster:
     @contextlib.contextmanager
     def adjusting(self, adjust: Callable[[PodPlan], PodPlan]) -> Iterator[None]:
         """Change the plans of the pods that are created during the block."""
-        self._adjust = adjust
+        before, self._adjust = self._adjust, adjust
         try:
             yield
         finally:
-            self._adjust = _unchanged
+            self._adjust = before
 
     async def __aenter__(self) -> Cluster:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -309,17 +305,14 @@ def _allocatable() -> dict[str, str]:
 
 def described(cluster: Cluster) -> list[tuple[str, ...]]:
     """Return rows about the pods: name, address, role, ready containers, restarts, reason."""
-    rows: list[tuple[str, ...]] = []
-    for name, pod in sorted(cluster.pods.items()):
-        running = pod.containers.values()
-        rows.append(
-            (
-                name,
-                pod.placed.address,
-                cluster.role(name),
-                f"{sum(found.ready for found in running)}/{len(running)}",
-                str(sum(found.restarts for found in running)),
-                pod.failed or ("terminating" if pod.terminating else ""),
-            )
+    return [
+        (
+            name,
+            pod.placed.address,
+            cluster.role(name),
+            f"{sum(found.ready for found in pod.containers.values())}/{len(pod.containers)}",
+            str(sum(found.restarts for found in pod.containers.values())),
+            pod.failed or ("terminating" if pod.terminating else ""),
         )
-    return rows
+        for name, pod in sorted(cluster.pods.items())
+    ]

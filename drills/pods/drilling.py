@@ -63,7 +63,6 @@ class PodRunner:
         self.results: list[Result] = []
 
     async def run(self, drills: Sequence[Drill[PodGroup]]) -> list[Result]:
-        """Start the pods, run the drills, stop the pods."""
         path = self._directory / "events.log"
         events = EventLog(path.open("w", encoding="utf-8"), time.monotonic())
         ledger = Ledger()

@@ -42,8 +42,6 @@ class PodNode(NamedTuple):
 
 
 class PodGroup:
-    """One StatefulSet."""
-
     def __init__(self, cluster: Cluster, stateful_set: Manifest) -> None:
         self.cluster = cluster
         self.name = str(stateful_set["metadata"]["name"])
@@ -78,7 +76,6 @@ class PodGroup:
             self.cluster.network.cut(other, own)
 
     def heal(self) -> None:
-        """Remove all cuts."""
         self.cluster.network.heal()
 
     def apply(self, change: Callable[[dict[str, Any]], None]) -> None:

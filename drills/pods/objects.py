@@ -47,7 +47,6 @@ class Objects:
         return iter(self._found.values())
 
     def of_kind(self, kind: str, namespace: str | None = None) -> list[Manifest]:
-        """Return all objects of a kind, in one namespace or all."""
         return [
             found
             for (its_kind, its_namespace, _), found in self._found.items()

@@ -83,7 +83,6 @@ class Probes:
 
     @property
     def ready(self) -> bool:
-        """Whether the container counts as ready."""
         readiness = self._watches.get(Kind.READINESS)
         return self.started and (readiness is None or readiness.result)
 
@@ -106,7 +105,6 @@ class Probes:
         return asked
 
     def take(self, kind: Kind, *, succeeded: bool) -> Judgement:
-        """Record the result of a probe."""
         watch = self._watches[kind]
         reached = watch.take(succeeded)
         if succeeded:

@@ -14,15 +14,11 @@ from typing import NamedTuple
 
 
 class Verb(StrEnum):
-    """An action on a pod."""
-
     CREATE = "create"
     DELETE = "delete"
 
 
 class Step(NamedTuple):
-    """An action on the pod with an ordinal."""
-
     verb: Verb
     ordinal: int
     revision: str

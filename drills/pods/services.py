@@ -110,10 +110,6 @@ class Forwarder:
         self._connections: set[asyncio.Task[None]] = set()
         self.refused = 0
 
-    async def listen(self, address: str, port: int) -> None:
-        """Accept connections at an address of this process."""
-        self._server = await asyncio.start_server(self._take, address, port)
-
     async def serve(self, listening: socket.socket) -> None:
         """Accept connections from a listening socket, which may be in another network namespace."""
         self._server = await asyncio.start_server(self._take, sock=listening)

@@ -153,7 +153,6 @@ class Volumes:
     # -- owners -----------------------------------------------------------------------------------
 
     def _give(self, place: Path, *, read_only: bool) -> None:
-        """Give the pod's group access."""
         group = self._plan.fs_group
         if group is None:
             return

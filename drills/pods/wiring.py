@@ -59,13 +59,13 @@ class Wiring:
             self.addresses[namespace, name] = address
             for entry in service["spec"]["ports"]:
                 port = int(entry["port"])
-                forwarder = Forwarder(self._chooser(service, port))
-                await forwarder.listen(address, port)
-                self._forwarders.append(forwarder)
+                sockets = [socket.create_server((address, port))]
                 if (name, port) in self._published:
-                    outside = Forwarder(self._chooser(service, port))
-                    await outside.serve(self._published[name, port])
-                    self._forwarders.append(outside)
+                    sockets.append(self._published[name, port])
+                for listening in sockets:
+                    forwarder = Forwarder(self._chooser(service, port))
+                    await forwarder.serve(listening)
+                    self._forwarders.append(forwarder)
 
     async def close(self) -> None:
         for forwarder in self._forwarders:

@@ -43,7 +43,6 @@ FULL: Final = "tidemark_analytics_store_full_seconds"
 
 
 def pairs(family: str) -> tuple[Query, ...]:
-    """Return the largest values of a gauge by pair."""
     return (largest(Query(of_pairs(family), legend(BY_PAIR))),)
 
 

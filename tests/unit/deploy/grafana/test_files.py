@@ -13,7 +13,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from deploy.grafana.boards import BOARDS as WRITTEN
-from deploy.grafana.files import texts, write
+from deploy.grafana.frame import texts, write
 from tests.support.dashboards import BOARDS, DIRECTORY, graphs, panels
 
 CONFIG_MAP_SIZE_MAX = 1024 * 1024

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deploy.grafana import units
-from deploy.grafana.layout import COLUMNS, placed
+from deploy.grafana.frame import COLUMNS, placed
 from deploy.grafana.panels import Board, Row, Stat
 from deploy.grafana.queries import Query
 from tests.support.dashboards import BOARDS, panels
