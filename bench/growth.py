@@ -76,38 +76,44 @@ def grow(node: Node, places: Sequence[Place], shape: Shape, size: int) -> None:
         node.wait_dispatched()
 
 
+def in_turn(jobs: Mapping[int, Callable[[], Cost]], rounds: int) -> dict[int, list[Cost]]:
+    """Measure the costs at each x value, all of them in each round."""
+    found: dict[int, list[Cost]] = {x: [] for x in jobs}
+
+    def taken(x: int) -> float:
+        found[x].append(jobs[x]())
+        return found[x][-1].total_us
+
+    settle()
+    interleave({str(x): partial(taken, x) for x in jobs}, rounds)
+    return {x: costs[WARM_UP:] for x, costs in found.items()}
+
+
 def by_log_size(sizes: Sequence[int], rounds: int) -> dict[int, list[Cost]]:
-    """Measure the costs at each size of the log, the sizes in turn."""
+    """Measure the costs at each size of the log."""
     shape = Shape(MESSAGES, LOG_BODY_SIZE, "memory", "given")
     places: list[Place] = [("log", None)]
-    found: dict[int, list[Cost]] = {size: [] for size in sizes}
 
     def grown(node: Node, size: int) -> None:
         node.make_topic("log", 4)
         grow(node, places, shape, size)
 
-    def fresh(size: int) -> float:
+    def fresh(size: int) -> Cost:
         with Node() as node:
             grown(node, size)
-            return taken(node, size)
-
-    def taken(node: Node, size: int) -> float:
-        found[size].append(cost(node, places, shape, LOG_REQUESTS))
-        return found[size][-1].total_us
+            return cost(node, places, shape, LOG_REQUESTS)
 
     with ExitStack() as nodes:
-        jobs: dict[str, Callable[[], float]] = {}
+        jobs: dict[int, Callable[[], Cost]] = {}
         for size in sizes:
             if size <= FRESH_UP_TO:
-                jobs[str(size)] = partial(fresh, size)
+                jobs[size] = partial(fresh, size)
                 continue
             node = nodes.enter_context(Node())
             grown(node, size)
             print(f"  a log of {size // MB:,} MB is there", flush=True)
-            jobs[str(size)] = partial(taken, node, size)
-        settle()
-        interleave(jobs, rounds)
-    return {size: costs[WARM_UP:] for size, costs in found.items()}
+            jobs[size] = partial(cost, node, places, shape, LOG_REQUESTS)
+        return in_turn(jobs, rounds)
 
 
 class QueueNode:
@@ -144,22 +150,12 @@ class QueueNode:
 
 def by_queue_count(counts: Sequence[int], rounds: int) -> dict[int, list[Cost]]:
     """Measure the costs for each number of queues; each request uses the next queue."""
-    found: dict[int, list[Cost]] = {count: [] for count in counts}
-
-    def taken(queues: QueueNode, count: int) -> float:
-        found[count].append(queues.stretch())
-        return found[count][-1].total_us
-
     with ExitStack() as nodes:
         of_count = {count: QueueNode(nodes.enter_context(Node()), count) for count in counts}
-        settle()
-        interleave(
-            {str(count): partial(taken, queues, count) for count, queues in of_count.items()},
-            rounds,
-        )
+        found = in_turn({count: queues.stretch for count, queues in of_count.items()}, rounds)
         for queues in of_count.values():
             queues.check_stored()
-    return {count: costs[WARM_UP:] for count, costs in found.items()}
+    return found
 
 
 def figures(costs: Mapping[int, Sequence[Cost]], what: str, span: str) -> list[Figure]:

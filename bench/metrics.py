@@ -192,10 +192,11 @@ def _phases(scraper: Pool, node: Node, url: str, given: Options) -> Phases:
         # Selected by due time and not by overlap, which would favour slow sends.
         during = [sent for each in scrapes for sent in load.between(each.began, each.ended)]
         quiet = load.between(settled, quiet_until)
+        quiet_ms = percentiles([sent.took_s for sent in quiet]).p99
         if number < 0:  # the files of the new topics and groups are being written
-            found.writing_ms.append(percentiles([sent.took_s for sent in quiet]).p99)
+            found.writing_ms.append(quiet_ms)
             continue
-        found.quiet_ms.append(percentiles([sent.took_s for sent in quiet]).p99)
+        found.quiet_ms.append(quiet_ms)
         found.scraped_ms.append(percentiles([sent.took_s for sent in during]).p99)
         found.quiet_read_ms.append(percentiles([sent.read_s for sent in quiet]).p99)
         found.scraped_read_ms.append(percentiles([sent.read_s for sent in during]).p99)
@@ -227,13 +228,10 @@ def scrape_figures(given: Options) -> tuple[list[Figure], str]:
         node.wait_dispatched()
         scrape(url)
         found = _phases(scraper, node, url, given)
-        dropped = (
-            sum(
-                node.metric("broker", f'tidemark_telemetry_series_dropped_total{{family="{name}"}}')
-                for name in ("tidemark_broker_received_bytes_total", "tidemark_group_members")
-            )
-            if count > TOPICS_MAX
-            else 0
+        folded = ("tidemark_broker_received_bytes_total", "tidemark_group_members")
+        dropped = sum(
+            node.metric("broker", f'tidemark_telemetry_series_dropped_total{{family="{name}"}}')
+            for name in (folded if count > TOPICS_MAX else ())
         )
     ratios = [busy / quiet for busy, quiet in zip(found.scraped_ms, found.quiet_ms, strict=True)]
     scraped, during = f"scrape of {count:,} topics and groups", "p99 of a send during scrapes"

@@ -90,11 +90,7 @@ def _run(
     began, started = time.strftime("%Y-%m-%d %H:%M:%S"), time.monotonic()
     print(f"{len(drills)} drills, seed {seed}, below {out.resolve()}", flush=True)
     runner = Runner(
-        out,
-        network,
-        seed=seed,
-        report=partial(print, flush=True),
-        patience=arguments.patience,
+        out, network, seed=seed, report=partial(print, flush=True), patience=arguments.patience
     )
     try:
         asyncio.run(runner.run(drills))

@@ -7,7 +7,7 @@ ids and places.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from grafana_foundation_sdk.builders import common as common_builders
@@ -45,6 +45,12 @@ SCRAPE_PERIOD: Final = "15s"
 PER_CELL: Final = "cps"
 """Unit of a heat map's cell: observations per second."""
 LETTERS: Final = "ABCDEFGHIJKL"
+DASHED: Final[Mapping[str, object]] = {
+    "custom.stacking": {"mode": "none", "group": "A"},
+    "custom.fillOpacity": 0,
+    "custom.lineWidth": 2,
+    "custom.lineStyle": {"fill": "dash", "dash": [10, 6]},
+}
 
 
 def draw(panel: Panel) -> dashboard.Panel:
@@ -150,19 +156,10 @@ def _lines(panel: Lines) -> dashboard.Panel:
             )
         )
     for name in panel.over:
-        builder = builder.override_by_name(
-            name,
-            [
-                _value("custom.stacking", {"mode": "none", "group": "A"}),
-                _value("custom.fillOpacity", 0),
-                _value("custom.lineWidth", 2),
-                _value("custom.lineStyle", {"fill": "dash", "dash": [10, 6]}),
-            ],
-        )
+        builder = builder.override_by_name(name, _values(DASHED))
     for name, colour in panel.colours:
-        builder = builder.override_by_name(
-            name, [_value("color", {"mode": "fixed", "fixedColor": colour})]
-        )
+        fixed = {"color": {"mode": "fixed", "fixedColor": colour}}
+        builder = builder.override_by_name(name, _values(fixed))
     return builder.build()
 
 
@@ -190,18 +187,14 @@ def _heat(panel: Heat) -> dashboard.Panel:
 
 
 def _timeline(panel: Timeline) -> dashboard.Panel:
+    modes = dashboard.FieldColorModeId
+    mode = modes.THRESHOLDS if panel.words or panel.steps else modes.PALETTE_CLASSIC
     return (
         timeline_builders.Panel()
         .unit(texts.unit(panel))
         .mappings(_mappings(panel.words))
         .thresholds(_thresholds(panel.steps, GREEN if panel.words else GREY))
-        .color_scheme(
-            _colours(
-                dashboard.FieldColorModeId.THRESHOLDS
-                if panel.words or panel.steps
-                else dashboard.FieldColorModeId.PALETTE_CLASSIC
-            )
-        )
+        .color_scheme(_colours(mode))
         .merge_values(True)
         .show_value(common.VisibilityMode.AUTO)
         .row_height(0.85)
@@ -216,30 +209,24 @@ def _timeline(panel: Timeline) -> dashboard.Panel:
 def _table(panel: Table) -> dashboard.Panel:
     alone = len(panel.queries) == 1
     sources = [_field_name(column, alone) for column in panel.columns]
+    titles = [column.title for column in panel.columns]
+    transformations = {
+        "merge": {},
+        "filterFieldsByName": {"include": {"names": sources}},
+        "organize": {
+            "indexByName": {name: index for index, name in enumerate(sources)},
+            "renameByName": dict(zip(sources, titles, strict=True)),
+        },
+    }
     builder = (
         table_builders.Panel()
         .unit(texts.unit(panel))
         .cell_height(common.TableCellHeight.SM)
         .sort_by([common_builders.TableSortByFieldState().display_name(panel.sort).desc(True)])
-        .with_transformation(dashboard.DataTransformerConfig(id_val="merge", options={}))
-        .with_transformation(
-            dashboard.DataTransformerConfig(
-                id_val="filterFieldsByName", options={"include": {"names": sources}}
-            )
-        )
-        .with_transformation(
-            dashboard.DataTransformerConfig(
-                id_val="organize",
-                options={
-                    "indexByName": {name: index for index, name in enumerate(sources)},
-                    "renameByName": {
-                        name: column.title
-                        for name, column in zip(sources, panel.columns, strict=True)
-                    },
-                },
-            )
-        )
     )
+    for kind, options in transformations.items():
+        step = dashboard.DataTransformerConfig(id_val=kind, options=options)
+        builder = builder.with_transformation(step)
     for column in panel.columns:
         builder = builder.override_by_name(column.title, _column(column))
     return builder.build()
@@ -253,28 +240,24 @@ def _field_name(column: Column, alone: bool) -> str:
 
 
 def _column(column: Column) -> list[dashboard.DynamicConfigValue]:
+    coloured = column.words or column.steps
+    properties = {
+        "unit": column.unit,
+        "custom.width": column.width,
+        "mappings": column.words and _mappings(column.words),
+        "thresholds": column.steps and _thresholds(column.steps, GREEN).build(),
+        "color": column.steps and {"mode": "thresholds"},
+        "custom.cellOptions": coloured and {"type": "color-text"},
+        "links": [{"title": link.title, "url": link.url} for link in column.links],
+    }
     # An empty cell stays empty: the panel's text for "no data" is for a table without rows.
-    properties = [_value("noValue", "")]
-    if column.unit:
-        properties.append(_value("unit", column.unit))
-    if column.width:
-        properties.append(_value("custom.width", column.width))
-    if column.words:
-        properties.append(_value("mappings", _mappings(column.words)))
-    if column.steps:
-        properties.append(_value("thresholds", _thresholds(column.steps, GREEN).build()))
-        properties.append(_value("color", {"mode": "thresholds"}))
-    if column.words or column.steps:
-        properties.append(_value("custom.cellOptions", {"type": "color-text"}))
-    if column.links:
-        properties.append(
-            _value("links", [{"title": link.title, "url": link.url} for link in column.links])
-        )
-    return properties
+    return _values({"noValue": ""} | {name: each for name, each in properties.items() if each})
 
 
-def _value(key: str, value: object) -> dashboard.DynamicConfigValue:
-    return dashboard.DynamicConfigValue(id_val=key, value=value)
+def _values(properties: Mapping[str, object]) -> list[dashboard.DynamicConfigValue]:
+    return [
+        dashboard.DynamicConfigValue(id_val=name, value=value) for name, value in properties.items()
+    ]
 
 
 def _link(link: Link) -> dashboard_builders.DashboardLink:
@@ -301,38 +284,25 @@ def _legend(*, shown: bool) -> common_builders.VizLegendOptions:
 
 
 def _thresholds(steps: Sequence[Step], calm: str) -> dashboard_builders.ThresholdsConfig:
+    models = [dashboard.Threshold(value=step.value, color=step.colour) for step in steps]
     return (
         dashboard_builders.ThresholdsConfig()
         .mode(dashboard.ThresholdsMode.ABSOLUTE)
-        .steps(
-            [
-                dashboard.Threshold(value=None, color=calm),
-                *(dashboard.Threshold(value=step.value, color=step.colour) for step in steps),
-            ]
-        )
+        .steps([dashboard.Threshold(value=None, color=calm), *models])
     )
 
 
 def _mappings(words: Sequence[Word], unknown: str = "unknown") -> list[dashboard.ValueMapping]:
-    mappings: list[dashboard.ValueMapping] = []
-    if words:
-        mappings.append(
-            dashboard.ValueMap(
-                options={
-                    # The key is the number in JavaScript's notation, which Grafana compares.
-                    "Infinity" if word.value == ENDLESS else f"{word.value:g}": (
-                        dashboard.ValueMappingResult(text=word.text, color=word.colour, index=index)
-                    )
-                    for index, word in enumerate(words)
-                }
-            )
-        )
-    mappings.append(
-        dashboard.SpecialValueMap(
-            options=dashboard.DashboardSpecialValueMapOptions(
-                match=dashboard.SpecialValueMatch.NULL_AND_NAN,
-                result=dashboard.ValueMappingResult(text=unknown, color=GREY, index=len(words)),
-            )
-        )
+    def shown(text: str, colour: str, index: int) -> dashboard.ValueMappingResult:
+        return dashboard.ValueMappingResult(text=text, color=colour, index=index)
+
+    options = {
+        # The key is the number in JavaScript's notation, which Grafana compares.
+        "Infinity" if word.value == ENDLESS else f"{word.value:g}": shown(*word[1:], index)
+        for index, word in enumerate(words)
+    }
+    special = dashboard.DashboardSpecialValueMapOptions(
+        match=dashboard.SpecialValueMatch.NULL_AND_NAN, result=shown(unknown, GREY, len(words))
     )
-    return mappings
+    mapped = [dashboard.ValueMap(options=options)] if words else []
+    return [*mapped, dashboard.SpecialValueMap(options=special)]

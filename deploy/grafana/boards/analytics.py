@@ -21,16 +21,7 @@ from deploy.grafana.panels import (
     rare,
 )
 from deploy.grafana.problems import ALARMS, STATUSES, blamed, of_pairs, problems, status_state
-from deploy.grafana.queries import (
-    BY_PAIR,
-    Query,
-    age,
-    gauge,
-    largest,
-    legend,
-    quantile,
-    rate,
-)
+from deploy.grafana.queries import BY_PAIR, Query, age, gauge, largest, legend, quantile, rate
 
 CLUSTER: Final = 'cluster=~"$cluster"'
 """Selector of the exporter itself, which belongs to no broker set."""

@@ -97,12 +97,7 @@ STATE: Final = (
         spark=True,
         unknown=NO_GROUP,
     ),
-    Stat(
-        gauge(UNREAD, "", how="sum", where=PAIR),
-        calm=BLUE,
-        spark=True,
-        unknown=NO_GROUP,
-    ),
+    Stat(gauge(UNREAD, "", how="sum", where=PAIR), calm=BLUE, spark=True, unknown=NO_GROUP),
 )
 HISTORY: Final = (
     Timeline(
