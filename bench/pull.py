@@ -69,8 +69,6 @@ class Puller:
         """Remaining bytes of the answer; -1 until its head is complete."""
         self._next = 0
         self.messages = 0
-        self.size = 0
-        """Total size of records in bytes."""
 
     def ask(self) -> None:
         self.socket.sendall(self._request % self._next)
@@ -99,7 +97,6 @@ class Puller:
             raise ValueError(head.decode(errors="replace"))
         length = _number(_LENGTH, head)
         self.messages += _number(_COUNT, head)
-        self.size += length
         self._next = _number(_NEXT, head)
         if self._next >= _number(_END, head):
             self._next = 0
@@ -115,7 +112,6 @@ def _number(pattern: re.Pattern[bytes], head: bytes) -> int:
 
 class Read(NamedTuple):
     messages: int
-    size: int
     seconds: float
 
 
@@ -138,10 +134,7 @@ def pull(address: tuple[str, int], topic: str, seconds: float) -> Read:
     ready.close()
     for puller in pullers:
         puller.socket.close()
-    messages, size = (
-        sum(each) for each in zip(*((p.messages, p.size) for p in pullers), strict=True)
-    )
-    return Read(messages, size, now - began)
+    return Read(sum(puller.messages for puller in pullers), now - began)
 
 
 def one_answer(address: tuple[str, int], topic: str) -> bytes:

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -81,15 +82,11 @@ class Log:
         finally:
             appender.close(clean=True)
 
-    def by_key(self) -> list[int]:
-        """Nanoseconds of each of ASKED queries by key."""
-        keys = [key_of(number) for number in self._numbers()]
-        return asyncio.run(self._timed(keys, unique_id_only=False))
-
-    def by_unique_id(self) -> list[int]:
-        """Nanoseconds of each of ASKED queries by unique id."""
-        ids = [unique_id_of(number) for number in self._numbers()]
-        return asyncio.run(self._timed(ids, unique_id_only=True))
+    def by_name(self, *, unique_id_only: bool) -> list[int]:
+        """Nanoseconds of each of ASKED queries by unique id, or by key."""
+        name_of = unique_id_of if unique_id_only else key_of
+        names = [name_of(number) for number in self._numbers()]
+        return asyncio.run(self._timed(names, unique_id_only=unique_id_only))
 
     async def _timed(self, names: list[str], *, unique_id_only: bool) -> list[int]:
         queries, clock, times = self._queries, time.perf_counter_ns, []
@@ -142,9 +139,9 @@ def main(given: Options) -> Result:
     with ExitStack() as logs:
         for size in sizes:
             log = logs.enter_context(closing(Log(work_dir("query-"), size)))
-            jobs[f"key {size}"] = median_us(log.by_key)
+            jobs[f"key {size}"] = median_us(partial(log.by_name, unique_id_only=False))
             jobs[f"dict {size}"] = median_us(log.by_dict)
-            jobs[f"id {size}"] = median_us(log.by_unique_id)
+            jobs[f"id {size}"] = median_us(partial(log.by_name, unique_id_only=True))
         found = interleave(jobs, runs=given.runs)
     figures = [
         at_most(

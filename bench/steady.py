@@ -18,7 +18,6 @@ import socket
 import struct
 import threading
 import time
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from bench.exchange import LoadFailed
@@ -93,12 +92,7 @@ class Steady:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, _trace: object) -> None:
         self._ending.set()
         for thread in self._threads:
             thread.join(JOIN_S)

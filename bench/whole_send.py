@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from bench.durable import Log, StandaloneLog
@@ -93,10 +92,5 @@ class Broker:
         self._closing.push_async_callback(end)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._closing.aclose()

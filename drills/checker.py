@@ -181,8 +181,5 @@ def _count(ledger: Ledger, messages: Iterable[Stored], verdict: Verdict) -> None
             if int(number) < newest.get(stream, -1):
                 verdict.out_of_order += 1
             newest[stream] = max(newest.get(stream, -1), int(number))
-    for key in ledger.sent.keys() - ledger.acked.keys():
-        if key in found:
-            verdict.unknown_stored += 1
-        else:
-            verdict.unknown_absent += 1
+    unknown = ledger.sent.keys() - ledger.acked.keys()
+    verdict.unknown_stored, verdict.unknown_absent = len(unknown & found), len(unknown - found)

@@ -15,7 +15,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from shared.cluster.local_group import Addresses, cluster_table
@@ -71,12 +70,7 @@ class NodeGroup(Generic[N]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, _trace: object) -> None:
         try:
             if error is not None:
                 self.kill_all()
@@ -160,9 +154,8 @@ class NodeGroup(Generic[N]):
 
     def members(self, name: str) -> list[dict[str, Any]]:
         """Return what a node's ha reports about all nodes; empty without an answer."""
-        nodes: list[dict[str, Any]] = ask(f"{self.nodes[name].admin_url('ha')}/v1/cluster")[1].get(
-            "nodes", []
-        )
+        _, answer = ask(f"{self.nodes[name].admin_url('ha')}/v1/cluster")
+        nodes: list[dict[str, Any]] = answer.get("nodes", [])
         return nodes
 
     def in_sync(self) -> set[str]:

@@ -77,14 +77,14 @@ async def rogue_client(stage: Stage) -> None:
     master = await stage.master()
     node, slave = stage.group.nodes[master], stage.slaves(master)[0]
     stage.mark()
-    true = _identity(slave)
+    true, right = _identity(slave), _secret(stage)
     expected = (
         ("wrong-secret", true, b"not the secret of this group"),
-        ("foreign-cluster", true._replace(cluster="elsewhere"), _secret(stage)),
-        ("foreign-group", true._replace(group="g9"), _secret(stage)),
-        ("same-name", true._replace(node=master), _secret(stage)),
-        ("unknown-node", true._replace(node="n77"), _secret(stage)),
-        ("file-size-differs", true._replace(file_size=8 << 20), _secret(stage)),
+        ("foreign-cluster", true._replace(cluster="elsewhere"), right),
+        ("foreign-group", true._replace(group="g9"), right),
+        ("same-name", true._replace(node=master), right),
+        ("unknown-node", true._replace(node="n77"), right),
+        ("file-size-differs", true._replace(file_size=8 << 20), right),
     )
     for reason, identity, secret in expected:
         with _connect(node) as peer:
@@ -150,8 +150,8 @@ async def fuzzed_port(stage: Stage) -> None:
     """Expect no acks, no appends, constant memory and one log line per peer and minute."""
     master = await stage.master()
     recording = await _recorded_handshake(stage, master)
-    before = {name: _anonymous(stage.group.nodes[name]) for name in stage.group.names}
-    lines = {name: _lines(stage.group.nodes[name]) for name in stage.group.names}
+    before = {name: _anonymous(node) for name, node in stage.group.nodes.items()}
+    lines = {name: _lines(node) for name, node in stage.group.nodes.items()}
     stage.mark()
     until = time.monotonic() + FUZZ_S
     counts = await asyncio.gather(
@@ -160,8 +160,7 @@ async def fuzzed_port(stage: Stage) -> None:
             for node in stage.group.nodes.values()
         )
     )
-    for name in stage.group.names:
-        node = stage.group.nodes[name]
+    for name, node in stage.group.nodes.items():
         grown = _anonymous(node) - before[name]
         added = _lines(node) - lines[name]
         stage.note(

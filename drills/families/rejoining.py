@@ -64,11 +64,9 @@ async def overtaken_by_retention(stage: Stage) -> None:
     await stage.in_sync(master, timeout_s=20)
     await grow_tail(stage, master, 3 * BEHIND)
     end = _first_offset(stage, slave, last=True)
-
-    async def is_gone() -> bool:
-        return _first_offset(stage, master) > end
-
-    await stage.eventually(is_gone, lambda: "retention let no file go", 60)
+    await stage.finder.until(
+        lambda _: _first_offset(stage, master) > end, "retention to delete a file", 60
+    )
     stage.group.start(slave)
     took = await stage.in_sync(timeout_s=REJOIN_S)
     after = await _incarnation(stage, master, slave)
@@ -135,12 +133,11 @@ async def foreign_cluster(stage: Stage) -> None:
     node = stage.group.nodes[slave]
     node.join({**stage.group.table, "name": "elsewhere"})
     stage.group.start(slave)
-
-    async def refuses_volume() -> bool:
-        return "belongs to node" in node.processes["ha"].log_tail()
-
-    starts = f"ha of {slave} starts on a foreign volume"
-    await stage.eventually(refuses_volume, lambda: starts, NAMED_S)
+    await stage.finder.until(
+        lambda _: "belongs to node" in node.processes["ha"].log_tail(),
+        f"ha of {slave} to refuse a foreign volume",
+        NAMED_S,
+    )
     stage.note(f"on its volume {slave} does not start: it belongs to another cluster")
     stage.group.kill(slave)
     stage.group.wipe(slave)

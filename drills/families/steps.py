@@ -151,9 +151,7 @@ async def failover_in_set_change(stage: Stage) -> None:
 
 async def _disarmed_one(stage: Stage, names: list[str], step: str) -> None:
     """Wait until one of the nodes has reached its step and died."""
-
-    async def reached() -> bool:
-        return any(stage.group.nodes[name].faults.armed is None for name in names)
-
-    what = f"no process reached {step} within {ARMED_S:.0f} s"
-    await stage.eventually(reached, lambda: what, ARMED_S)
+    pages = [stage.group.nodes[name].faults for name in names]
+    await stage.finder.until(
+        lambda _: any(page.armed is None for page in pages), f"a process to reach {step}", ARMED_S
+    )
