@@ -120,6 +120,12 @@ def answer(
     )
 
 
+def test_in_a_later_file_before_all_is_its_first_number_or_0() -> None:
+    assert answer([10, 20], 5, Boundary.LOWER, file_offset=50) == 50
+    assert answer([10, 20], 5, Boundary.UPPER, file_offset=50) == 0
+    assert answer([10, 20], 15, Boundary.UPPER, file_offset=50) == 50
+
+
 @pytest.mark.parametrize("boundary", list(Boundary))
 def test_a_time_shared_by_very_many_messages_is_found_in_few_reads(boundary: Boundary) -> None:
     """It went from message to message through all of one time: linear, on the loop."""

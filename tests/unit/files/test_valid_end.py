@@ -19,7 +19,7 @@ from shared.files.valid_end import (
 )
 from tests.support.for_each import for_each
 
-BELOW, AT, ABOVE = 90, 100, 110
+BELOW, AT, ABOVE = 99, 100, 101
 FILES = (0, 1000, 2000, 3000)
 UNMARKED = [witness for witness in Witness if witness is not Witness.MARK]
 TABLE = """

@@ -37,6 +37,10 @@ class TestCommitDue:
             due
         )
 
+    def test_a_thorough_commit_is_never_later_than_the_interval_says(self) -> None:
+        pace = CommitPace(5.0, 4 * PAGE_SIZE, 0.2)
+        assert commit_due(pace, pooled=1 << 20, waiting=False, since_commit_s=0.0) == 0.2
+
 
 def fill(pool: WritePool, offset: int, data: bytes) -> bool:
     """Put data for offset; False if there is no room."""
@@ -73,6 +77,18 @@ class TestRing:
         assert kept(pool, 8195) == [(100, b"old"), (8192, b"new")]
         pool.free(103)
         assert kept(pool, 8195) == [(8192, b"new")]
+
+    def test_a_full_pool_has_no_room_until_bytes_leave_in_order(self) -> None:
+        pool = WritePool(PAGE_SIZE)
+        assert fill(pool, 0, b"a" * 3000)
+        assert fill(pool, 3000, b"b" * (PAGE_SIZE - 3000))
+        assert pool.place(1) is None
+        pool.free(3000)
+        assert fill(pool, PAGE_SIZE, b"c" * 3000)
+        assert pool.place(1) is None
+        assert [len(data) for _, data in pool.stretches(PAGE_SIZE + 3000)] == [1096, 3000]
+        pool.free(PAGE_SIZE + 3000)
+        assert fill(pool, PAGE_SIZE + 3000, b"d" * PAGE_SIZE)
 
     def test_more_than_the_pool_never_fits(self) -> None:
         assert WritePool(PAGE_SIZE).place(PAGE_SIZE + 1) is None

@@ -435,3 +435,9 @@ async def test_a_redriven_copy_has_no_nack_id_and_a_retry_that_of_the_last_nack(
     assert letter.properties.count(b"TIDEMARK_NACK_ID") == 1
     assert letter.property_map["TIDEMARK_NACK_ID"] == "two"
     assert b"TIDEMARK_NACK_ID" not in redriven(letter, "billing", to_group=False)
+
+
+async def test_without_retries_the_first_failure_is_the_last(kit: Kit) -> None:
+    await kit.broker.configs.put("billing", parsed({"retry_max": 0}, GroupChanges))
+    message = await kit.message()
+    assert (await kit.nacks.nack("billing", message.message_id)).status == "DEAD"

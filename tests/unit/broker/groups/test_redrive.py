@@ -674,3 +674,12 @@ async def test_other_requests_run_during_a_look_up_and_no_letter_is_sent_twice(
     found = [counts(call.result()) for call in calls]
     assert sorted(found) == [(1, 0, 1), (1, 1, 0)]
     assert kit.copies() == [b"a"]
+
+
+async def test_letters_of_another_group_are_its_own(kit: Kit) -> None:
+    await kit.topics()
+    letter = await kit.die(b"a")
+    await kit.redrive()
+    kit.broker.dispatch()
+    assert await kit.letters.was_sent_again("billing", letter) is Redriven.YES
+    assert await kit.letters.was_sent_again("shipping", letter) is Redriven.NO

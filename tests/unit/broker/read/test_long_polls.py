@@ -30,6 +30,13 @@ async def test_a_pull_is_woken_when_its_own_message_is_dispatched() -> None:
     assert not held.expects
 
 
+async def test_a_message_appended_before_the_pull_came_wakes_it_too() -> None:
+    held = LongPolls()
+    waiter = hold(held, A, appended_to=50)
+    held.dispatched_to(PhysicalOffset(50))
+    assert waiter.woken.done()
+
+
 async def test_a_message_of_a_queue_without_held_pulls_costs_nothing() -> None:
     held = LongPolls()
     hold(held, A, appended_to=None)

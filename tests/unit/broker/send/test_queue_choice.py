@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from services.broker.send.queue_choice import choose, cut
 from tidemark.errors import UnknownQueue
-from tidemark.formats import batch
+from tidemark.formats import batch, hashing
 from tidemark.formats.batch import WireMessage
 
 
@@ -16,6 +16,17 @@ def test_a_queue_out_of_range_is_named_by_its_message() -> None:
     with pytest.raises(UnknownQueue, match=r"messages\[1\].queue is 4; topic t has 4 queues"):
         choose("t", 4, [0, 4, 9], turn=0)
     assert choose("t", 4, [3], turn=0) == [3]
+
+
+def test_named_queues_sharding_keys_and_turns_are_distinguished() -> None:
+    keys = ["a", "user-7", "polygenelubricants", "größe", ""]
+    assert choose("t", 4, [3, None, *keys, None, 0], turn=2) == [
+        3,
+        2,
+        *(abs(hashing.string_hash(key)) % 4 for key in keys),
+        2,
+        0,
+    ]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=9), st.binary(max_size=9))))

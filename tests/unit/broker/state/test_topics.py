@@ -476,3 +476,11 @@ async def test_deleting_a_topic_of_two_billion_queues_takes_no_time() -> None:
     adopt(broker, [TopicConfig("wide", LARGEST, LARGEST)])
     gone = await broker.topics.delete("wide")
     assert gone.min_offsets == {7: 3}
+
+
+async def test_queues_outside_are_named_with_those_that_exist() -> None:
+    broker = Broker()
+    await broker.topics.create("a", 4)
+    for queue in (-1, 4):
+        with pytest.raises(UnknownQueue, match=f"no queue {queue}; queues: 0 to 3"):
+            broker.topics.for_reading("a", queue)
