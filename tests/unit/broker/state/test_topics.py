@@ -484,3 +484,10 @@ async def test_queues_outside_are_named_with_those_that_exist() -> None:
     for queue in (-1, 4):
         with pytest.raises(UnknownQueue, match=f"no queue {queue}; queues: 0 to 3"):
             broker.topics.for_reading("a", queue)
+
+
+async def test_a_deletion_keeps_what_the_queues_beyond_the_configured_ones_had() -> None:
+    broker = Broker([("a", 5)])
+    await broker.topics.create("a", 2)
+    broker.sent("a", 5, 9)
+    assert (await broker.topics.delete("a")).min_offsets == {5: 9}
