@@ -33,22 +33,18 @@ def wake_ups(pid: int) -> int:
 def main(given: Options) -> Result:
     pin_to_load_core()
     window_s = given.pick(10.0, quick=2.0)
-    cpu: dict[str, list[float]] = defaultdict(list)
-    memory: dict[str, list[float]] = defaultdict(list)
-    woken: dict[str, list[float]] = defaultdict(list)
+    cpu, memory, woken = (defaultdict[str, list[float]](list) for _ in range(3))
     with Node() as node:
         node.make_topic("idle", 4)
         send(node.address, [("idle", None)], SHAPE, connections=4, requests=REQUESTS)
         node.wait_dispatched()
         time.sleep(SETTLE_S)  # there is no event for a process that has become idle
         for _ in range(given.runs):
-            before = {
-                role: (node.processes[role].cpu_s(), wake_ups(node.pid(role))) for role in ROLES
-            }
+            processes = {role: node.processes[role] for role in ROLES}
+            before = {role: (each.cpu_s(), wake_ups(each.pid)) for role, each in processes.items()}
             began = time.perf_counter()
             time.sleep(window_s)
-            for role in ROLES:
-                process = node.processes[role]
+            for role, process in processes.items():
                 cpu_s, count = before[role]
                 seconds = time.perf_counter() - began
                 cpu[role].append((process.cpu_s() - cpu_s) / seconds * 100)

@@ -47,7 +47,11 @@ class Needs(NamedTuple):
     """Retention limit of the log [bytes]; 0 for none."""
 
 
-ANY_GROUP: Final = Needs()
+TWO: Final = Needs(nodes=2)
+THREE: Final = Needs(nodes=3)
+THREE_FRESH: Final = Needs(nodes=3, fresh=True)
+THREE_APART: Final = Needs(nodes=3, cuts=True)
+WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
 
 
 class AnyNode(Protocol):
@@ -302,7 +306,7 @@ class Drill(Generic[G]):
     """Whether the drill is part of continuous integration."""
     long: bool = False
     """Whether the drill takes longer than ten minutes; then ``--all`` does not include it."""
-    needs: Needs = ANY_GROUP
+    needs: Needs = THREE
 
 
 REGISTERED: Final[dict[str, Drill[Group]]] = {}

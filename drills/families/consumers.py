@@ -11,7 +11,7 @@ from typing import Final
 import tidemark
 from drills.ledger import Place
 from drills.log_reading import key_of
-from drills.stage import Needs, Stage, drill
+from drills.stage import THREE, Stage, drill
 from drills.workload import TOPIC
 from tidemark.errors import TidemarkError
 
@@ -71,7 +71,7 @@ class Handled:
         return sum(len(events) for events in self.order.values()) - len(self.keys)
 
 
-@drill("43", "an ordered consumer group reads through two failovers", Needs(nodes=3), 6.0)
+@drill("43", "an ordered consumer group reads through two failovers", THREE, 6.0)
 async def group_through_failovers(stage: Stage) -> None:
     """Check: no gap, ordered, one owner per queue; duplicates are allowed and counted."""
     handled = Handled()

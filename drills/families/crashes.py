@@ -8,13 +8,11 @@ from typing import Final
 
 from drills.comparing import compare_queues
 from drills.namespaces import CLIENTS, cut_apart
-from drills.stage import Needs, Stage, drill
+from drills.stage import THREE, TWO, Needs, Stage, drill
 
 BACK_IN_PLACE_S: Final = 3.0
 NODE_LOST_S: Final = 6.0
-TWO: Final = Needs(nodes=2)
 TWO_APART: Final = Needs(nodes=2, cuts=True)
-THREE: Final = Needs(nodes=3)
 FAILOVERS: Final = 50
 
 

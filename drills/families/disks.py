@@ -10,12 +10,11 @@ from drills.faults import Fault
 from drills.node_group import slot
 from drills.sends import grow_tail, make_topic
 from drills.small_disks import fill
-from drills.stage import Needs, Stage, drill
+from drills.stage import THREE, THREE_FRESH, Needs, Stage, drill
 from tidemark.formats.checkpoint import Slot
 
 MIB: Final = 1 << 20
 LOG_FILE_SIZE: Final = 4 * MIB
-THREE: Final = Needs(nodes=3)
 SMALL: Final = Needs(nodes=2, disk_size=96 * MIB)
 SLOW_SYNC_MS: Final = 5000
 NAMED_S: Final = 20.0
@@ -74,7 +73,7 @@ async def slave_disk_full(stage: Stage) -> None:
 @drill(
     "22",
     "the end of a slave's log is torn: above, then below what it knows to be confirmed",
-    Needs(nodes=3, fresh=True),
+    THREE_FRESH,
 )
 async def torn_tail(stage: Stage) -> None:
     """Expect recovery to truncate a torn end above the confirm offset.
@@ -104,7 +103,7 @@ async def torn_tail(stage: Stage) -> None:
     stage.check(leader != slave, f"{slave} leads with a damaged log")
 
 
-@drill("23", "one bit of the confirmed log of a slave is flipped", Needs(nodes=3, fresh=True))
+@drill("23", "one bit of the confirmed log of a slave is flipped", THREE_FRESH)
 async def bit_flip(stage: Stage) -> None:
     """Expect a checksum error at the return; the slave resyncs or halts, and never leads."""
     master, slave, other = await stage.roles(200)
@@ -124,7 +123,7 @@ async def bit_flip(stage: Stage) -> None:
     )
 
 
-@drill("23a", "a file that is none of the log's lies in a slave's log", Needs(nodes=3, fresh=True))
+@drill("23a", "a file that is none of the log's lies in a slave's log", THREE_FRESH)
 async def stray_file(stage: Stage) -> None:
     """Expect the node to refuse to start and to name the file; without the file it starts."""
     master, slave, other = await stage.roles(50)

@@ -12,7 +12,7 @@ from typing import Final
 from drills.group import DrillNode
 from drills.hostile_peer import HostilePeer
 from drills.node_group import slot
-from drills.stage import Needs, Stage, drill
+from drills.stage import THREE, TWO, Stage, drill
 from services.ha.wire import payloads
 from services.ha.wire.frames import BadFrame, Frame, FrameType, encode
 from services.ha.wire.handshake import Identity, Refused
@@ -21,8 +21,6 @@ from services.ha.wire.versions import SPOKEN
 from tidemark.formats.checkpoint import Slot
 from tidemark.testing.child import ChildProcess
 
-TWO: Final = Needs(nodes=2)
-THREE: Final = Needs(nodes=3)
 ROGUE: Final = "66" * 16
 HUGE: Final = (1 << 62) - 1
 FUZZ_S: Final = 60.0

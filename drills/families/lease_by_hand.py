@@ -6,9 +6,8 @@ import asyncio
 import time
 from typing import Final
 
-from drills.stage import Needs, Stage, drill
+from drills.stage import WITH_API, Stage, drill
 
-WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
 WITH_API_ALONE: Final = WITH_API._replace(fresh=True)
 WITHOUT_MASTER_S: Final = 8.0
 ORDER_S: Final = 15.0

@@ -6,9 +6,8 @@ import asyncio
 import time
 from typing import Final
 
-from drills.stage import Needs, Stage, drill
+from drills.stage import WITH_API, Stage, drill
 
-WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
 DOWN_S: Final = 12.0
 FAULTY_S: Final = 12.0
 

@@ -11,10 +11,8 @@ from drills.lease_server import HOST as LEASE
 from drills.ledger import Outcome
 from drills.namespaces import cut_apart
 from drills.sends import patient_sends
-from drills.stage import Needs, Stage, drill
+from drills.stage import THREE_APART, WITH_API, Stage, drill
 
-THREE_APART: Final = Needs(nodes=3, cuts=True)
-THREE_WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
 CUT_S: Final = 6.0
 PATIENT: Final = 8
 IN_FLIGHT_S: Final = 0.2
@@ -57,9 +55,7 @@ async def cut_one_way(stage: Stage) -> None:
     await stage.restored(20)
 
 
-@drill(
-    "8", "the master reaches neither slaves nor lease; clients still reach it", THREE_WITH_API, 6.0
-)
+@drill("8", "the master reaches neither slaves nor lease; clients still reach it", WITH_API, 6.0)
 async def cut_from_everything(stage: Stage) -> None:
     """Expect a successor and no acks of the old master after the cut.
 
@@ -85,7 +81,7 @@ async def cut_from_everything(stage: Stage) -> None:
     stage.note(f"{master} returned; tails kept in cut/: {_kept_tails(stage, master) - kept}")
 
 
-@drill("6", "the master reaches its slaves, and not the lease", THREE_WITH_API, 6.0)
+@drill("6", "the master reaches its slaves, and not the lease", WITH_API, 6.0)
 async def cut_from_lease(stage: Stage) -> None:
     """Expect the master to stop before another node may take the lease."""
     master, epoch = await stage.master(), stage.epoch

@@ -11,10 +11,9 @@ from typing import Final
 from drills.faults import Fault
 from drills.node_group import slot
 from drills.sends import patient_send, patient_sends
-from drills.stage import Needs, Stage, drill
+from drills.stage import TWO, Needs, Stage, drill
 from tidemark.formats.checkpoint import Slot
 
-TWO: Final = Needs(nodes=2)
 HOUR_MS: Final = 3_600_000
 SLOW_SYNC_MS: Final = 500
 PATIENT: Final = 16

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Final
 
 from drills.ledger import Request
-from drills.stage import Needs, Stage, drill
+from drills.stage import THREE, TWO, Stage, drill
 
 SWITCH_S: Final = 1.0
 SWITCHES: Final = 20
@@ -19,7 +19,7 @@ TIMED: Final = frozenset({"ack-timeout", "unreachable"})
 """Errors that mean that the sender's timeout has expired."""
 
 
-@drill("38", f"{SWITCHES} planned switches under load", Needs(nodes=2), SWITCH_S, short=True)
+@drill("38", f"{SWITCHES} planned switches under load", TWO, SWITCH_S, short=True)
 async def switchover(stage: Stage) -> None:
     """Expect each switchover to take at most a second and to cause only the errors in ``BUSY``."""
     gaps = []
@@ -63,7 +63,7 @@ def _is_due(stage: Stage, request: Request) -> bool:
 @drill(
     "37",
     "all nodes are restarted one after another, the master last, then the master first",
-    Needs(nodes=3),
+    THREE,
     2.0,
 )
 async def rolling_restart(stage: Stage) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from drills.namespaces import cut_apart
 from drills.sends import grow_tail, make_topic
-from drills.stage import Needs, Stage, drill
+from drills.stage import THREE, THREE_APART, THREE_FRESH, TWO, Needs, Stage, drill
 
 MIB: Final = 1 << 20
 TAIL_SIZE: Final = 100 * MIB
@@ -17,11 +17,7 @@ NAMED_S: Final = 20.0
 BEHIND: Final = 24 * MIB
 
 
-@drill(
-    "28",
-    "a master that was cut off returns with 100 MiB that no other node has",
-    Needs(nodes=3, cuts=True),
-)
+@drill("28", "a master that was cut off returns with 100 MiB that no other node has", THREE_APART)
 async def long_tail(stage: Stage) -> None:
     """Expect the node to truncate at the divergence point, keep the tail and rejoin the set."""
     await make_topic(stage)
@@ -75,9 +71,7 @@ async def overtaken_by_retention(stage: Stage) -> None:
 
 
 @drill(
-    "30",
-    "the volume of the only slave is replaced by an empty one while the master is down",
-    Needs(nodes=2),
+    "30", "the volume of the only slave is replaced by an empty one while the master is down", TWO
 )
 async def replaced_volume(stage: Stage) -> None:
     """Expect an empty volume never to become master; the complete one does and is copied to it."""
@@ -102,7 +96,7 @@ async def replaced_volume(stage: Stage) -> None:
     )
 
 
-@drill("40", "all nodes off, and the volume of one member of the set is lost", Needs(nodes=3), 20.0)
+@drill("40", "all nodes off, and the volume of one member of the set is lost", THREE, 20.0)
 async def lost_volume_all_off(stage: Stage) -> None:
     """Expect another member to become master, without a lost ack."""
     await stage.load.acked(100)
@@ -117,11 +111,7 @@ async def lost_volume_all_off(stage: Stage) -> None:
     stage.note(f"{master} lost its volume; {leader} leads in epoch {stage.epoch}")
 
 
-@drill(
-    "40a",
-    "a slave returns with the name of another cluster in its settings",
-    Needs(nodes=3, fresh=True),
-)
+@drill("40a", "a slave returns with the name of another cluster in its settings", THREE_FRESH)
 async def foreign_cluster(stage: Stage) -> None:
     """Expect both sides to refuse the connection, and the master to report it.
 

@@ -9,7 +9,7 @@ from typing import Final
 from drills.faults import Fault
 from drills.namespaces import cut_apart
 from drills.sends import grow_tail, make_topic
-from drills.stage import Needs, Stage, drill
+from drills.stage import THREE, THREE_APART, WITH_API, Stage, drill
 
 MIB: Final = 1 << 20
 PROMOTION_STEPS: Final = (2, 4, 5, 6, 7, 8, 9, 10)
@@ -23,10 +23,7 @@ CHANGES: Final = 4
 
 
 @drill(
-    "24",
-    "a new master's process dies before each numbered step of becoming master",
-    Needs(nodes=3),
-    12.0,
+    "24", "a new master's process dies before each numbered step of becoming master", THREE, 12.0
 )
 async def crash_at_promotion(stage: Stage) -> None:
     """Expect a clean next election after a crash at each step."""
@@ -52,7 +49,7 @@ async def crash_at_promotion(stage: Stage) -> None:
 @drill(
     "25",
     "a former master's process dies before each numbered step of cutting its tail",
-    Needs(nodes=3, cuts=True),
+    THREE_APART,
 )
 async def crash_at_cut(stage: Stage) -> None:
     """Expect the next start to complete the cut; nothing of the tail may be accepted."""
@@ -75,9 +72,7 @@ async def crash_at_cut(stage: Stage) -> None:
     stage.note(f"killed before steps {', '.join(map(str, CUT_STEPS))} of a cut: each was completed")
 
 
-@drill(
-    "25a", "a slave's process dies before each numbered step of emptying its store", Needs(nodes=3)
-)
+@drill("25a", "a slave's process dies before each numbered step of emptying its store", THREE)
 async def crash_at_resync(stage: Stage) -> None:
     """Expect the next start to continue to empty the store, or to copy; never a mixed store."""
     master = await stage.master()
@@ -108,7 +103,7 @@ async def crash_at_resync(stage: Stage) -> None:
 @drill(
     "27",
     "the master dies while a member is being added, before and after the set was written",
-    Needs(nodes=3, cuts=True, lease="kubernetes"),
+    WITH_API,
     12.0,
 )
 async def failover_in_set_change(stage: Stage) -> None:

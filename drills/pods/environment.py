@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Final, NamedTuple
 
-from drills.pods.objects import BadManifest, Manifest, Objects, namespace_of, quantity
+from drills.pods.objects import BadManifest, Manifest, Objects, quantity
 from drills.pods.plans import Container, PodPlan, content_of
 
 IMAGE: Final[Mapping[str, str]] = {
@@ -175,15 +175,13 @@ def _all_of(entry: Manifest, namespace: str, objects: Objects) -> dict[str, str]
 
 
 def addresses_of(
-    objects: Objects, namespace: str, given: Mapping[str, str]
+    objects: Objects, namespace: str, given: Mapping[tuple[str, str], str]
 ) -> list[ServiceAddress]:
-    """Return the services of a namespace that have an address. given: address by name."""
+    """Return a namespace's services that have an address. given: by namespace and name."""
     found = []
     for service in objects.of_kind("Service", namespace):
-        name = service["metadata"]["name"]
-        if name in given and namespace_of(service) == namespace:
-            ports = tuple(
-                (one.get("name", ""), int(one["port"])) for one in service["spec"]["ports"]
-            )
-            found.append(ServiceAddress(name, given[name], ports))
+        address = given.get((namespace, service["metadata"]["name"]))
+        if address is not None:
+            ports = ((one.get("name", ""), int(one["port"])) for one in service["spec"]["ports"])
+            found.append(ServiceAddress(service["metadata"]["name"], address, tuple(ports)))
     return found

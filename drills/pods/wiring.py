@@ -73,13 +73,8 @@ class Wiring:
 
     def links(self, namespace: str) -> tuple[ServiceAddress, ...]:
         """Return the services that are in the environment of a namespace's pods."""
-        given = {
-            name: address
-            for (within, name), address in self.addresses.items()
-            if within == namespace
-        }
         kubernetes = ServiceAddress("kubernetes", API_ADDRESS, (("https", PORT),))
-        return (kubernetes, *addresses_of(self._objects(), namespace, given))
+        return (kubernetes, *addresses_of(self._objects(), namespace, self.addresses))
 
     def show(self, hosts_files: Mapping[str, Path]) -> None:
         """Write the names and policy rules, if anything about them has changed.

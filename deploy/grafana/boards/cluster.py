@@ -16,6 +16,7 @@ from deploy.grafana.panels import (
     Board,
     Column,
     Lines,
+    Link,
     Row,
     Stat,
     Step,
@@ -72,10 +73,22 @@ BEYOND: Final = "more topics, pairs or groups than a bound allows"
 MASTERS: Final = f'sum by (cluster, broker) (tidemark_ha_role{{{NODE}, role="master"}})'
 
 
-def _firing(severity: str) -> Query:
+def _firing(severity: str) -> str:
     # 0 only while the rules are evaluated: without them the number of alerts is unknown.
     firing = FIRING.replace("}", f', severity="{severity}"}}')
-    return Query(or_zero(f"count({firing})", RULES_RUN))
+    return or_zero(f"count({firing})", RULES_RUN)
+
+
+def _count(
+    expr: str,
+    title: str,
+    text: str,
+    steps: tuple[Step, ...] = WORRY,
+    unknown: str = "unknown",
+    links: tuple[Link, ...] = (),
+) -> Stat:
+    shown, unit = Query(expr), units.COUNT
+    return Stat(shown, title=title, text=text, unit=unit, steps=steps, unknown=unknown, links=links)
 
 
 def _top_five(name: str, by: str, where: str) -> Query:
@@ -84,45 +97,31 @@ def _top_five(name: str, by: str, where: str) -> Query:
 
 
 NOW: Final = (
-    Stat(
+    _count(
         _firing("page"),
-        title="Pages",
-        text="Alerts that fire and page: start with the table below. Unknown means that Prometheus "
+        "Pages",
+        "Alerts that fire and page: start with the table below. Unknown means that Prometheus "
         "runs none of the recording rules, so it runs no alerts either.",
-        unit=units.COUNT,
-        steps=WORRY,
     ),
-    Stat(
-        _firing("ticket"),
-        title="Tickets",
-        text="Alerts that fire and wait for the day.",
-        unit=units.COUNT,
-        steps=CAUTION,
-    ),
-    Stat(
-        Query(or_zero(f"count({TARGETS} == 0)", TARGETS)),
-        title="Targets down",
-        text="Processes that Prometheus cannot scrape: down, cut off, or standing still. Their "
+    _count(_firing("ticket"), "Tickets", "Alerts that fire and wait for the day.", CAUTION),
+    _count(
+        or_zero(f"count({TARGETS} == 0)", TARGETS),
+        "Targets down",
+        "Processes that Prometheus cannot scrape: down, cut off, or standing still. Their "
         "series are missing everywhere else, so check here first.",
-        unit=units.COUNT,
-        steps=WORRY,
         links=(uids.ON_BROKER,),
     ),
-    Stat(
-        Query(or_zero(f"count(tidemark_ready{{{NODE}}} == 0)", f"tidemark_ready{{{NODE}}}")),
-        title="Not ready",
-        text="Processes that are not ready. `/ready` of the process and its log have the reason.",
-        unit=units.COUNT,
-        steps=WORRY,
+    _count(
+        or_zero(f"count(tidemark_ready{{{NODE}}} == 0)", f"tidemark_ready{{{NODE}}}"),
+        "Not ready",
+        "Processes that are not ready. `/ready` of the process and its log have the reason.",
         links=(uids.ON_BROKER,),
     ),
-    Stat(
-        Query(or_zero(f"count({MASTERS} != 1)", f"tidemark_ha_role{{{NODE}}}")),
-        title="Without one master",
-        text="Broker sets that have no master, or two. None: sends are refused until one is "
+    _count(
+        or_zero(f"count({MASTERS} != 1)", f"tidemark_ha_role{{{NODE}}}"),
+        "Without one master",
+        "Broker sets that have no master, or two. None: sends are refused until one is "
         "elected. Unknown: no ha process is scraped, as with a node that runs alone.",
-        unit=units.COUNT,
-        steps=WORRY,
         unknown=NO_GROUP,
         links=(uids.ON_PIPELINE,),
     ),
@@ -138,13 +137,11 @@ NOW: Final = (
         unknown=NO_GROUP,
         links=(uids.ON_PIPELINE,),
     ),
-    Stat(
-        Query(or_zero(f"count({LATE})", AGE)),
-        title="Pairs late",
-        text="Pairs of group and topic whose oldest unread message is older than the group's "
-        "objective.",
-        unit=units.COUNT,
-        steps=CAUTION,
+    _count(
+        or_zero(f"count({LATE})", AGE),
+        "Pairs late",
+        "Pairs of group and topic whose oldest unread message is older than the group's objective.",
+        CAUTION,
         unknown=NO_GROUP,
         links=(uids.ON_CONSUMER_GROUP,),
     ),
