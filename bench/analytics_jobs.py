@@ -54,23 +54,16 @@ def main(given: Options) -> Result:
     filled = run("backfill", str(work / "filled"), str(hours))
     shutil.rmtree(work, ignore_errors=True)
     load = os.getloadavg()[1]
+    backfilled = f"backfill of {hours} h of 10,000 series of Prometheus"
+    cpu_time = "processor time of driver, JVM and workers"
     return Result(
         [
             at_most("positions on disk", "bytes/row", [per_row], 5.0),
             Figure("evaluate through Spark, two cores", "rows/s", runs["2"], 500_000),
             of_ratios("evaluate, two cores", runs["2"], runs["1"], 1.6, "one core"),
-            at_most(
-                f"backfill of {hours} h of 10,000 series of Prometheus",
-                "s",
-                [filled["seconds"]],
-                180.0 * hours / 24,
-            ),
+            at_most(backfilled, "s", [filled["seconds"]], 180.0 * hours / 24),
             Figure("the same, samples", "samples/s", [filled["samples"] / filled["seconds"]]),
-            at_most(
-                "the same, processor time of driver, JVM and workers",
-                "core-seconds",
-                [filled["core_seconds"]],
-            ),
+            at_most(f"the same, {cpu_time}", "core-seconds", [filled["core_seconds"]]),
         ],
         f"""evaluate: one hour of {pairs * QUEUES} series of {pairs} pairs, 240 ticks, 60 % idle, in
         8 buckets on disk, all computed tables written; seconds of the job in a warm session. Bytes

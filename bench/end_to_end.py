@@ -146,17 +146,10 @@ def main(given: Options) -> Result:
         }
         rates = interleave(jobs, given.runs)
         notes = [f"{name}, last run: {seen}" for name, seen in flows.shares.items()]
-    figures = [
-        Figure(
-            f"produced, consumed {how} and committed, {BODY_SIZE} B, disk",
-            "msg/s",
-            rates[job],
-            goal,
-            BASELINE,
-            rates["redis"],
-        )
-        for job, how, goal in (("batches", "in batches", GOAL), ("each", "one by one", None))
-    ]
+    figures = []
+    for job, how, goal in (("batches", "in batches", GOAL), ("each", "one by one", None)):
+        what = f"produced, consumed {how} and committed, {BODY_SIZE} B, disk"
+        figures.append(Figure(what, "msg/s", rates[job], goal, BASELINE, rates["redis"]))
     method = f"""Broker, reput, a producer and a consumer, each a process, on two cores together and
         not pinned to either; default profile. The producer sends {count} messages of {BODY_SIZE} B
         by send_many of {BATCH} ({SENDERS} calls in flight), ack disk, to a topic of {QUEUES}

@@ -139,13 +139,8 @@ def lags_at_half_load(group: Group, full: float, seconds: float) -> Lags:
     load, slave = BATCHES, group.slave
     shape = Shape(load.messages, BODY_SIZE, "replicated", "given")
     found: list[float] = []
-    with Steady(
-        group.master.address,
-        TOPIC,
-        shape,
-        per_second=full / 2 / load.messages,
-        connections=load.connections,
-    ) as steady:
+    address, rate = group.master.address, full / 2 / load.messages
+    with Steady(address, TOPIC, shape, per_second=rate, connections=load.connections) as steady:
         until = time.perf_counter() + seconds
         while (began := time.perf_counter()) < until:
             end = group.master.position(Slot.WRITTEN)

@@ -103,13 +103,8 @@ def _run(
                 print(f"no pictures: {error}", file=sys.stderr)
                 break
             pictures.append(f"{session.name}.svg")
-        text = page(
-            runner.results,
-            seed=seed,
-            began=began,
-            seconds=time.monotonic() - started,
-            pictures=pictures,
-        )
+        took_s = time.monotonic() - started
+        text = page(runner.results, seed=seed, began=began, seconds=took_s, pictures=pictures)
         (out / REPORT).write_text(text, encoding="utf-8")
         print(f"report: {out / REPORT}", flush=True)
     return 0 if all(result.passed for result in runner.results) else 1

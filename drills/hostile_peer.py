@@ -44,13 +44,8 @@ class HostilePeer:
 
         Raises handshake.Refused with the reason that the other side gave, or for which it closed.
         """
-        proof = Connecting(
-            claimed,
-            secret=secret,
-            nonce=secrets.token_bytes(NONCE_SIZE),
-            nodes=frozenset(nodes),
-            wanted=wanted,
-        )
+        nonce, known = secrets.token_bytes(NONCE_SIZE), frozenset(nodes)
+        proof = Connecting(claimed, secret=secret, nonce=nonce, nodes=known, wanted=wanted)
         while (frame := self.receive()) is not None:
             step = proof.take(frame)
             if step.send is not None:

@@ -27,6 +27,8 @@ CLUSTER: Final = 'cluster=~"$cluster"'
 """Selector of the exporter itself, which belongs to no broker set."""
 NOT_RUN: Final = "not run"
 UNANSWERED: Final = "a source that did not answer analytics"
+NEWEST: Final = "tidemark_analytics_newest_tick_timestamp_seconds"
+SUCCESS: Final = "tidemark_analytics_last_success_timestamp_seconds"
 WATERMARK: Final = "tidemark_analytics_source_watermark_timestamp_seconds"
 UNUSUAL: Final = "something unusual, and hours of lag analytics"
 FILLING: Final = "hours of lag analytics, and a disk that fills"
@@ -38,12 +40,7 @@ def pairs(family: str) -> tuple[Query, ...]:
 
 
 FRESH: Final[tuple[Panel, ...]] = (
-    Stat(
-        age("tidemark_analytics_newest_tick_timestamp_seconds", "", where=CLUSTER),
-        width=4,
-        steps=ANALYTICS_BEHIND.steps,
-        unknown=NOT_RUN,
-    ),
+    Stat(age(NEWEST, "", where=CLUSTER), width=4, steps=ANALYTICS_BEHIND.steps, unknown=NOT_RUN),
     Stat(
         gauge("tidemark_analytics_pairs", "", how="sum", where=f'{CLUSTER}, status=~"{ALARMS}"'),
         width=4,
@@ -53,10 +50,7 @@ FRESH: Final[tuple[Panel, ...]] = (
         unknown=NOT_RUN,
     ),
     Lines(
-        age("tidemark_analytics_last_success_timestamp_seconds", "cluster, task", where=CLUSTER),
-        width=8,
-        steps=ANALYTICS_STALE.steps,
-        log=True,
+        age(SUCCESS, "cluster, task", where=CLUSTER), width=8, steps=ANALYTICS_STALE.steps, log=True
     ),
     Lines(age(WATERMARK, "cluster, source", where=CLUSTER), width=8),
 )
