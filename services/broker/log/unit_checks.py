@@ -65,6 +65,7 @@ class UnitChecks:
         self._count = 0
         self._reput = positions.resumed_dispatch()
         self._sound: OrderedDict[Place, None] = OrderedDict()
+        self._changes = 0
 
     def is_open(self, topic: str, queue: int, number: int) -> bool:
         """Return whether reput may still repair the unit; sends the request if necessary.
@@ -104,8 +105,15 @@ class UnitChecks:
             return False
         self._reput = reput
         self._sound.clear()
-        self._mended()
+        self._note_change()
         return True
+
+    def changes(self) -> int:
+        """Return how often units were replaced or reput restarted. A held pull may have read a
+        queue that was shorter meanwhile."""
+        self.settle()
+        self.began_anew()
+        return self._changes
 
     def may_heal(self, error: StoreError) -> bool:
         """Return whether the error names a unit that reput may still repair."""
@@ -155,12 +163,16 @@ class UnitChecks:
         asked, self._asked = self._asked, None
         self._health.clear_reason(UNIT_WAITS)
         if answer & 1:
-            self._mended()
+            self._note_change()
             return True
         self._sound[asked] = None
         while len(self._sound) > SOUND_MAX:
             self._sound.popitem(last=False)
         return False
+
+    def _note_change(self) -> None:
+        self._changes += 1
+        self._mended()
 
     def _note_wait(self, topic: str, queue: int, number: int) -> None:
         """Set a readiness reason if reput has not answered in time; reads of the unit fail."""

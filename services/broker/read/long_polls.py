@@ -88,6 +88,8 @@ class LongPolls:
         # Queue → end of the log when its first undispatched message was appended. Ends only grow,
         # so insertion order is their order.
         self._expected: dict[Queue, PhysicalOffset] = {}
+        self._early: dict[Queue, None] = {}
+        """Those with a watcher whose message was appended before it came: it may end earlier."""
         self._closed = False
 
     @property
@@ -142,6 +144,7 @@ class LongPolls:
         self._watchers.setdefault(queue, {})[watcher] = None
         if appended_to is not None:
             self._expected.setdefault(queue, appended_to)
+            self._early[queue] = None
 
     def unwatch(self, queue: Queue, watcher: Watcher) -> None:
         """Remove the watcher of the queue; no effect if there is none."""
@@ -151,6 +154,7 @@ class LongPolls:
             if not watchers:
                 del self._watchers[queue]
                 self._expected.pop(queue, None)
+                self._early.pop(queue, None)
 
     def dispatched_to(self, dispatched: PhysicalOffset) -> None:
         """Wake the watchers of queues whose messages are dispatched now."""
@@ -159,9 +163,19 @@ class LongPolls:
             queue = next(iter(expected))
             if expected[queue] > dispatched:
                 return
-            del expected[queue]
-            for watcher in tuple(self._watchers.get(queue, ())):
-                watcher.wake(Wake.MESSAGE)
+            self._wake_queue(queue)
+
+    def wake_early(self) -> None:
+        """Wake the watchers of queues whose next message may be dispatched already, because it was
+        appended before they were watched."""
+        for queue in tuple(self._early):
+            self._wake_queue(queue)
+
+    def _wake_queue(self, queue: Queue) -> None:
+        self._expected.pop(queue, None)
+        self._early.pop(queue, None)
+        for watcher in tuple(self._watchers.get(queue, ())):
+            watcher.wake(Wake.MESSAGE)
 
     def wake_all_queues(self) -> None:
         """Wake every call held on a queue. A slave does not know which queues got messages."""
@@ -184,5 +198,6 @@ class LongPolls:
         """Wake all held calls, and hold no further calls."""
         self._closed = True
         self._expected.clear()
+        self._early.clear()
         for held in self._held:
             held.wake(Wake.CLOSE)

@@ -31,6 +31,9 @@ from tidemark.offsets import PhysicalOffset, QueueOffset
 TAGS_MAX: Final = 128
 CHECK_CLIENTS_S: Final = 1.0
 """Interval at which all held pulls are checked for disconnected clients."""
+WAKE_EARLY_S: Final = 0.1
+"""Shortest interval at which pulls are woken that wait for a message of which only an upper bound
+of the end is known: each reads its queue again."""
 
 SHORT_MAX: Final = 4096
 """Remembered queues that end before their last message. If there are more, the oldest is dropped.
@@ -108,10 +111,12 @@ class Puller:
         self._written = log_context.end
         self.long_polls = LongPolls()
         self._polls = Polls()
-        self._dispatched_seen = PhysicalOffset(-1)
+        self._seen = self._seen_early = 0, PhysicalOffset(-1)
+        """Number of changes of the queues, and the dispatched offset, when held pulls were last
+        woken, and those that wait for an earlier message."""
         self._shown = PhysicalOffset(0)
         """The largest dispatched offset that a pull has used."""
-        self._checked_at = self._clock.monotonic()
+        self._checked_at = self._woken_early_at = self._clock.monotonic()
         held_max = log_context.config.held_pulls_max
         self._places = Budget("held pulls", held_max, "Pull with a shorter wait_ms, or again.")
 
@@ -326,14 +331,17 @@ class Puller:
 
     def wake_held(self) -> bool:
         """Wake the held pulls with new messages; return whether undispatched ones are expected."""
-        dispatched = self._dispatched()
-        if dispatched != self._dispatched_seen:
-            self._dispatched_seen = dispatched
-            self.long_polls.dispatched_to(dispatched)
-        checks = self.unit_checks
-        if checks is not None and (checks.settle() or checks.began_anew()):
-            self.long_polls.dispatched_to(dispatched)  # wakes pulls that wait for hidden messages
-        if (now := self._clock.monotonic()) - self._checked_at >= CHECK_CLIENTS_S:
+        # The changes must be read first: see replication.slave.
+        changes = 0 if self.unit_checks is None else self.unit_checks.changes()
+        seen = changes, self._dispatched()
+        if seen != self._seen:
+            self._seen = seen
+            self.long_polls.dispatched_to(seen[1])
+        now = self._clock.monotonic()
+        if seen != self._seen_early and now - self._woken_early_at >= WAKE_EARLY_S:
+            self._seen_early, self._woken_early_at = seen, now
+            self.long_polls.wake_early()
+        if now - self._checked_at >= CHECK_CLIENTS_S:
             self._checked_at = now
             self.long_polls.wake_disconnected()
         return self.long_polls.expects

@@ -49,7 +49,9 @@ class Slave:
         self._gate = context.gate
         self._served = 0
         self._built: BuiltComponents | None = None
-        self._seen = PhysicalOffset(-1)
+        self._seen = -1, PhysicalOffset(-1)
+        """Number of changes of the queues, and the dispatched offset, when held pulls were last
+        woken."""
         self._trouble: Trouble | None = None
         self._waits_for_unit = False
         """Whether the state has to wait until reput has checked a unit of its queue."""
@@ -119,6 +121,11 @@ class Slave:
         return "reput has not begun: does it run?"
 
     async def _follow(self) -> None:
+        # The changes must be read first, as reput publishes where it goes on before its restart
+        # counts as one. In the other order: 1. the dispatched offset is read; 2. reput restarts
+        # before that offset, and the restart is noted; 3. a pull reads the shorter queue and is
+        # held; 4. reput reaches the same offset again, and the pull is not woken.
+        changes = self._log_context.unit_checks.changes()
         dispatched = self._store.dispatched
         if self._built is None or self._followed.is_far_behind(dispatched):
             self._gate.close_reads()
@@ -139,10 +146,8 @@ class Slave:
         built = self._built
         if built is not None:
             self._publish_trouble(is_full=built.consuming.retention.fullness.sends_refused)
-        if built is not None and (
-            self._log_context.unit_checks.settle() or dispatched != self._seen
-        ):
-            self._seen = dispatched
+        if built is not None and (changes, dispatched) != self._seen:
+            self._seen = changes, dispatched
             built.components.read.puller.long_polls.wake_all_queues()
 
     def _publish_trouble(self, *, is_full: bool) -> None:

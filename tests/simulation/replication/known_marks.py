@@ -14,6 +14,7 @@ from services.ha.core.failover import State
 from services.ha.core.outbox import NO_ROOM
 from services.ha.core.replica_context import DAMAGE, STEP_BACK_PAUSES
 from services.ha.core.setup import Found
+from services.ha.lease.value import Member
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.store_view import FILE_SIZE
@@ -144,6 +145,8 @@ class Noted:
     def __init__(self) -> None:
         self._since: tuple[int, int] | None = None
         """Since when the page has had a confirm offset that is not yet noted, and that offset."""
+        self._member: Member | None = None
+        """The member whose offset it is: a store copied anew begins without one."""
 
     def check(self, ha: Ha) -> None:
         """Check that the confirm offset in the file is not old: nothing below it may ever be
@@ -159,6 +162,9 @@ class Noted:
         ):
             self._since = None
             return
+        before, self._member = self._member, replica.context.member
+        if before != self._member:
+            self._since = None
         if self._since is None or machine.noted_confirm >= self._since[1]:
             self._since = now_us, machine.slot(Slot.CONFIRM)
         elif now_us - max(self._since[0], ha.process.resumed_us) > NOTED_US:

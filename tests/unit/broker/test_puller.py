@@ -23,6 +23,7 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
 from tests.support.log_contexts import log_context_of
 from tests.support.metrics import sample
+from tidemark.clock import Clock
 from tidemark.errors import DamagedFile, NotServing
 from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset, QueueOffset
@@ -64,12 +65,13 @@ def puller_of(
     registry: Registry | None = None,
     dispatched: Callable[[], PhysicalOffset] = lambda: PhysicalOffset(1000),
     known: Mapping[tuple[str, int], QueueOffset] = MappingProxyType({}),
+    clock: Clock | None = None,
 ) -> Puller:
     return Puller(
         log_context_of(
             queues=store,
             reader=Log(),
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             metrics=BrokerMetrics(registry or Registry("broker")),
             dispatched=dispatched,
             end=lambda: PhysicalOffset(1000),
@@ -390,3 +392,31 @@ async def test_a_pull_held_at_the_end_of_a_cut_queue_is_woken_once_it_is_whole()
     puller.wake_held()
     assert await watcher.woken is Wake.MESSAGE
     assert page.rings == [2], "what is known of the queues is forgotten"
+
+
+class Hand(SystemClock):
+    """Its time is set by the test."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+async def test_a_pull_is_woken_by_its_message_though_later_ones_are_not_confirmed() -> None:
+    """The log went on to 1000 when the pull was held, and the group confirmed no more than 900,
+    where its message was: the pull was held to its time-out."""
+    end, clock = [PhysicalOffset(500)], Hand()
+    puller = puller_of(
+        Store(0, 5), dispatched=lambda: end[0], known={("t", 0): QueueOffset(9)}, clock=clock
+    )
+    clock.now_s += pull.WAKE_EARLY_S
+    puller.wake_held()
+    watcher = HeldPull(None, lambda: False)
+    puller.watch(("t", 0), 5, watcher)
+    end[0] = PhysicalOffset(900)
+    puller.wake_held()
+    assert not watcher.woken.done(), "each wake-up reads the queue, so they are limited"
+    clock.now_s += pull.WAKE_EARLY_S
+    puller.wake_held()
+    assert await watcher.woken is Wake.MESSAGE

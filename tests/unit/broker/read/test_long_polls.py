@@ -37,6 +37,25 @@ async def test_a_message_appended_before_the_pull_came_wakes_it_too() -> None:
     assert waiter.woken.done()
 
 
+async def test_only_a_message_appended_before_the_pull_came_may_be_there_early() -> None:
+    held = LongPolls()
+    early, late = hold(held, A, appended_to=50), hold(held, B, appended_to=None)
+    held.appended([B], PhysicalOffset(60))
+    held.wake_early()
+    assert early.woken.result() is Wake.MESSAGE
+    assert not late.woken.done()
+    held.let_go(early)
+    again = hold(held, A, appended_to=70)
+    held.dispatched_to(PhysicalOffset(60))
+    assert late.woken.done()
+    assert not again.woken.done()
+    held.dispatched_to(PhysicalOffset(70))
+    assert again.woken.done()
+    held.let_go(again)
+    held.wake_early()
+    assert not held.expects
+
+
 async def test_a_message_of_a_queue_without_held_pulls_costs_nothing() -> None:
     held = LongPolls()
     hold(held, A, appended_to=None)

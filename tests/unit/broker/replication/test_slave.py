@@ -102,9 +102,11 @@ def a_slave(
     positions: object,
     health: Health,
     gate: object,
+    changes: Callable[[], int] = lambda: 0,
+    wake: Callable[[], None] = lambda: None,
 ) -> Slave:
     def build_with(log_context: object, metrics: object, state: str, queue_ends: object) -> Any:
-        held = SimpleNamespace(close=lambda: None, wake_all_queues=lambda: None)
+        held = SimpleNamespace(close=lambda: None, wake_all_queues=wake)
         components = SimpleNamespace(read=SimpleNamespace(puller=SimpleNamespace(long_polls=held)))
         consuming = SimpleNamespace(retention=Retention(state, running))
         return SimpleNamespace(
@@ -120,7 +122,7 @@ def a_slave(
         check_not_emptied=lambda: None,
         granted=lambda served: None,
     )
-    checks = SimpleNamespace(settle=lambda: False, may_heal=lambda error: False)
+    checks = SimpleNamespace(changes=changes, may_heal=lambda error: False)
     context = SimpleNamespace(
         broker=SimpleNamespace(doorbell=Bell(), health=health),
         gate=gate,
@@ -204,5 +206,32 @@ async def test_a_slave_that_met_damage_serves_again_once_reput_has_made_the_queu
     gate.check_reads(anywhere=True)
     assert page.get(Slot.BROKER_TROUBLE) == Trouble.NONE
     assert [reason.code for reason in health.reasons] == []
+    stop.set()
+    assert await task is None
+
+
+async def test_pulls_are_woken_after_a_restart_of_reput_that_reaches_the_same_offset_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pull that had read the shorter queue meanwhile was held to its time-out."""
+    changes, wakes, gate = [0], cast("list[int]", []), Gate(Health(SystemClock()))
+    slave = a_slave(
+        monkeypatch,
+        Followed(),
+        [],
+        positions=Page(),
+        health=Health(SystemClock()),
+        gate=gate,
+        changes=lambda: changes[0],
+        wake=lambda: wakes.append(changes[0]),
+    )
+    stop = asyncio.Event()
+    task = asyncio.create_task(slave.run(stop, 0))
+    await until(lambda: wakes == [0])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert wakes == [0], "nothing was dispatched"
+    changes[0] = 1
+    await until(lambda: wakes == [0, 1])
     stop.set()
     assert await task is None
