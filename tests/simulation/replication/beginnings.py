@@ -27,6 +27,9 @@ WAITED_MS: Final = 2_000
 """A node that waits longer than this for another one reports it."""
 REPORTING_US: Final = 1_500_000
 """A node that has run for this long reports it. Restarted nodes wait anew."""
+ANSWERING_MS: Final = 1_000
+"""A running node that did not answer for a moment may be reported instead. Within this time it is
+connected again, and has read the lease."""
 FOUNDED_MS: Final = 10 * TIMES.lease_ms
 """Time within which running nodes found their group, including a restart of the founder."""
 STRUCK_MS: Final = 1_000
@@ -112,16 +115,20 @@ class Beginning(Trying):
             raise Violation(f"the group is founded before {waiting[0].name} has started")
         if waited_ms < WAITED_MS:
             return
-        for machine in self._group.machines.values():
-            reported, ha = self._alarms_of(machine).get(MISSING, ""), machine.processes.get("ha")
-            waits = (
-                ha is not None and ha.alive and self._timeline.now_us - ha.begun_us > REPORTING_US
-            )
-            if waits and not any(other.name in reported for other in waiting):
-                raise Violation(
-                    f"{machine.name} waits for {[other.name for other in waiting]} for "
-                    f"{waited_ms} ms, but reports {reported!r}"
-                )
+        names = [machine.name for machine in waiting]
+
+        def wrong() -> dict[str, str]:
+            reports = {}
+            for machine in self._group.machines.values():
+                report, ha = self._alarms_of(machine).get(MISSING, ""), machine.processes.get("ha")
+                begun_us = self._timeline.now_us if ha is None or not ha.alive else ha.begun_us
+                waits = self._timeline.now_us - begun_us > REPORTING_US
+                if waits and not any(name in report for name in names):
+                    reports[machine.name] = report
+            return reports
+
+        if not self._until(lambda: not wrong(), ANSWERING_MS):
+            raise Violation(f"for {waited_ms} ms nodes wait for {names}, but report {wrong()}")
 
     def _empty_one(self) -> Machine:
         """Check that no node founds a group while two stores hold records, then empty one of them;
