@@ -262,14 +262,17 @@ class Broker(Service):
 
     def check_ended(self) -> None:
         """Check that a broker which shut down cleanly has stored the last offsets of its term, and
-        that one which another member could replace has reported its stop before it ended."""
+        that one which another member could replace has reported its stop before it ended. The log
+        is not that of its term any more if ha has copied or cut since it released byte 0."""
         begun_us, changed_us, machine = self._hands_over_us, self.machine.changed_us, self.machine
         ended_us, fenced_us = (
             changed_us.get(slot, 0) for slot in (Slot.SERVING_EPOCH, Slot.FENCED)
         )
         held_us = changed_us.get(Slot.SENDS_HELD, 0)
         is_fenced = machine.slot(Slot.FENCED) and fenced_us <= ended_us
-        if self.process.is_opened and not (is_fenced or held_us > self.process.begun_us):
+        is_held = held_us > self.process.begun_us
+        is_another = changed_us.get(Slot.WRITTEN, 0) > self.process.released_us > 0
+        if self.process.is_opened and not (is_fenced or is_held or is_another):
             self.history.ends_with(machine, self.state)
         if begun_us is None:
             return

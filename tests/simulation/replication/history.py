@@ -184,7 +184,7 @@ class History(ClientAnswers):
 
     def releases_log(self, machine: Machine, process: Process) -> None:
         """Check that a broker which releases byte 0 does not claim to serve an epoch afterwards."""
-        serving = machine.slot(Slot.SERVING_EPOCH)
+        process.released_us, serving = machine.timeline.now_us, machine.slot(Slot.SERVING_EPOCH)
         if process.name == "broker" and serving:
             raise Violation(
                 f"the broker of {machine.name} releases byte 0 and still serves epoch {serving}"

@@ -87,6 +87,8 @@ class LeaseObject:
         """All versions, by uid and version."""
         self._replaced_us: dict[tuple[str, str], int] = {}
         """When each was replaced by the next one."""
+        self._known: dict[str, Stored] = {}
+        """The version that each node read or wrote last."""
         self._made_us = 0
         """When the object was last created."""
 
@@ -132,6 +134,7 @@ class LeaseObject:
                     raise Violation(f"{node} reads the lease {stored}, which is now {now}")
                 if is_.outcome is LeaseOutcome.APPLIED and stored.lease != wanted:
                     raise Violation(f"{node} was to write {wanted}, and has written {stored}")
+                self._known[node] = stored
 
     def power_cut(self) -> None:
         """Note a power cut that ended all nodes at once."""
@@ -151,6 +154,10 @@ class LeaseObject:
     def shown_role(self, node: str) -> str | None:
         """Role that the pod of a node shows; None if nodes are no pods."""
         return None
+
+    def is_known_to(self, node: str) -> bool:
+        """Whether a node has read the present version, or has the answer to its write."""
+        return self._known.get(node) == self.stored
 
     def delete(self) -> None:
         """Delete the object, as an operator may by mistake."""

@@ -54,14 +54,17 @@ class LosingLease(Trying):
 
     def touch_the_lease(self) -> None:
         """Other tools write their fields of the object, or links of it are damaged for a moment,
-        while operators change the lease. One change is applied and answered with an error. The
-        master stays, and every command does what its reply says."""
+        while operators change the lease. The master has read a link before it is damaged: otherwise
+        it cannot replace it, and loses the lease. One change is applied and answered with an error.
+        The master stays, and every command does what its reply says."""
         group, history, master = self._group, self._history, self._master()
         lease, epoch = group.lease, history.epoch
         self._world.operator_paused = True
         touched = self._random.choice((0, TIMES.renew_ms, TIMES.lease_ms))
         for name in ("pause", "resume"):
             for _ in range(self._random.randint(1, 3)):
+                if group.plan.lease_in_directory:
+                    self._until(lambda: lease.is_known_to(master.name), RENEWED_MS)
                 lease.touch()
                 self._wait(self._random.randint(0, touched))
             lease.fails_once = self._random.random() < 0.5

@@ -51,6 +51,8 @@ class Process:
         self.paused = False
         self.is_opened = False
         """Whether the components of a broker that wait for an open epoch have been woken."""
+        self.released_us = 0
+        """When it last released byte 0."""
         self.is_finished = False
         """Whether it shut down cleanly, with all work done."""
         self.begun_us = self.resumed_us = self.timeline.now_us
