@@ -26,10 +26,12 @@ def hindrance(context: ReplicaContext, peers: Peers) -> str | None:
     if context.initialised:
         return "There is no lease, and this group had one. See `tidemark cluster recreate-lease`."
     holding = [context.name] if context.holds_records else []
+    silent: list[str] = []
     for node in context.others:
         status = peers.fresh(node)
         if status is None:
-            return f"There is no lease yet, and {node} does not answer."
+            silent.append(node)
+            continue
         if status.initialised:
             return (
                 f"There is no lease, and {node} belonged to a group that had one. See `tidemark "
@@ -37,6 +39,8 @@ def hindrance(context: ReplicaContext, peers: Peers) -> str | None:
             )
         if status.holds_records:
             holding.append(node)
+    if silent:
+        return f"There is no lease yet, and {', '.join(silent)} does not answer."
     if len(holding) > 1:
         return (
             f"There is no lease yet, and {', '.join(sorted(holding))} hold records: which are the "

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from services.ha.core.replica_context import DAMAGE
+from services.ha.shell.replica_disk import CHECK_INTERVAL_S
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES
+from tests.simulation.replication.seams import CHECKED_AT_ONCE
 from tests.simulation.replication.store_view import FILE_SIZE, INTENT
 from tests.simulation.replication.trying import AGAIN_MS, Trying
 from tests.simulation.replication.violation import Violation
@@ -17,8 +19,9 @@ from tidemark.formats.checkpoint import Slot
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
-FOUND_MS: Final = 10_000
-"""A check of the log begins every two seconds and takes at most the rest of this time."""
+HALTED_MS: Final = 6_000
+"""Time within which a pass of the check of the log begins after another one or a restart of ha, and
+within which damage that is found halts the node, also after it has handed over."""
 MET_MS: Final = 1_000
 """ha checks the log within this time after a reader has found damage."""
 SHUT_MS: Final = 1_000
@@ -31,6 +34,15 @@ COPYING_MS: Final = 300
 """Upper limit for copying a log."""
 EMPTYING_US: Final = 30_000
 """Approximate time to empty a store."""
+
+
+def found_within_ms(machine: Machine, confirmed: int) -> int:
+    """Return the time within which a node halts that is damaged now. The check of the log may have
+    passed the damage just before: that pass ends, and the next one gets there.
+
+    confirmed: end of the confirmed log."""
+    steps = max(0, confirmed - machine.begins_at) // CHECKED_AT_ONCE + 1
+    return HALTED_MS + int(2 * steps * CHECK_INTERVAL_S * 1000)
 
 
 class Damaging(Trying):
@@ -77,7 +89,7 @@ class Damaging(Trying):
         history.damaged.add(machine.name)
         group.trace("world", f"a bit of byte {at} of {machine.name} flips, in {place}")
         machine.flip(at, self._random.randrange(8))
-        acked, found_ms = len(history.acked), FOUND_MS
+        acked, found_ms = len(history.acked), found_within_ms(machine, len(history.confirmed))
         broker, reader = group.broker_of(machine.name), None
         if leads and len(group.machines) > 2 and self._random.random() < 0.3:
             # Only a slave that is copied anew reads the record there.
@@ -85,7 +97,7 @@ class Damaging(Trying):
             history.replaced.add(slave.name)
             group.command("resync", {"group": "g0"}, slave)
         elif (leads or self._random.random() < 0.5) and broker is not None:
-            reader, found_ms = broker, FOUND_MS if leads else MET_MS
+            reader, found_ms = broker, found_ms if leads else MET_MS
             # The log of a slave is compared with the master's.
             if leads and self._random.random() < 0.5:
                 self._any_machine().processes["ha"].end()

@@ -17,6 +17,7 @@ from services.ha.lease.value import Member
 from shared.state.records import STATE_TOPIC
 from tests.simulation.replication.confirmed import Place
 from tests.simulation.replication.consumer import PULLED_MAX
+from tests.simulation.replication.damaging import found_within_ms
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.store_view import DAMAGE as DAMAGE_FILE
@@ -29,8 +30,6 @@ from tidemark.formats.checkpoint import REGION_HA, Slot
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
-FOUND_MS: Final = 10_000
-"""A check of the log begins every two seconds and takes at most the rest of this time."""
 MET_MS: Final = 1_500
 """Time within which the broker reports damage that a reader has found, and ha has checked the
 log."""
@@ -237,8 +236,9 @@ class Rotting(Trying):
         group, history = self._group, self._history
         delay_us = self._random.randint(0, 2_000)
         slave.arm_file(DAMAGE_FILE.name, lambda: self._timeline.after(delay_us, self._lose_all))
-        if not self._until(lambda: bool(group.gone), FOUND_MS):
-            raise Violation(f"{slave.name} is damaged for {FOUND_MS} ms, but has noted nothing")
+        found_ms = found_within_ms(slave, len(history.confirmed))
+        if not self._until(lambda: bool(group.gone), found_ms):
+            raise Violation(f"{slave.name} is damaged for {found_ms} ms, but has noted nothing")
         epoch = history.epoch
         for service in SERVICES:
             group.gone.discard((slave.name, service))
@@ -381,9 +381,10 @@ class Rotting(Trying):
             return halted and self._knows(machine)
 
         acked = len(self._history.acked)
-        if not self._until(is_found, FOUND_MS):
+        found_ms = found_within_ms(machine, len(self._history.confirmed))
+        if not self._until(is_found, found_ms):
             raise Violation(
-                f"{machine.name} is damaged for {FOUND_MS} ms; its state is "
+                f"{machine.name} is damaged for {found_ms} ms; its state is "
                 f"{self._world.state_of(machine.name)} with the alarms {self._alarms_of(machine)}"
             )
         if not self._until(lambda: not self._world.shown(machine.name), SHUT_MS):

@@ -270,8 +270,11 @@ class StepsTaken:
         ran_us = ha.machine.timeline.now_us - ha.process.resumed_us
         if term is None or ha.process.pause_us < PAUSE_KNOWN_US or ran_us > HEARD_US:
             return
-        if ha.history.clocks_wrong:
-            return
+        edit = self._replica.leadership.edits._edit
+        ordered = None if edit is None else edit.wanted
+        is_ordered = ordered is not None and ordered.in_sync == wanted.in_sync
+        if is_ordered or ha.history.clocks_wrong:
+            return  # An operator removes it.
         nodes = {member.node for member in wanted.in_sync}
         for member in sorted({*base.in_sync} - {*wanted.in_sync}):
             if member.node not in nodes and not _is_leaving(term.in_sync.peers, member):

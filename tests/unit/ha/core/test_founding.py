@@ -54,11 +54,12 @@ def test_the_first_configured_node_founds_an_empty_group() -> None:
     assert hindrance(context, peers) == "There is no lease yet; a makes it."
 
 
-@pytest.mark.parametrize("silent", BOTH)
-def test_no_node_founds_while_one_is_silent(silent: str) -> None:
+@pytest.mark.parametrize("silent", [("a",), ("c",), BOTH])
+def test_no_node_founds_while_one_is_silent(silent: tuple[str, ...]) -> None:
     context, peers = empty(holds_records=True)
-    report(peers, *(status_of(node) for node in BOTH if node != silent))
-    assert hindrance(context, peers) == f"There is no lease yet, and {silent} does not answer."
+    report(peers, *(status_of(node) for node in BOTH if node not in silent))
+    named = ", ".join(silent)
+    assert hindrance(context, peers) == f"There is no lease yet, and {named} does not answer."
 
 
 def test_the_only_one_that_holds_records_founds_whatever_its_place() -> None:
@@ -78,6 +79,9 @@ def test_no_node_founds_beside_a_volume_that_belonged_to_a_group() -> None:
     context, peers = empty()
     report(peers, status_of("a", initialised=True), status_of("c"))
     assert "a belonged to a group" in (hindrance(context, peers) or "")
+    context, peers = empty()
+    report(peers, status_of("c", initialised=True))  # It is reported also while a is silent.
+    assert "c belonged to a group" in (hindrance(context, peers) or "")
     context.initialised = True
     assert "this group had one" in (hindrance(context, peers) or "")
 
