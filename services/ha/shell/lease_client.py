@@ -1,13 +1,14 @@
 """Sends the requests of the replica to the store of the lease, each as a task of the loop.
 
 Every request ends with an event; a failed one has an unknown outcome. The role of the node is also
-announced in the store of the lease after a change; no decision reads it. Step before:
-``effect_runner``. Step after: a ``LeaseStore``.
+announced in the store of the lease, after a change and then regularly; no decision reads it. Step
+before: ``effect_runner``. Step after: a ``LeaseStore``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
@@ -39,7 +40,7 @@ class LeaseClient:
         """Type of the last unexpected error, so that a repeated one is logged once."""
         self._role = ""
         """The role to announce."""
-        self._announcing = False
+        self._role_changed = asyncio.Event()
 
     def request(self, effect: LeaseRequest, answered: Callable[[LeaseAnswered], None]) -> None:
         """Send a request; answered is called with its outcome."""
@@ -50,10 +51,11 @@ class LeaseClient:
         name = ANNOUNCED.get(role)
         if name is None:
             return
-        self._role = name
-        if not self._announcing:
-            self._announcing = True
+        if not self._role:
             self._start(self._announce(), "announce")
+        if self._role != name:
+            self._role = name
+            self._role_changed.set()
 
     def close(self) -> None:
         """Cancel the requests that are under way; their callbacks are not called."""
@@ -80,26 +82,28 @@ class LeaseClient:
         answered(answer)
 
     async def _announce(self) -> None:
-        """Repeat until the pod shows the role that this node has now.
+        """Show the role of this node on its pod: after a change, after a failure, and regularly.
 
-        One request after another, and again after a failure: 1. A master is partitioned from
-        everything, steps down, and cannot announce it. 2. Another node is elected. 3. The network
-        heals. Without the repetition a Service that selects the master's pod would lead to both
-        nodes forever.
+        Without the repetition a Service that selects the master's pod would lead to both nodes or
+        to none forever:
+
+        - 1. A master is partitioned from everything, steps down, and cannot announce it. 2. Another
+          node is elected. 3. The network heals.
+        - 1. A slave announces its role and gets no answer in time. 2. It becomes the master and
+          announces that. 3. The first request reaches the API server.
         """
-        shown, failed, pause_s = "", "", ANNOUNCE_AGAIN_S
-        while shown != self._role:
+        failed, pause_s = "", ANNOUNCE_AGAIN_S
+        while True:
+            self._role_changed.clear()
             role = self._role
             reason = await self._store.announce(role)
-            if not reason:
-                shown, failed, pause_s = role, "", ANNOUNCE_AGAIN_S
-                continue
-            if failed != role:
-                failed = role
+            if reason and failed != role:
                 log.warning(
                     "the role could not be shown on the pod, and will be again and again",
                     extra={"event": "not-announced", "role": role, "reason": reason},
                 )
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, ANNOUNCE_PAUSE_MAX_S)
-        self._announcing = False
+            failed = role if reason else ""
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s if reason else ANNOUNCE_PAUSE_MAX_S):
+                    await self._role_changed.wait()
+            pause_s = min(pause_s * 2, ANNOUNCE_PAUSE_MAX_S) if reason else ANNOUNCE_AGAIN_S

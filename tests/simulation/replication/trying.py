@@ -15,6 +15,7 @@ from services.ha.core.replica import Replica
 from services.ha.core.status import own_status
 from services.ha.lease.value import Lease
 from services.ha.metrics import skews
+from services.ha.shell.lease_client import ANNOUNCE_PAUSE_MAX_S
 from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.loop import CLIENT
@@ -39,7 +40,9 @@ SETTLE_MS: Final = 4 * TIMES.lease_ms
 behind has shown itself."""
 FORGOTTEN_MS: Final = (FORGIVEN_PER_MS * STALLED_LEASES_MAX + 2) * TIMES.lease_ms
 """Longest time for which stalls are remembered, plus the time without a possible successor."""
-CALM_MS: Final = SETTLE_MS
+SHOWN_MS: Final = int(ANNOUNCE_PAUSE_MAX_S * 1000) + SETTLE_MS + TIMES.request_timeout_ms
+"""Pods show the roles of their nodes after this time. A request whose sender gave up may arrive
+after the present role was shown, which is shown again after the pause."""
 AGAIN_MS: Final = 10 * TIMES.lease_ms
 """Whatever was lost has recovered after this time."""
 
@@ -83,15 +86,23 @@ class Trying:
 
     def calm_down(self) -> None:
         """Wait until no alarm and no trouble is left."""
-        if not self._until(lambda: not any(map(self._open_alarms, self._group.machines)), CALM_MS):
-            alarms = {name: self._open_alarms(name) for name in self._group.machines}
-            raise Violation(f"the group is whole for {CALM_MS} ms, but alarms remain: {alarms}")
-        if not self._until(lambda: not any(map(self._troubles, self._group.machines)), CALM_MS):
-            troubles = {name: self._troubles(name) for name in self._group.machines}
-            raise Violation(f"the group is whole for {CALM_MS} ms, but troubles remain: {troubles}")
-        if not self._until(lambda: not any(map(self._remains, self._group.machines)), CALM_MS):
-            remains = {name: self._remains(name) for name in self._group.machines}
-            raise Violation(f"the group is whole for {CALM_MS} ms, but nodes report {remains}")
+        self._must_end("alarms remain:", self._open_alarms)
+        self._must_end("troubles remain:", self._troubles)
+        self._must_end("nodes report", self._remains)
+        self._must_end("pods show", self._wrong_role, SHOWN_MS)
+
+    def _must_end(self, what: str, of: Callable[[str], object], ms: int = SETTLE_MS) -> None:
+        """Wait until the function returns nothing for any node."""
+        names = self._group.machines
+        if not self._until(lambda: not any(map(of, names)), ms):
+            found = {name: of(name) for name in names}
+            raise Violation(f"the group is whole for {ms} ms, but {what} {found}")
+
+    def _wrong_role(self, name: str) -> str | None:
+        """The role that the pod of a node shows, if it is not that of the node."""
+        shown = self._group.lease.shown_role(name)
+        role = "master" if name == self._master().name else "slave"
+        return None if shown in (role, None) else shown
 
     def _remains(self, name: str) -> dict[str, object]:
         """What a node of a whole group reports that a freshly started one would not, beside a
@@ -117,9 +128,6 @@ class Trying:
             known |= {"trouble": facts.trouble, "over": facts.stalls_are_over}
         known |= {"table writes": own.table_writes, "damage": own.damage, "halted": own.halted}
         known |= {"stopping": own.stopping, "idle": own.idle_service}
-        role = "master" if name == answer["master"] else "slave"
-        shown = self._group.lease.shown_role(name)
-        known["role of its pod"] = None if shown in (role, None) else shown
         for node, skew in skews(replica).items():  # All wall clocks are equal.
             known[f"clock of {node}"] = skew if abs(skew.ahead_ms) > SKEW_MS else None
         broker = self._group.broker_of(name)

@@ -173,11 +173,32 @@ async def test_a_role_that_could_not_be_shown_is_shown_later(
     await until(lambda: world.said.count("announce slave") > 3)
     assert caplog.text.count("could not be shown") == 1
     world.refuses = ""
-    await until(lambda: world.said.count("announce slave") > 3)
+    said = world.said.count("announce slave")
+    await until(lambda: world.said.count("announce slave") > said)
     said = world.said.count("announce slave")
     for _ in range(20):
         await asyncio.sleep(0.001)
     assert world.said.count("announce slave") <= said + 1
+
+
+async def test_a_shown_role_is_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave got no answer to its announcement and became the master. The first request reached
+    the API server after the second one: the Service of the master led to no pod.
+    """
+    monkeypatch.setattr("services.ha.shell.lease_client.ANNOUNCE_PAUSE_MAX_S", 0.001)
+    world = World(on_tick(wanted.Publish(((Slot.ROLE, NodeRole.MASTER),))))
+    world.runner.post(Tick())
+    await until(lambda: world.said.count("announce master") > 3)
+
+
+async def test_a_new_role_does_not_wait_for_the_next_repetition() -> None:
+    roles = iter((NodeRole.FOLLOWER, NodeRole.MASTER))
+    world = World(lambda event: [wanted.Publish(((Slot.ROLE, next(roles)),))])
+    world.refuses = ""
+    world.runner.post(Tick())
+    await until(lambda: "announce slave" in world.said)
+    world.runner.post(Tick())
+    await until(lambda: "announce master" in world.said)
 
 
 async def test_an_event_that_an_effect_leads_to_waits_until_all_effects_are_carried_out() -> None:
