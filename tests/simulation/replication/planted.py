@@ -51,7 +51,7 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 2
     ),
     "candidate-goes-on-acknowledging": Planted(
-        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |its log ends at", 1, HASTE
+        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |its log ends at", 11, HASTE
     ),
     "term-confirms-its-whole-log": Planted(
         acks.term_confirms_its_whole_log, "A: |does not serve yet", 0
@@ -85,10 +85,10 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.promised_before_the_lease_is_won, "no node has acquired", 2
     ),
     "old-version-read-as-not-applied": Planted(
-        logs.old_version_read_as_not_applied, "A: |may be in the published set", 8, WRITES
+        logs.old_version_read_as_not_applied, "A: |may be in the published set", 1, WRITES
     ),
     "no-truncation-on-rejoin": Planted(
-        logs.no_truncation_on_rejoin, "healed for|cannot be true", 59
+        logs.no_truncation_on_rejoin, "healed for|cannot be true", 50
     ),
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
@@ -115,7 +115,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 2
     ),
     "byte-0-before-the-flush-ended": Planted(
-        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 8, FLUSHES
+        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 3, FLUSHES
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
@@ -133,7 +133,7 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 6, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 13, REPLACED
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 127, REPLACED
     ),
     "state-read-from-the-confirm-offset": Planted(
         shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 59
