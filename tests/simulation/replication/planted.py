@@ -130,12 +130,12 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.SILENT_BROKER_RENEWED, "its broker is silent", 10, SILENCE
     ),
     "released-before-the-target-has-the-end": Planted(
-        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 6, SWITCHES
+        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 145, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
         shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 127, REPLACED
     ),
     "state-read-from-the-confirm-offset": Planted(
-        shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 59
+        shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 6
     ),
 }
