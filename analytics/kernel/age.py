@@ -52,19 +52,23 @@ class Age(NamedTuple):
     """Index into CLOCKS."""
 
 
-def age_of(
-    grid: Positions,
-    lag: Lag,
-    segment: Floats,
-    waiting: Floats,
-    logs: Logs,
-    ticks: Ticks,
-    known: Known,
-    rules: Rules,
-) -> Age:
-    """Date the head of every series at every tick.
-    segment: the tick at which the segment began; NaN: not known, then no earlier sample is used.
-    waiting: when the head was first seen unread. Both in microseconds."""
+class Heads(NamedTuple):
+    """The series whose heads are dated, and what is known of them."""
+
+    grid: Positions
+    lag: Lag
+    segment: Floats
+    """The tick at which the segment began [µs]; NaN: not known, then no earlier sample is used."""
+    waiting: Floats
+    """When the head was first seen unread [µs]."""
+    logs: Logs
+    ticks: Ticks
+    known: Known
+
+
+def age_of(heads: Heads, rules: Rules) -> Age:
+    """Date the head of every series at every tick."""
+    grid, lag, ticks = heads.grid, heads.lag, heads.ticks
     shape = grid.ts.shape
     nothing_unread = lag.lag == 0
     measured = (lag.lag > 0) & ~np.isnan(grid.head)
@@ -85,7 +89,7 @@ def age_of(
     at, series = np.nonzero(undated)
     for start in range(0, at.size, CELLS):
         part = slice(start, start + CELLS)
-        _date(out, at[part], series[part], grid, lag, segment, waiting, logs, ticks, known, rules)
+        _date(out, at[part], series[part], heads, rules)
     return out
 
 
@@ -122,20 +126,9 @@ def at_least(
     return age._replace(high=high, clock=clock), by_ticks
 
 
-def _date(
-    out: Age,
-    at: Ints,
-    series: Ints,
-    grid: Positions,
-    lag: Lag,
-    segment: Floats,
-    waiting: Floats,
-    logs: Logs,
-    ticks: Ticks,
-    known: Known,
-    rules: Rules,
-) -> None:
+def _date(out: Age, at: Ints, series: Ints, heads: Heads, rules: Rules) -> None:
     """Fill `out` at these ticks and series, from store times of heads in earlier samples."""
+    grid, lag, segment, waiting, logs, ticks, known = heads
     now, head = grid.ts[at, series], lag.head[at, series]
     broker, back = logs.of_pair[known.pair[series]], rules.ticks(rules.interpolation_s)
     # The last ticks before each place, newest first: [tick, place].

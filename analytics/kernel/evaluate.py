@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from analytics.kernel import columns, results
 from analytics.kernel.absence import excused, keeps_pace
-from analytics.kernel.age import BOUNDED, age_of, at_least
+from analytics.kernel.age import BOUNDED, Heads, age_of, at_least
 from analytics.kernel.clocks import clocks_of, widened
 from analytics.kernel.columns import SECOND, Bools, Floats
 from analytics.kernel.debounce import debounce
@@ -180,7 +180,7 @@ def _judge(
     )
     segment = _over_history(motion.segment, segment_before, ticks, begin)
     waiting = _over_history(motion.waiting, np.full(known.series_id.size, np.nan), ticks, begin)
-    age = age_of(grid, lag, segment, waiting, logs, ticks, known, rules)
+    age = age_of(Heads(grid, lag, segment, waiting, logs, ticks, known), rules)
     clocks = clocks_of(
         window.pairs, window.replicas, logs, ticks, begin, known, carried.pairs, rules
     )
