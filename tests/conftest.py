@@ -70,6 +70,13 @@ def _full_disk() -> list[str]:
     ]
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """End the run at the first failure on such a disk: what follows would fail for that alone."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        for line in _full_disk():
+            pytest.exit(line, returncode=pytest.ExitCode.TESTS_FAILED)
+
+
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Every ``asyncio.sleep`` returns at once; the seconds that each was asked for."""
