@@ -46,6 +46,8 @@ class LeaseHistory(ConfirmedLog):
         """For each start of ha: when it sent the write that last made it the holder."""
         self.applied_us = 0
         """When the lease was last written."""
+        self.gap_us = 0
+        """Time between the last two writes of the lease."""
         self.released_us = 0
         """When the lease was last released."""
         self.campaign_now_us: dict[str, int] = {}
@@ -107,7 +109,7 @@ class LeaseHistory(ConfirmedLog):
         if before is not None:
             self._must_have_run_out(before.lease, lease)
             self._must_not_be_paused(before.lease, lease)
-        self.applied_us = self._now_us()
+        self.gap_us, self.applied_us = self.unwritten_us, self._now_us()
         if before is not None and before.lease.holder is not None and lease.holder is None:
             self.released_us = self._now_us()
         nodes = [member.node for member in lease.in_sync]

@@ -20,6 +20,7 @@ from services.ha.core.replica import Replica
 from services.ha.lease.value import Member
 from services.ha.wire.payloads import StatusOk
 from tests.simulation.replication.confirmed_log import ACK_CHECKED_SIZE, must_be_durable
+from tests.simulation.replication.lease_history import CLOCK_DRIFT_MAX
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.terms_ended import TermsEnded
 from tests.simulation.replication.violation import Violation
@@ -216,6 +217,8 @@ class StepsTaken:
             return
         if history.epoch != stored.lease.epoch or history.holder != holder:
             return  # The lease had run out and another node was faster.
+        if history.gap_us * (1 + CLOCK_DRIFT_MAX) >= TIMES.lease_ms * 1000:
+            return  # The lease had run out and its holder wrote it again.
         leader = history.node(holder.node).processes.get("ha")
         if leader is None or not leader.alive or now_us - leader.begun_us < RENEWED_US:
             return  # A late write of a process that is gone is no renewal.
