@@ -103,12 +103,7 @@ class Handover:
             )
         if term.switch is not None:
             raise rules.Refused("a switch is under way. Nothing was done.")
-        target = self._target(term, order.arguments.get("to"))
-        if self._switch is not None:
-            # This node gave the lease away, and has it again before that command was answered.
-            self._give_up_switch(self._switch)
-        self._switch = _Switch(order.token, self.context.now_ms)
-        self._begin_switch(term, target)
+        self._begin_switch(term, self._target(term, order.arguments.get("to")), order.token)
 
     def _target(self, term: Mastership, to: str | None) -> Member:
         """Return the slave to switch to. Raises Refused, AlreadySo."""
@@ -132,8 +127,14 @@ class Handover:
             )
         return chosen[0]
 
-    def _begin_switch(self, term: Mastership, target: Member) -> None:
+    def _begin_switch(self, term: Mastership, target: Member, token: int | None = None) -> None:
+        """token: of the command that is answered when the switch ends."""
         context = self.context
+        if self._switch is not None:
+            # This node gave the lease away, and has it again before that command was answered.
+            self._give_up_switch(self._switch)
+        if token is not None:
+            self._switch = _Switch(token, context.now_ms)
         context.say("switchover", f"Planned switch to {target.node}", to=target.node)
         term.begin_switch(
             target,

@@ -86,6 +86,8 @@ class Switchover:
         if self._stage is _Stage.HOLDING:
             if durable is None:
                 self._fail(f"{self.target.node} does not follow any more")
+            elif term.in_sync.peer(self.target).leaving:
+                self._fail(f"{self.target.node} is about to end")
             elif term.confirm.value < context.end or durable < context.end:
                 self._stable = None
             elif self._stable is None or self._stable[0] != context.end:

@@ -73,6 +73,26 @@ def test_an_order_that_waits_for_its_target_is_answered_before_another_one_begin
     assert a.replies[1].body["detail"] == detail
 
 
+def test_an_order_is_not_answered_with_the_outcome_of_a_later_switch_because_of_trouble() -> None:
+    # 1. b is lost as soon as the lease is released for it. 2. a takes the lease again, and its disk
+    #    is full. 3. It hands over to c. The command to switch to b was answered with c as done.
+    group = grown()
+    a, c = group["a"], group["c"]
+    a.post(Command(1, "switchover", {"to": "b"}))
+    group.until(lambda: lease_of(group).holder is None)
+    group["b"].kill()
+    c.kill()
+    group.run(50)
+    c.start()
+    group.until(lambda: 1 in a.replies or (group.serves("a") and group.set >= {"a", "c"}), 20_000)
+    a.trouble = (Trouble.DISK_FULL, Trouble.NONE)
+    group.until(lambda: group.serves("c"))
+    group.until(lambda: 1 in a.replies, 20_000)
+    assert not a.replies[1].ok
+    detail = "the lease was released for b, which does not answer now."
+    assert a.replies[1].body["detail"] == detail
+
+
 @pytest.mark.parametrize("takes_over", [True, False])
 def test_an_order_waits_for_its_target_though_the_answer_to_the_release_was_lost(
     monkeypatch: pytest.MonkeyPatch, *, takes_over: bool
@@ -210,6 +230,17 @@ def test_a_member_that_ends_is_no_target_of_a_switch() -> None:
     group.run(100)
     reply = order(group["a"], "switchover")
     assert not reply.ok
+
+
+def test_a_switch_to_a_member_that_is_asked_to_end_meanwhile_changes_nothing() -> None:
+    group = grown()
+    a, b = group["a"], group["b"]
+    a.post(Command(78, "switchover", {"to": "b"}))
+    b.post(Command(79, "switchover", {"reason": "stopping"}))
+    group.until(lambda: 78 in a.replies)
+    assert a.replies[78].body["detail"] == "b is about to end. a goes on as master."
+    assert (group.master.name, lease_of(group).epoch) == ("a", 1)
+    assert a.page.get(Slot.SENDS_HELD) == 0
 
 
 def test_members_that_end_together_stay_in_the_set() -> None:
