@@ -108,8 +108,7 @@ class EndingTerms(Trying):
         Its node gives the lease up, also without the log."""
         group, history, master = self._group, self._history, self._master()
         broker, epoch = master.processes["broker"], history.epoch
-        master.arm_append(broker.pause)
-        self._until(lambda: broker.paused, QUIET_MS)
+        self._pause_within_an_append(master)
         group.command("switchover", {}, master)
         self._until(lambda: bool(master.slot(Slot.FENCED)), SILENT_MS)
         master.held_up[LOG] = HANGS_US
@@ -120,6 +119,20 @@ class EndingTerms(Trying):
         self._must_have_another_master(master, why)
         self._until(lambda: self._timeline.now_us > master.hung_until_us, HANGS_US // 1000)
         self._must_be_whole_again(why)
+
+    def _pause_within_an_append(self, master: Machine) -> None:
+        """Pause the broker in an append. The log before it is confirmed, so a switch need not wait
+        for the broker to sync it."""
+        broker = master.processes["broker"]
+
+        def pause() -> None:
+            if master.slot(Slot.CONFIRM) < master.slot(Slot.WRITTEN):
+                master.arm_append(pause)
+            else:
+                broker.pause()
+
+        master.arm_append(pause)
+        self._until(lambda: broker.paused, QUIET_MS)
 
     def _must_have_another_master(self, machine: Machine, why: str) -> None:
         if not self._until(lambda: self._has_another_master(machine), AGAIN_MS):
@@ -217,8 +230,7 @@ class EndingTerms(Trying):
             target.held_up[LOG] = SLOW_US
             broker.resume()
 
-        master.arm_append(broker.pause)  # The append ends after the grant.
-        self._until(lambda: broker.paused, QUIET_MS)
+        self._pause_within_an_append(master)  # It ends after the grant.
         token = group.command("switchover", {"to": target.name}, master)
         self._wait(SILENT_MS)
         resume()
