@@ -7,7 +7,7 @@ lease, ``leadership`` and ``following`` for the rest.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.ha.core import admin_rules as rules
 from services.ha.core import lease_edits
@@ -15,14 +15,24 @@ from services.ha.core.effects import Publish, Reply
 from services.ha.core.events import Command
 from services.ha.core.failover import State, Trigger, copies
 from services.ha.core.following import DAMAGED
-from services.ha.core.handover import STOPPING, Handover
+from services.ha.core.handover import REMOVAL_MS_MAX, STOPPING, Handover
 from services.ha.core.leadership import UNADOPTED, Leadership
 from services.ha.core.status import master_of
 from services.ha.lease.value import Lease
+from services.ha.wire.payloads import StatusOk
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 ANSWERS_MS_MAX: Final = 2500
 """Time that a command waits for the answers of all nodes."""
+
+
+class _Emptying(NamedTuple):
+    """A command to resync that waits until this node has left the in-sync set."""
+
+    order: Command
+    since_ms: int
+    linked_ms: int | None
+    """When it was last linked to the master; None: not since the command."""
 
 
 class AdminCommands:
@@ -34,10 +44,13 @@ class AdminCommands:
         self.promises, self.following = leadership.promises, leadership.following
         self._recreating: tuple[Command, int] | None = None
         """A command to recreate the lease, and since when it waits for answers of other nodes."""
+        self._emptying: _Emptying | None = None
 
     def tick(self) -> None:
-        """Recreate the lease once all nodes have answered."""
+        """Recreate the lease once all nodes have answered; empty the store once no master counts on
+        its copy."""
         self._recreate()
+        self._leave_and_empty()
 
     def command(self, order: Command) -> None:
         """Run a command, or answer why it is refused."""
@@ -136,6 +149,62 @@ class AdminCommands:
         self._leadership.begin_campaign("an operator orders it", forced=True, outcome=outcome)
 
     def _order_resync(self, order: Command) -> None:
+        """Leave the in-sync set as at an orderly stop, then empty the store. Otherwise the master
+        could hand over to this node while it is being emptied."""
+        context = self.context
+        if self._emptying is not None:
+            raise rules.Refused("the same order waits already. Nothing was done.")
+        self._copied_from(order)
+        if copies(context.state):
+            linked_ms = context.now_ms if self.following.linked else None
+            self._emptying = _Emptying(order, context.now_ms, linked_ms)
+            self._leave_and_empty()
+        else:
+            self._empty(order)
+
+    def _leave_and_empty(self) -> None:
+        if self._emptying is None:
+            return
+        context, linked = self.context, self.following.linked
+        self.following.end()
+        if linked:
+            self._emptying = self._emptying._replace(linked_ms=context.now_ms)
+        order, since_ms, linked_ms = self._emptying
+        # The master ends the link of a node that it has removed; the lease is read after that.
+        read_ms = context.session.asked_ms
+        is_read = read_ms is not None and read_ms > (since_ms if linked_ms is None else linked_ms)
+        is_out = is_read and not linked and context.member not in context.known_in_sync
+        is_late = context.now_ms - since_ms >= REMOVAL_MS_MAX
+        if copies(context.state) and not is_out and not is_late:
+            return
+        try:
+            # A set of the least size keeps this node, and its master knows that it leaves.
+            if not is_out and not linked and linked_ms is not None:
+                raise rules.Refused(
+                    f"the link to the master ended, and {context.name} is still in the in-sync set."
+                    " Nothing was done.",
+                    "Try again when `tidemark cluster status` has a master.",
+                )
+            self._empty(order)
+        except (rules.Refused, rules.AlreadySo) as refused:
+            if copies(context.state) and not is_late:
+                return  # the connection to the master is not there again yet
+            self.following.stay("its store is not emptied")
+            context.out.put(refused.reply(order.token))
+        self._emptying = None
+
+    def _empty(self, order: Command) -> None:
+        context, status = self.context, self._copied_from(order)
+        self.following.leave("an operator orders a resync")
+        context.move(Trigger.ORDERED_RESYNC, "an operator orders it")
+        self.following.resync(status.first_offset, "an operator orders it")
+        size = status.end - status.first_offset
+        body = {"node": context.name, "copies_from": status.node, "bytes": size}
+        body["changed"] = True
+        context.out.put(Reply(order.token, ok=True, body=body))
+
+    def _copied_from(self, order: Command) -> StatusOk:
+        """Return the status of the master to copy from. Raises Refused, AlreadySo."""
         context = self.context
         if order.arguments.get("group") != context.setup.group:
             raise rules.Refused(
@@ -171,15 +240,10 @@ class AdminCommands:
                 node=context.name,
                 copies_from=master,
             )
-        busy = context.table_writes or self.following.rewriting
-        if busy or not context.move(Trigger.ORDERED_RESYNC, "an operator orders it"):
+        may_begin = copies(context.state) or is_halted
+        if context.table_writes or self.following.rewriting or not may_begin:
             raise rules.Refused(f"{context.name} is {context.state.value}. Nothing was done.")
-        self.following.leave("an operator orders a resync")
-        self.following.resync(status.first_offset, "an operator orders it")
-        size = status.end - status.first_offset
-        body = {"node": context.name, "copies_from": master, "bytes": size}
-        body["changed"] = True
-        context.out.put(Reply(order.token, ok=True, body=body))
+        return status
 
     def _order_adopt(self, token: int) -> None:
         context = self.context

@@ -54,6 +54,8 @@ class Following:
         self._tried: int | None = None
         """The connection on which HELLO was sent last; each has one divergence check."""
         self._not_before_ms = 0
+        self._ends = False
+        """Whether this replica is about to end, or to be emptied."""
 
     @property
     def linked(self) -> bool:
@@ -90,12 +92,18 @@ class Following:
         self._context.move(Trigger.LINK_LOST, reason)
 
     def end(self) -> bool:
-        """Announce to the master, once, that this process is about to end; return whether the
-        master may still wait for this replica."""
+        """Announce to the master, once, that this replica ends, and begin no other link; return
+        whether the master may still wait for it."""
+        self._ends = True
         if self.link is None:
             return False
         self._context.out.put(*self.link.leave())
         return self.link.leaving and self.linked and self._context.state is State.IN_SYNC
+
+    def stay(self, reason: str) -> None:
+        """Take the announcement back; it ended with its link."""
+        self._ends = False
+        self.leave(reason)
 
     def tick(self) -> None:
         """Begin to follow if nothing is under way, and end a dead link."""
@@ -114,7 +122,7 @@ class Following:
         master = self.master
         if master is None or self._promises.pending or master.epoch != self._promises.promised:
             return
-        if context.stopping:
+        if context.stopping or self._ends:
             return
         peer = self._peers.by_node.get(master.node)
         if peer is not None and peer.link is not None and peer.link != self._tried:
@@ -175,7 +183,7 @@ class Following:
 
     def resync(self, first_offset: int, reason: str) -> None:
         """Empty the store and begin again; broker and reput end meanwhile."""
-        context = self._context
+        context, self._ends = self._context, False
         context.count.resyncs += 1
         context.alarm(RESYNC, f"The store is emptied and copied anew: {reason}.", reason=reason)
         context.out.put(Publish(((Slot.ROLE, NodeRole.RESYNC),)))

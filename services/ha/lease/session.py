@@ -136,8 +136,8 @@ class LeaseSession:
         """Why the last request had no outcome; empty after one that had."""
         self.latency_ms: int | None = None
         """Latency of the last request with an outcome."""
-        self.answered_ms: int | None = None
-        """Time of that answer."""
+        self.asked_ms: int | None = None
+        """When that request was sent."""
         self.conflicts = 0
         self.unknowns = 0
         self.writes = 0
@@ -267,7 +267,7 @@ class LeaseSession:
             return Answer([])
         self.reason = ""
         self.latency_ms = now_ms - started_ms
-        self.answered_ms = now_ms
+        self.asked_ms = started_ms
         if self._wrote or self._next_ms is None or started_ms >= self._next_ms:
             # An extra read, for a command, does not delay the renewal. Otherwise a command that is
             # repeated more often than the lease is renewed would let the lease expire.

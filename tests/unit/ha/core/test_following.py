@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from services.ha.core.effects import Copy, Effect, Resync
-from services.ha.core.events import Copied, CopyFault
+from services.ha.core.events import Command, Copied, CopyFault
 from services.ha.core.failover import State
 from services.ha.core.following import FAULT_PAUSE_MS
+from services.ha.core.handover import REMOVAL_MS_MAX
 from services.ha.core.replica_context import RETRIED_FAULTS
 from services.ha.core.status import reason_of
 from shared.cluster.time_rules import LOCAL
@@ -152,6 +153,54 @@ def test_nothing_that_was_said_before_a_resync_stands_behind_it() -> None:
     group.until(lambda: slave.state == "in-sync")
     assert slave.context.alarms == {}
     assert slave.raised == set()
+
+
+def test_a_member_leaves_the_set_before_its_store_is_emptied() -> None:
+    group = grown()
+    old = group["c"].volume.incarnation
+    assert order(group["c"], "resync", group="g0").ok
+    assert group.set == {"a", "b"}
+    group.until(lambda: group["c"].volume.incarnation != old)
+    group.wait_in_sync("a", "b", "c")
+
+
+def test_a_store_is_emptied_though_the_set_keeps_its_least_size() -> None:
+    group = grown(names=("a", "b"))
+    began, old = group.now, group["b"].volume.incarnation
+    assert order(group["b"], "resync", group="g0").ok
+    assert REMOVAL_MS_MAX <= group.now - began < REMOVAL_MS_MAX + 200
+    group.until(lambda: group["b"].volume.incarnation != old)
+    group.wait_in_sync("a", "b")
+    group.send_confirmed()
+
+
+# 1. The master ended and handed over to its only slave. 2. That slave was emptied meanwhile. 3. The
+# set had only the copy that was gone, and no node could lead.
+@pytest.mark.parametrize("after_ms", range(0, 320, 20))
+def test_a_node_to_which_the_master_hands_over_is_not_emptied(after_ms: int) -> None:
+    group = grown(min_in_sync=1, names=("a", "b"))
+    end, old = group.send_confirmed(), group["b"].volume.incarnation
+    group["a"].post(Command(77, "switchover", {"reason": "stopping"}))
+    group.run(after_ms)
+    reply = order(group["b"], "resync", group="g0")
+    assert not reply.ok
+    assert "Nothing was done" in reply.body["detail"]
+    group.until(lambda: 77 in group["a"].replies)
+    group["a"].kill()
+    group.wait_master(other_than="a")
+    assert group["b"].volume.incarnation == old
+    assert group.send_confirmed() > end
+
+
+def test_a_node_whose_resync_is_refused_is_in_the_set_again() -> None:
+    group = grown()
+    group["b"].post(Command(77, "resync", {"group": "g0"}))
+    assert not order(group["b"], "resync", group="g0").ok  # the same order waits
+    group["a"].kill()
+    group.until(lambda: 77 in group["b"].replies)
+    assert not group["b"].replies[77].ok
+    group.wait_master(other_than="a")
+    group.wait_in_sync("b", "c")
 
 
 # Its store was emptied a second time, maybe after it had begun to copy: 1. A write fails while the
