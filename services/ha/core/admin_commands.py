@@ -181,8 +181,8 @@ class AdminCommands:
             # A set of the least size keeps this node, and its master knows that it leaves.
             if not is_out and not linked and linked_ms is not None:
                 raise rules.Refused(
-                    f"the link to the master ended, and {context.name} is still in the in-sync set."
-                    " Nothing was done.",
+                    f"the link to the master ended, and {context.name} may still be in the in-sync "
+                    "set. Nothing was done.",
                     "Try again when `tidemark cluster status` has a master.",
                 )
             self._empty(order)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
+from services.ha.core.handover import REMOVAL_MS_MAX
 from services.ha.shell import replica_disk
 from tests.simulation.replication.confirmed import Place
 from tests.simulation.replication.machine import Machine
@@ -144,16 +145,20 @@ class Copying(Trying):
             )
 
     def _command_during_write(self, slave: Machine) -> None:
-        """Give the command while one write of an offset file is under way and the next one waits.
-        Copying cannot begin before both have ended."""
+        """Begin to empty the store while one write of an offset file is under way and the next one
+        waits. Copying cannot begin before both have ended."""
 
-        def order() -> None:
-            self._group.command("resync", {"group": "g0"}, slave)
+        def cut_off() -> None:
             for other in self._group.machines:
                 if other != slave.name:
                     self._group.network.cut(other, slave.name)
 
-        self._timeline.after(self._random.randint(*QUEUED_US), order)
+        def order() -> None:
+            slave.arm(Slot.ROLE, cut_off)
+            self._group.command("resync", {"group": "g0"}, slave)
+
+        leaves_us = 0 if self._may_lose_one else REMOVAL_MS_MAX * 1000
+        self._timeline.after(max(self._random.randint(*QUEUED_US) - leaves_us, 0), order)
         self._timeline.after(HELD_UP_US + WRITTEN_US, self._group.network.heal)
 
     def _stop_at(self, machine: Machine, steps: list[str], *, by_power: bool = False) -> None:
