@@ -46,10 +46,12 @@ class GroupLeadership:
         make_log_context: Callable[[GrantedTerm], LogContext],
         store: GroupedStore,
         followed: FollowedState,
+        stop: asyncio.Event,
         *,
         afterwards: SlavePolicy,
     ) -> None:
-        """afterwards: state of the gate when the term is over."""
+        """stop: set when the process is to end. afterwards: state of the gate when the term is
+        over."""
         self.term = term
         self._make_log_context = make_log_context
         self._store = store
@@ -59,6 +61,7 @@ class GroupLeadership:
         self._doorbell = context.broker.doorbell
         self._health = context.broker.health
         self._gate = context.gate
+        self._stop = stop
         self._afterwards = afterwards
         self._trouble: Trouble | None = None
 
@@ -193,7 +196,8 @@ class GroupLeadership:
     def shut(self) -> None:
         """Stop presenting this node as the master."""
         self._gate.shut()
-        self._health.enter("starting")  # until it serves reads as a slave
+        # A node that stays is a slave next, and starts until it serves reads.
+        self._health.enter("stopping" if self._stop.is_set() else "starting")
         self._gate.take_role(self._afterwards)
 
     def release(self) -> None:

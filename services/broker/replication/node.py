@@ -98,6 +98,7 @@ class GroupNode:
             self._log_context,
             store,
             self._followed,
+            stop,
             afterwards=self._as_slave,
         )
         may_end = asyncio.Event()

@@ -81,8 +81,10 @@ class Slave:
         finally:
             stopper.cancel()
             self._gate.close_reads()
-            if stop.is_set() and self._built is not None:
-                await self._built.config_files.write_all()
+            if stop.is_set():
+                self._health.enter("stopping")
+                if self._built is not None:
+                    await self._built.config_files.write_all()
             await self._end()
 
     def _granted(self) -> int | None:

@@ -33,7 +33,9 @@ class Followed:
         self.heard = reasons(self._health)
 
 
-def leadership(health: Health, page: Page, followed: Followed) -> GroupLeadership:
+def leadership(
+    health: Health, page: Page, followed: Followed, *, stop: asyncio.Event | None = None
+) -> GroupLeadership:
     recovered = SimpleNamespace(next_queue_offsets={}, end=END, walked_bytes=0, generation=1)
     store = SimpleNamespace(
         positions=page,
@@ -60,6 +62,7 @@ def leadership(health: Health, page: Page, followed: Followed) -> GroupLeadershi
         "make_log_context": lambda _: log_context,
         "store": store,
         "followed": followed,
+        "stop": asyncio.Event() if stop is None else stop,
     }
     return GroupLeadership(**parts, afterwards=cast(Any, None))
 
@@ -96,3 +99,14 @@ def test_a_node_is_not_ready_any_more_once_its_reads_are_refused() -> None:
     assert health.ready
     lead.shut()
     assert (health.ready, health.state) == (False, "starting")
+
+
+def test_a_master_that_is_stopped_shows_that_it_stops() -> None:
+    # It showed `starting`, as a master that becomes a slave does; a node alone showed `stopping`.
+    health, stop = Health(SystemClock()), asyncio.Event()
+    lead = leadership(health, Page(), Followed(health), stop=stop)
+    lead.open()
+    stop.set()
+    assert health.ready, "it serves until another node is the master"
+    lead.shut()
+    assert (health.ready, health.state) == (False, "stopping")

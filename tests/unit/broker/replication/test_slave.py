@@ -235,3 +235,17 @@ async def test_pulls_are_woken_after_a_restart_of_reput_that_reaches_the_same_of
     await until(lambda: wakes == [0, 1])
     stop.set()
     assert await task is None
+
+
+async def test_a_slave_that_is_stopped_shows_that_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It showed `serving` until its files were written, although its reads were refused.
+    health = Health(SystemClock())
+    gate = Gate(health)
+    slave = a_slave(monkeypatch, Followed(), [], positions=Page(), health=health, gate=gate)
+    stop = asyncio.Event()
+    task = asyncio.create_task(slave.run(stop, 0))
+    await until(lambda: health.ready)
+    stop.set()
+    await until(lambda: not gate.reads_open)
+    assert health.state == "stopping"
+    assert await task is None
