@@ -135,7 +135,9 @@ class AdminCommands:
             context.out.put(Reply(token, ok=True, body=loss.body))
             return
         if not self._leadership.can_campaign:
-            raise rules.Refused("a campaign or a copy is under way. Nothing was done.", "Again.")
+            raise rules.Refused(
+                "a campaign or a copy is under way. Nothing was done.", "Try again when it ends."
+            )
 
         def outcome(lease: Lease | None, reason: str) -> None:
             if lease is None:

@@ -12,7 +12,7 @@ from services.ha.core.campaign import lease_over
 from services.ha.core.effects import Reply
 from services.ha.core.events import Command
 from services.ha.core.failover import State, copies
-from services.ha.core.peers import Peers
+from services.ha.core.peers import Peers, do_not_answer
 from services.ha.core.replica_context import ReplicaContext
 from services.ha.core.status import could_lead
 from services.ha.lease.value import Lease, Member
@@ -79,8 +79,8 @@ class Loss(NamedTuple):
         }
         if self.silent:
             facts["loss_reason"] = (
-                f"{', '.join(self.silent)} does not answer; what it said last counts, and it may "
-                "have confirmed more since"
+                f"{do_not_answer(self.silent)}; the last status counts, and more may have been "
+                "confirmed since"
             )
         return facts
 
@@ -159,8 +159,8 @@ def recreated(context: ReplicaContext, peers: Peers, promised: int, order: Comma
     undeclared = [node for node in missing if node not in stopped]
     if undeclared:
         raise NotYet(
-            f"{', '.join(undeclared)} does not answer. Nothing was done.",
-            "Start it; or make sure that it is stopped, and say so with --stopped.",
+            f"{do_not_answer(undeclared)}. Nothing was done.",
+            "Start each such node; or make sure that it is stopped, and name it with --stopped.",
         )
     statuses = [status for status in answers.values() if status is not None]
     epoch = max([promised, context.data_epoch, session.seen[0]])
@@ -176,7 +176,7 @@ def recreated(context: ReplicaContext, peers: Peers, promised: int, order: Comma
     if not in_sync:
         raise Refused(
             "no node knows who was in the in-sync set. Nothing was done.",
-            "Say it with --in-sync; a node that was not in it lacks acknowledged messages.",
+            "Name its members with --in-sync; any other node may lack acknowledged messages.",
         )
     ends = {context.member: (context.data_epoch, context.end)}
     ends |= {Member(s.node, s.incarnation): (s.data_epoch, s.end) for s in statuses}
@@ -244,6 +244,7 @@ def _members(nodes: list[str], incarnations: dict[str, str]) -> tuple[Member, ..
     unknown = [node for node in nodes if node not in incarnations]
     if unknown:
         raise Refused(
-            f"{', '.join(unknown)} does not answer, so its volume is not known. Nothing was done."
+            f"{do_not_answer(unknown)}, and only the volume of a node that answers is known. "
+            "Nothing was done."
         )
     return tuple(Member(node, incarnations[node]) for node in nodes)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from services.ha.core.effects import Settle
 from services.ha.core.events import Done, LeaseAnswered
 from services.ha.core.failover import Trigger
-from services.ha.core.peers import Peers
+from services.ha.core.peers import Peers, do_not_answer
 from services.ha.core.replica_context import ReplicaContext
 from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease
@@ -40,11 +40,11 @@ def hindrance(context: ReplicaContext, peers: Peers) -> str | None:
         if status.holds_records:
             holding.append(node)
     if silent:
-        return f"There is no lease yet, and {', '.join(silent)} does not answer."
+        return f"There is no lease yet, and {do_not_answer(silent)}."
     if len(holding) > 1:
         return (
-            f"There is no lease yet, and {', '.join(sorted(holding))} hold records: which are the "
-            "group's? Empty the others."
+            f"There is no lease yet, and {', '.join(sorted(holding))} hold records. Empty all "
+            "nodes but the one whose records the group is to have."
         )
     founder = holding[0] if holding else context.setup.names[0]
     return None if founder == context.name else f"There is no lease yet; {founder} makes it."

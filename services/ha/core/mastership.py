@@ -108,8 +108,8 @@ class Mastership:
         if not self.serving:
             return "the broker has not recovered the log yet"
         if not self.opened:
-            waited = [member.node for member in self.in_sync.wait_set]
-            return f"{', '.join(sorted(waited)) or 'this node'} has not confirmed its first record"
+            waited = ", ".join(sorted(member.node for member in self.in_sync.wait_set))
+            return f"{waited or context.name} must confirm the first record of the epoch"
         return f"reput has dispatched the log up to {snapshot.dispatched} of {context.end}"
 
     @property

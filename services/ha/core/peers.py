@@ -7,6 +7,7 @@ Nothing in a status counts as an acknowledgement.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from services.ha.core.effects import Close, Connect, Send
@@ -22,6 +23,12 @@ RECONNECT_MS_MAX: Final = 1000
 """Longest interval between attempts to connect to a node."""
 UNANSWERED_MS: Final = 5000
 """A connection that is neither made nor refused by then is requested again."""
+
+
+def do_not_answer(nodes: Sequence[str]) -> str:
+    """Return the clause that these nodes are silent, e.g. ``a, b and c do not answer``."""
+    *most, last = nodes
+    return f"{', '.join(most)} and {last} do not answer" if most else f"{last} does not answer"
 
 
 class Incoming(NamedTuple):

@@ -260,13 +260,16 @@ def test_a_silent_node_must_be_declared_and_costs_a_thousand_epochs() -> None:
         made(context, peers)
     # The promise of the silent node is unknown: the new epoch is far above it, too.
     assert made(context, peers, stopped="a").epoch > UNHEARD_EPOCHS
+    peers.close(2, "cut")
+    with pytest.raises(Refused, match="a and c do not answer"):
+        made(context, peers)
 
 
 def test_the_operator_may_name_the_set_by_nodes_that_answer() -> None:
     context, peers = lost()
     assert made(context, peers, in_sync="b,c").in_sync == (B, C)
     peers.close(2, "cut")
-    with pytest.raises(Refused, match="its volume is not known"):
+    with pytest.raises(Refused, match="only the volume of a node that answers is known"):
         made(context, peers, in_sync="b,c", stopped="c")
 
 

@@ -54,12 +54,18 @@ def test_the_first_configured_node_founds_an_empty_group() -> None:
     assert hindrance(context, peers) == "There is no lease yet; a makes it."
 
 
-@pytest.mark.parametrize("silent", [("a",), ("c",), BOTH])
-def test_no_node_founds_while_one_is_silent(silent: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("silent", "clause"),
+    [
+        (("a",), "a does not answer"),
+        (("c",), "c does not answer"),
+        (BOTH, "a and c do not answer"),
+    ],
+)
+def test_no_node_founds_while_one_is_silent(silent: tuple[str, ...], clause: str) -> None:
     context, peers = empty(holds_records=True)
     report(peers, *(status_of(node) for node in BOTH if node not in silent))
-    named = ", ".join(silent)
-    assert hindrance(context, peers) == f"There is no lease yet, and {named} does not answer."
+    assert hindrance(context, peers) == f"There is no lease yet, and {clause}."
 
 
 def test_the_only_one_that_holds_records_founds_whatever_its_place() -> None:
