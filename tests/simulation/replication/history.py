@@ -285,7 +285,7 @@ class History(ClientAnswers):
         if role is NodeRole.RESYNC and self._is_overtaken(node):
             return
         if role is NodeRole.HALTED or (confirm > 0 and node.name not in self.replaced):
-            raise Violation(f"{node.name} is {role.name}without damage")
+            raise Violation(f"{node.name} is {role.name} without damage")
 
 
 def _must_not_repeat(machine: Machine) -> None:

@@ -103,7 +103,7 @@ class Trials(Trying):
 
     def run(self, trials: Iterable[Callable[[], None]]) -> None:
         """Check for a while that nothing happens; then run the trials. Raises Violation."""
-        self._until(lambda: not any(map(self._waits_for_replies, self._group.machines)), SETTLE_MS)
+        self.await_replies()
         self._rest(QUIET_MS)
         self._stay_whole()
         self._losing_lease.touch_the_lease()
@@ -121,8 +121,12 @@ class Trials(Trying):
         self._wait(ms)
         self.must_be_forgotten()
 
+    def await_replies(self) -> None:
+        """Wait until commands that were given before the healing have ended."""
+        self._until(lambda: not any(map(self._waits_for_replies, self._group.machines)), SETTLE_MS)
+
     def _waits_for_replies(self, name: str) -> bool:
-        """Whether a node has a command without a reply, which was given before the healing."""
+        """Whether a node has a command without a reply."""
         ha = self._group.ha_of(name)
         return ha is not None and ha.commands.are_waiting
 

@@ -139,7 +139,9 @@ class World:
         for _ in range(ROUNDS):
             if not whole:
                 break
-            Trials(self).calm_down()
+            trials = Trials(self)
+            trials.await_replies()
+            trials.calm_down()
             self.history.replaced.clear()
             self.group.healed = False
             last_ms = self.strikes.strike_few()
