@@ -55,6 +55,27 @@ class StateContent(NamedTuple):
             state.start_count,
         )
 
+    def is_of(self, states: Sequence[StateContent]) -> bool:
+        """Whether each topic and group is that of one of these states, and the rest that of the
+        last one."""
+        last = states[-1]
+        if self._replace(topics=last.topics, deleted=last.deleted, groups=last.groups) != last:
+            return False
+        logged = [each._by_name for each in states]
+        return all(
+            any(each.get(name) == self._by_name.get(name) for each in logged)
+            for name in {**self._by_name, **logged[-1]}
+        )
+
+    @property
+    def _by_name(self) -> dict[tuple[str, bool], TopicConfig | GroupConfig]:
+        """The topics, also those deleted, and the groups: by name, and whether it is a group's."""
+        topics = {**self.topics, **self.deleted}
+        return {
+            **{(name, False): topic for name, topic in topics.items()},
+            **{(name, True): group for name, group in self.groups.items()},
+        }
+
     def differences(self, other: StateContent) -> str:
         """Describe what differs."""
         lines = []
