@@ -134,7 +134,7 @@ class Runner:
                     lease = await parts.enter_async_context(
                         LeaseServer(directory, network, seed=self._seed, lease_name=GROUP_NAME)
                     )
-                disks = parts.enter_context(SmallDisks(directory, needs.disk_size))
+                disks = parts.enter_context(SmallDisks(needs.disk_size))
                 group = Group(
                     directory,
                     network,

@@ -16,9 +16,9 @@ from drills.namespaces import NoNamespaces
 class SmallDisks:
     """Context manager of the file systems; it does nothing without a size."""
 
-    def __init__(self, directory: Path, size: int | None) -> None:
+    def __init__(self, size: int | None) -> None:
         """size: of each file system [bytes]; None: the stores are on the machine's own disk."""
-        self._directory, self._size = directory, size
+        self._size = size
         self._mounted: list[Path] = []
 
     def __enter__(self) -> SmallDisks:

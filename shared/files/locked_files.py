@@ -20,10 +20,9 @@ log = logging.getLogger(__name__)
 class LockedFiles:
     """The locked files of one directory. ``lock`` reads a file; call it where it may wait."""
 
-    def __init__(self, open_file: Callable[[int], File], file_size: int) -> None:
+    def __init__(self, open_file: Callable[[int], File]) -> None:
         """open_file: opens the file that begins at an offset; raises FileNotFoundError."""
         self._open_file = open_file
-        self._file_size = file_size
         self._changing = threading.Lock()
         self._locks: dict[int, PageLock] = {}
         self._done_below = 0

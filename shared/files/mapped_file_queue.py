@@ -74,7 +74,7 @@ class MappedFileQueue(FileRun):
             reserve=preallocation.reserve,
             warm_up=WarmUp() if preallocation.warm_up else None,
         )
-        self.locked = LockedFiles(self.open_file, file_size) if preallocation.lock_memory else None
+        self.locked = LockedFiles(self.open_file) if preallocation.lock_memory else None
         """The files locked in memory; None without lock_memory."""
         self.wrote_offset = 0
         """Written end, set by the owner; after ``load`` the end of the last file."""

@@ -20,7 +20,6 @@ HEAD: Final = struct.Struct(">Ii")
 BLANK: Final = 0xCBD43194 - (1 << 32)
 WRITTEN_AT: Final = 512
 FLUSHED_AT: Final = 512 + 8
-DISPATCHED_AT: Final = 1536
 DISPATCHED_DURABLE_AT: Final = 1536 + 8
 
 

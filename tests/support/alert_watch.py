@@ -61,10 +61,8 @@ class Observed:
     waiting: dict[tuple[str, str, str], Expression] = field(default_factory=dict)
     """Expressions that need an event, by place: those that returned nothing in any cluster so
     far."""
-    before_s: float = 0.0
-    """Time of watching before any fault."""
     before: set[Key] = field(default_factory=set)
-    """Alerts that fired in that time."""
+    """Alerts that fired before any fault."""
     stalls: list[tuple[float, float]] = field(default_factory=list)
     """End and length of each stall of the machine [s]."""
 
@@ -189,7 +187,6 @@ def drill(stage: Stage, found: Clusters) -> Observed:
         "the group that will die to be seen reading",
         60 + stage.seconds("2m"),
     )
-    observed.before_s = watcher.now_s
     observed.before = set(observed.firing_s)
 
     faults = faults_of(found, stage)

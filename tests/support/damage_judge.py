@@ -86,7 +86,6 @@ class Judge:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.logs_read = {role: 0 for role in ROLES}
         self.ends: list[str] = []
         """Sentences with which processes ended."""
 

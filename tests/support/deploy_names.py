@@ -44,7 +44,6 @@ SETTINGS: Final[dict[str, tuple[type[Any], str]]] = {
 }
 PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
 TARGET_LABELS: Final = frozenset({"cluster", "broker", "replica", "service", "job"})
-OTHERS_METRICS: Final = frozenset({"up", "ALERTS", "ALERTS_FOR_STATE"})
 _METRIC: Final = re.compile(r"\b(tidemark_[a-z0-9_]+|tidemark:[a-z0-9_:]+)")
 _SUFFIX: Final = re.compile(r"_(bucket|sum|count)$")
 

@@ -27,7 +27,6 @@ INDIRECT: Final = {
 }
 MORE: Final = "…"
 """Facts that the call takes from elsewhere."""
-PACED: Final = ("key", "event", "sentence")
 DEFECT_FACTS: Final = frozenset({"code", "held_back"})
 
 

@@ -319,10 +319,6 @@ class SimDisk:
         inode = self._file(path)
         return bytes(inode.durable[: inode.lengths[0]])
 
-    def mapped_count(self) -> int:
-        """Mappings that are open now, over all files that still have a name."""
-        return sum(inode.mappings for inode in self._inodes.values())
-
     # What the operations share
 
     def _operation(
@@ -651,8 +647,6 @@ class SimRegion:
     def __init__(self, inode: Inode, *, writable: bool) -> None:
         view = memoryview(inode.cache)
         self._view = view if writable else view.toreadonly()
-        self._inode = inode
-        inode.mappings += 1
         self._closed = False
 
     @property
@@ -665,7 +659,6 @@ class SimRegion:
         if self._closed:
             return
         self._closed = True
-        self._inode.mappings -= 1
         try:
             self._view.release()
         except BufferError:

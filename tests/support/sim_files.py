@@ -58,7 +58,6 @@ class Inode:
         self.flips: list[tuple[int, int, int]] = []
         """Of each flipped bit the number of the last sync that had begun, its byte and its mask."""
         self.modified_ms = modified_ms
-        self.mappings = 0
         self.syncs_begun = self.sync_ended = 0
 
     def extend(self, size: int) -> None:

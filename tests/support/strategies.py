@@ -11,7 +11,6 @@ from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message
 from tidemark.offsets import PhysicalOffset
 
-I16_MAX = (1 << 15) - 1
 I32_MAX = (1 << 31) - 1
 I64_MAX = (1 << 63) - 1
 

@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 
 SIZE: Final = 4096
 SLOT_SIZE: Final = 8
-SLOT_COUNT: Final = SIZE // SLOT_SIZE
 HEAD: Final = struct.Struct(">5q")
 
 REGION_LOG: Final = 512

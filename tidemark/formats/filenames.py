@@ -12,7 +12,6 @@ import datetime
 from typing import Final
 
 OFFSET_DIGITS: Final = 20
-INDEX_DIGITS: Final = 17
 OFFSET_MAX: Final = 2**63 - 1
 """Offsets are signed 64 bit everywhere, so no file can have a larger name."""
 

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Final
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 
 _MASK: Final = 0xFFFFFFFF
 _BLOCK: Final = 256

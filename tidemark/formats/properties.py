@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 PROPERTIES_SIZE_MAX: Final = 32_767
-NAME_END: Final = 0x01
 PAIR_END: Final = 0x02
 
 KEYS: Final = "KEYS"

@@ -27,7 +27,6 @@ FILE_SIZE_MIN: Final = 4096
 NONE_BEFORE: Final = -1
 MAGIC_DEFAULT: Final = 1
 MAGIC_ROLL: Final = 2
-MAGIC_DELETE: Final = 4
 ROLL_WINDOW_MS: Final = 172_800 * PRECISION_MS
 """RocketMQ's timerRollWindowSlot: a message that is due later is stored again after that time."""
 PIECE_SIZE: Final = 8 << 20

@@ -26,7 +26,6 @@ from tidemark.clock import Clock
 from tidemark.errors import StoreError
 from tidemark.offsets import PhysicalOffset
 
-PAGE_SIZE: Final = 4096
 GATHER_MAX_S: Final = 0.001
 """Longest time for which a flush with waiting senders is delayed to let more senders join."""
 

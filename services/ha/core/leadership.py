@@ -216,7 +216,7 @@ class Leadership:
             holder = session.stored.lease.holder
             self.depose(f"the lease is held by {holder.node if holder else 'no node'}")
         else:
-            term.answered(settled)
+            term.answered()
 
     def _lease_gone(self, term: Mastership) -> None:
         """Depose, then ask the members for the promises that creating the lease again needs."""

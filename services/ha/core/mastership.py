@@ -30,7 +30,6 @@ from services.ha.core.peers import Incoming, Peers
 from services.ha.core.promises import Promises
 from services.ha.core.replica_context import ReplicaContext, with_entry, without_gone
 from services.ha.core.switchover import Switchover
-from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease, Member
 from services.ha.wire.payloads import Ack, Hello
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -51,7 +50,7 @@ class Mastership:
         depose: Callable[[str], None],
     ) -> None:
         """lease: as this term acquired it. The own log is settled and on disk up to its end."""
-        self._context, self._peers, self._promises, self._depose = context, peers, promises, depose
+        self._context, self._peers, self._depose = context, peers, depose
         self.epoch = lease.epoch
         self.start = context.end
         """Offset of the epoch's first record."""
@@ -211,7 +210,7 @@ class Mastership:
         if link is not None:
             self._forget(link)
 
-    def answered(self, settled: Settled | None) -> None:
+    def answered(self) -> None:
         """Handle an answer to a lease request; the lease still names this term."""
         context, session = self._context, self._context.session
         assert session.stored is not None

@@ -40,7 +40,6 @@ class Replies:
         """When each command without a reply was given."""
         self._posted: dict[int, tuple[Command, int]] = {}
         """By the token of ``Control``: commands without a reply, and when they were given."""
-        self._ended_count = 0
 
     def give(self, command: Command, *, refused: bool) -> None:
         """Give a command. refused: it must not succeed."""

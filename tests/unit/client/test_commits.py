@@ -56,11 +56,9 @@ class Ledger(RuleBasedStateMachine):
             self.ledger.accepted()
             self.under_way = {}
 
-    @rule(stored=st.booleans())
-    def fail(self, stored: bool) -> None:
+    @rule()
+    def fail(self) -> None:
         if self.under_way:
-            if stored:  # stored, but the response was lost: it must be sent again all the same
-                self.stored_unheard = dict(self.under_way)
             self.ledger.failed()
             self.under_way = {}
 

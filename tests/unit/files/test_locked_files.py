@@ -33,7 +33,7 @@ def disk() -> SimDisk:
 
 @pytest.fixture
 def locked(disk: SimDisk) -> LockedFiles:
-    return LockedFiles(lambda start: disk.open(path_of(start), writable=True), SIZE)
+    return LockedFiles(lambda start: disk.open(path_of(start), writable=True))
 
 
 def test_each_file_is_locked_once_and_unlocked_after_use(

@@ -219,17 +219,6 @@ async def test_after_a_crash_only_letters_without_a_copy_are_sent_again(
     assert kit.copies() == [b"%d" % number for number in range(7)]
 
 
-def file_comes(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next append finds no file, and one is there after its wait."""
-    kit.broker.lacks_file = True
-
-    async def made() -> None:
-        await asyncio.sleep(0)
-        kit.broker.lacks_file = False
-
-    monkeypatch.setattr(kit.broker, "file_made", made)
-
-
 async def test_a_copy_that_its_topic_does_not_show_any_more_still_counts(kit: Kit) -> None:
     await kit.topics()
     await kit.die(b"a")
