@@ -199,8 +199,8 @@ class Leadership:
             context.halt(
                 UNADOPTED,
                 "this store holds records and no group's marker, and the group has a lease "
-                "already. Nothing was changed. `tidemark cluster adopt` lets the master compare it "
-                "with its own log, and cut or copy what differs; or empty the store.",
+                "already. No record was changed. `tidemark cluster adopt` lets the master compare "
+                "the log with its own, and cut or copy what differs; or empty the store.",
             )
 
     def _lease_of_term(self, term: Mastership, settled: Settled | None) -> None:

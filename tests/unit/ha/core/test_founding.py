@@ -7,9 +7,10 @@ import pytest
 from services.ha.core.founding import first_lease, hindrance
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import ReplicaContext
-from services.ha.lease.value import Member
+from services.ha.lease.value import Member, Stored
 from services.ha.wire.payloads import Facts, StatusOk
 from tests.unit.ha.core.test_campaign import replica
+from tests.unit.ha.group import Group
 
 BOTH = ("a", "c")
 
@@ -97,3 +98,19 @@ def test_the_first_lease_has_one_member() -> None:
     lease = first_lease(context, 1)
     assert (lease.holder, lease.in_sync, lease.epoch) == (context.holder, (context.member,), 1)
     assert lease.replicas == ("a", "b", "c")
+
+
+def test_a_founder_that_comes_second_is_halted_and_its_records_are_kept() -> None:
+    # The alarm reported that nothing was changed, but the identity of the volume was written before
+    # the lease was to be created.
+    group = Group()
+    founder = group["a"]
+    founder.volume.log = bytearray(100)
+    group.start()
+    group.until(lambda: founder.state == "candidate")
+    second = first_lease(group["b"].context, 1)
+    group.lease = Stored(second, "1", "u")
+    group.until(lambda: founder.state == "halted")
+    assert "No record was changed." in founder.context.alarms["unadopted-store"]
+    assert founder.volume.log == bytearray(100)
+    assert not founder.volume.initialised
