@@ -136,6 +136,6 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 127, REPLACED
     ),
     "state-read-from-the-confirm-offset": Planted(
-        shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 6
+        shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 14
     ),
 }
