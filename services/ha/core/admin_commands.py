@@ -199,11 +199,13 @@ class AdminCommands:
         context, status = self.context, self._copied_from(order)
         self.following.leave("an operator orders a resync")
         context.move(Trigger.ORDERED_RESYNC, "an operator orders it")
-        self.following.resync(status.first_offset, "an operator orders it")
         size = status.end - status.first_offset
         body = {"node": context.name, "copies_from": status.node, "bytes": size}
         body["changed"] = True
-        context.out.put(Reply(order.token, ok=True, body=body))
+        answer = Reply(order.token, ok=True, body=body)
+        self.following.resync(
+            status.first_offset, "an operator orders it", lambda _: context.out.put(answer)
+        )
 
     def _copied_from(self, order: Command) -> StatusOk:
         """Return the status of the master to copy from. Raises Refused, AlreadySo."""

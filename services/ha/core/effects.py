@@ -150,6 +150,8 @@ class Resync(NamedTuple):
     """Empty the store and begin a new incarnation, crash-safe (broker and reput end); then Done."""
 
     token: int
+    intended: int
+    """Token of an earlier Done: from there on the next start would empty the store, too."""
     first_offset: int
     """First offset of the master's log."""
     reason: str

@@ -181,14 +181,20 @@ class Following:
         else:
             context.failed(event.code, event.detail)
 
-    def resync(self, first_offset: int, reason: str) -> None:
-        """Empty the store and begin again; broker and reput end meanwhile."""
+    def resync(
+        self, first_offset: int, reason: str, intended: Callable[[Done], None] = lambda _: None
+    ) -> None:
+        """Empty the store and begin again; broker and reput end meanwhile.
+
+        intended: called once a crash cannot prevent it any more.
+        """
         context, self._ends = self._context, False
         context.count.resyncs += 1
         context.alarm(RESYNC, f"The store is emptied and copied anew: {reason}.", reason=reason)
         context.out.put(Publish(((Slot.ROLE, NodeRole.RESYNC),)))
+        begun = context.out.token(intended)
         self._rewrite = context.out.ask(
-            lambda token: Resync(token, first_offset, reason), self._resynced
+            lambda token: Resync(token, begun, first_offset, reason), self._resynced
         )
 
     def _begin(self, master: Master, link: int) -> None:

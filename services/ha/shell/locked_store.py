@@ -156,14 +156,23 @@ class LockedStore:
             confirm=max(self.files.confirm(), self.published_confirm),
         )
 
-    def resync(self, first_offset: int, stopping: Callable[[], bool]) -> str:
-        """Empty the store, see ``resync.empty``; return the new incarnation.
+    def resync(
+        self,
+        first_offset: int,
+        stopping: Callable[[], bool],
+        intended: Callable[[], None] = lambda: None,
+    ) -> str:
+        """Take the append lock and empty the store, see ``resync``; return the new incarnation.
 
-        ``recover_log`` comes next. Raises Stopping.
+        intended: called once the next start would empty the store, too. ``recover_log`` comes next.
+        Blocks. Raises Stopping.
         """
         identity = self.new_identity(secrets.token_hex(INCARNATION_DIGITS // 2))
         intent = ResyncIntent(identity.incarnation, first_offset)
-        resync.empty(self.directory, self.positions, self.files, intent, identity, stopping)
+        resync.begin(self.files, intent)
+        intended()
+        self.take_append_lock(stopping)
+        resync.finish(self.directory, self.positions, self.files, intent, identity, stopping)
         self.identity, self._identity_is_owed = identity, False
         return identity.incarnation
 

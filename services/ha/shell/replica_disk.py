@@ -216,9 +216,12 @@ class ReplicaDisk:
                 "reason": effect.reason,
             },
         )
-        self._held.take_append_lock(self._stopping)
+
+        def intended() -> None:
+            self._report(Done(effect.intended))
+
         with self._changing:
-            incarnation = self._held.resync(effect.first_offset, self._stopping)
+            incarnation = self._held.resync(effect.first_offset, self._stopping, intended)
             self._emptied += 1
         return self._recover(effect.token)._replace(incarnation=incarnation)
 

@@ -48,24 +48,10 @@ ZEROED: Final = (
 )
 
 
-def empty(
-    store: StoreDir,
-    positions: Positions,
-    files: ReplicaFiles,
-    intent: ResyncIntent,
-    identity: Identity,
-    stopping: Callable[[], bool],
-) -> None:
-    """Empty the store and make it the member of the intent.
-
-    The append lock is held, and the log is closed.
-
-    identity: of this node, with the new incarnation. Blocks until broker and reput have ended.
-    Raises Stopping, StoreError, OSError: the next start continues.
-    """
+def begin(files: ReplicaFiles, intent: ResyncIntent) -> None:
+    """Run step 1. The log is closed. Raises StoreError, OSError."""
     hooks.before("resync-1")
     files.write_intent(intent)
-    finish(store, positions, files, intent, identity, stopping)
 
 
 def finish(
@@ -76,7 +62,12 @@ def finish(
     identity: Identity,
     stopping: Callable[[], bool],
 ) -> None:
-    """Run steps 2 to 8, each of which may be done already."""
+    """Empty the store and make it the member of the intent: steps 2 to 8, each of which may be done
+    already.
+
+    The append lock is held. identity: of this node, with the new incarnation. Blocks until broker
+    and reput have ended. Raises Stopping, StoreError, OSError: the next start continues.
+    """
     hooks.before("resync-2")
     positions.publish(Slot.ROLE, NodeRole.RESYNC)
     held: list[RecordLock] = []

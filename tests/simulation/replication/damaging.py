@@ -132,7 +132,7 @@ class Damaging(Trying):
         def is_ordered() -> bool:
             nonlocal ha, token
             reply = None if ha is None or token is None else ha.replies.get(token)
-            if reply is not None and reply.ok:
+            if (reply is not None and reply.ok) or (token is not None and not machine.is_on):
                 return True
             if token is None or reply is not None:
                 ha = group.ha_of(machine.name)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from services.ha.core.effects import Reply
 from services.ha.core.events import Command
-from services.ha.core.failover import State
 from services.ha.core.handover import STOPPING
 from services.ha.shell.control import Answer, CommandTimeout, Control
 from tests.simulation.replication.loop import CLIENT
@@ -123,7 +122,8 @@ class Replies:
                     for lease in leases
                 )
             case "resync" if body.get("changed"):
-                is_so = replica.context.state is State.RESYNC
+                is_begun = ha.machine.is_being_emptied
+                is_so = is_begun or ha.machine.incarnation != replica.context.incarnation
             case "recreate-lease" if not is_dry:
                 is_so = any(lease.epoch == body["epoch"] for lease in leases)
             case _:

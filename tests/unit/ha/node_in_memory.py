@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 BOOT = (7, 9)
 RECORD = 10
+SERVICES_END_MS = 30
+"""Broker and reput have ended that long after a resync has begun."""
 
 
 HEARTBEATS = (Slot.BROKER_HEARTBEAT_MS, Slot.REPUT_HEARTBEAT_MS)
@@ -287,11 +289,11 @@ class Node:
             elif self.broker is not None:
                 self.broker.paused = to
 
-    def done(self, token: int, **facts: Any) -> None:
+    def done(self, token: int, *, after_ms: int = 2, **facts: Any) -> None:
         end = len(self.volume.log)
         replica = self.replica
         facts = {"end": end, "durable": end, **facts}
-        self.group.later(2, lambda: self.tell(replica, ev.Done(token, **facts)))
+        self.group.later(after_ms, lambda: self.tell(replica, ev.Done(token, **facts)))
 
     def tell(self, replica: Replica | None, event: ev.Event) -> None:
         if replica is self.replica:
@@ -364,13 +366,14 @@ class Node:
                 del volume.log[point:]
                 volume.table = table
                 self.done(token)
-            case do.Resync(token, first, _):
+            case do.Resync(token, intended, first, _):
+                self.done(intended)
                 volume.incarnation = f"{group.number():032x}"
                 volume.log = bytearray(first)
                 volume.first, volume.table, volume.confirm = first, (), 0
                 volume.damage = ""
                 page.publish(Slot.CONFIRM, 0)
-                self.done(token, incarnation=volume.incarnation)
+                self.done(token, after_ms=SERVICES_END_MS, incarnation=volume.incarnation)
             case do.CheckLog(at):
                 self.checked.append(at)
                 if self.damaged:

@@ -211,6 +211,7 @@ def test_a_replica_that_halts_while_it_is_emptied_is_not_emptied_twice() -> None
 
     def holding(effect: Effect) -> None:
         if isinstance(effect, Resync):
+            slave.done(effect.intended)
             held.append(effect)
         else:
             carry_out(effect)
@@ -230,6 +231,29 @@ def test_a_replica_that_halts_while_it_is_emptied_is_not_emptied_twice() -> None
     assert "damaged-file" in slave.context.alarms
     assert order(slave, "resync", group="g0").ok
     group.wait_in_sync("a", "b", "c")
+
+
+def test_an_order_to_empty_a_store_is_answered_when_a_crash_cannot_undo_it() -> None:
+    # It was answered before it was on the disk: ha was killed, and its next start had no order.
+    group, slave = in_group()
+    carry_out, held = slave.carry_out, []
+
+    def holding(effect: Effect) -> None:
+        if isinstance(effect, Resync):
+            held.append(effect)
+        else:
+            carry_out(effect)
+
+    slave.carry_out = holding  # type: ignore[method-assign]
+    slave.post(Command(77, "resync", {"group": "g0"}))
+    group.until(lambda: bool(held))
+    group.run(1000)
+    assert 77 not in slave.replies
+    (resync,) = held
+    slave.done(resync.intended)
+    group.until(lambda: 77 in slave.replies)
+    assert slave.replies[77].ok
+    assert slave.state == "resync"
 
 
 # It kept copying, and cut or emptied its store if the master's answer to HELLO required it.

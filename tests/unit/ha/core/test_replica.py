@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from services.ha.core.events import Command
 from services.ha.lease.value import Lease, Member
 from services.ha.metrics import skews
 from services.ha.wire.versions import SPOKEN, Versions
@@ -438,7 +439,8 @@ def test_a_store_that_is_being_emptied_gets_no_confirm_offset_of_before() -> Non
     written = emptied.volume.confirm
     group.send_confirmed()
     emptied.done = lambda *_, **__: None  # type: ignore[method-assign]
-    assert order(emptied, "resync", group="g0").ok
+    emptied.post(Command(7, "resync", {"group": "g0"}))
+    group.until(lambda: emptied.state == "resync")
     assert emptied.context.confirm > written
     group.run(3_000)
     assert emptied.volume.confirm == 0

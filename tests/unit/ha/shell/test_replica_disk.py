@@ -23,7 +23,7 @@ from services.ha.core.effects import (
 from services.ha.core.events import Copied, CopyFault, Done, Event, Failed
 from services.ha.shell import replica_disk
 from services.ha.shell.replica_disk import ReplicaDisk
-from services.ha.shell.replica_files import Promise
+from services.ha.shell.replica_files import Promise, ResyncIntent
 from services.ha.wire.record_assembler import BadBytes
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import Role
@@ -195,7 +195,7 @@ def test_a_resync_empties_and_copies_from_the_masters_first_byte(replica: Replic
     replica.work.carry_out(PersistPromise(1, 4, 3, 2))
     replica.copy(0, LOG.end)
     replica.work.carry_out(PersistConfirm(LOG.end))
-    replica.work.carry_out(Resync(2, FILE, "too-old"))
+    replica.work.carry_out(Resync(2, 20, FILE, "too-old"))
     answer = replica.answer(2)
     assert isinstance(answer, Done)
     assert (answer.end, answer.durable) == (FILE, FILE)
@@ -212,6 +212,19 @@ def test_a_resync_empties_and_copies_from_the_masters_first_byte(replica: Replic
     assert found.incarnation == answer.incarnation
 
 
+def test_a_resync_is_intended_before_broker_and_reput_have_ended(replica: Replica) -> None:
+    others = [replica.held.directory.lock(role) for role in (Role.BROKER, Role.REPUT)]
+    replica.copy(0, LOG.end)
+    replica.work.carry_out(Resync(1, 10, 0, "operator"))
+    assert replica.answer(10) == Done(10)
+    assert isinstance(replica.held.files.intent(), ResyncIntent)
+    assert not any(isinstance(event, Done) and event.token == 1 for event in replica.events)
+    for other in others:
+        other.release()
+    assert isinstance(replica.answer(1), Done)
+    assert replica.held.files.intent() is None
+
+
 def test_a_halted_replica_touches_no_log_until_it_is_resynced(tmp_path: Path) -> None:
     replica = Replica(tmp_path / "store")
     replica.held.files.write_confirm(LOG.end)
@@ -224,7 +237,7 @@ def test_a_halted_replica_touches_no_log_until_it_is_resynced(tmp_path: Path) ->
     fault = replica.wait_for(lambda event: isinstance(event, CopyFault))
     assert isinstance(fault, CopyFault)
     assert fault.code == "not-serving"
-    replica.work.carry_out(Resync(1, 0, "operator"))
+    replica.work.carry_out(Resync(1, 10, 0, "operator"))
     assert isinstance(replica.answer(1), Done)
     replica.copy(0, LOG.end)
     replica.work.carry_out(Settle(2))
@@ -312,7 +325,7 @@ def test_the_check_goes_on_behind_a_resync(tmp_path: Path, monkeypatch: pytest.M
         damage(number)
         replica.wait_for(lambda _, number=number: len(faults()) == number)  # type: ignore[misc]
         assert faults()[-1].code == "corrupt-record"
-        replica.work.carry_out(Resync(10 + number, 0, "operator"))
+        replica.work.carry_out(Resync(10 + number, 20 + number, 0, "operator"))
         assert isinstance(replica.answer(10 + number), Done)
         assert replica.held.files.damage() is None, "of another log"
     assert len(faults()) == 2, "the same damage is reported once"
@@ -333,7 +346,7 @@ def test_damage_of_a_log_that_was_emptied_meanwhile_is_not_reported(
     def step() -> bool:
         if looked.is_set():
             return False
-        replica.work.carry_out(Resync(2, 0, "operator"))
+        replica.work.carry_out(Resync(2, 20, 0, "operator"))
         assert isinstance(replica.answer(2), Done)
         looked.set()
         raise BadBytes(100, "a CRC")
