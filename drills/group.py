@@ -11,12 +11,14 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 from drills.faults import FAULTS_VARIABLE, FaultPage
 from drills.namespaces import Host, Network
 from drills.node_group import NodeGroup, ask_async
 from shared.runtime import programs
+from shared.runtime.lifecycle import EXIT_USAGE
 from tidemark.testing.node import NodeProcesses
 
 POLL_S: Final = 0.05
@@ -64,17 +66,25 @@ class DrillNode(NodeProcesses):
         self.cluster = {**cluster, "node": self.name}
 
     def restart_ended(self) -> None:
-        """Start services that have ended and should run. Call this several times a second."""
+        """Start services that have ended and should run. Call this several times a second.
+
+        Raises NodeFailed if one has refused its configuration, which it would do again.
+        """
         now = time.monotonic()
         for role, process in self.processes.items():
             if not process.wanted or process.is_alive:
                 self._ended_at.pop(role, None)
+            elif process.returncode == EXIT_USAGE:
+                process.check_alive()
             elif now - self._ended_at.setdefault(role, now) >= RESTART_S:
                 self.start(role)
 
 
 class Group(NodeGroup[DrillNode]):
-    """A group whose services are restarted; use it as ``async with``, and ``start`` it."""
+    """A group whose services are restarted; use it as ``async with``, and ``start`` it.
+
+    The block is cancelled and ends with NodeFailed if a service refuses its configuration.
+    """
 
     def __init__(
         self,
@@ -101,6 +111,7 @@ class Group(NodeGroup[DrillNode]):
         super().__init__(
             directory, {name: host.address for name, host in hosts.items()}, make, table
         )
+        self._tasks = asyncio.TaskGroup()
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -108,14 +119,24 @@ class Group(NodeGroup[DrillNode]):
         return {name: node.api_url for name, node in self.nodes.items()}
 
     async def __aenter__(self) -> Group:
-        self._keeper = asyncio.create_task(self._keep())
+        await self._tasks.__aenter__()
+        self._keeper = self._tasks.create_task(self._keep())
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._keeper is not None:
             self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-        self.close()
+        try:
+            await self._tasks.__aexit__(kind, error, trace)
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            self.close()
 
     async def _keep(self) -> None:
         while True:

@@ -30,6 +30,7 @@ from drills.pace import Pace, allowed_s
 from drills.small_disks import SmallDisks
 from drills.stage import Drill, DrillFailed, G, GroupStage, Needs, Observed, Stage
 from drills.workload import Plan, Workload
+from tidemark.testing.child import NodeFailed
 
 READY_S: Final = 60.0
 DRILL_S: Final = 600.0
@@ -124,7 +125,7 @@ class Runner:
         shutil.rmtree(directory, ignore_errors=True)
         session = Session(name, time.monotonic())
         self.sessions.append(session)
-        ledger, finder = Ledger(), None
+        ledger, finder, running = Ledger(), None, drills[0]
         try:
             async with AsyncExitStack() as parts:
                 network = self._network
@@ -157,9 +158,11 @@ class Runner:
                 except (TimeoutError, DrillFailed) as error:
                     await self._no_group(drills[0], group, error)
                     return
-                for drill in drills:
-                    if not await self._one(drill, stage, session, pace):
+                for running in drills:
+                    if not await self._one(running, stage, session, pace):
                         return
+        except NodeFailed as error:
+            self._service_failed(running, error)
         finally:
             session.ended = time.monotonic()
             session.acks = [(ack.ended_at, ack.messages) for ack in ledger.acks()]
@@ -170,6 +173,15 @@ class Runner:
         await self._keep_logs(result, group)
         self.results.append(result)
         self._report(f"{drill.number:>3} {drill.name}: FAILED, {result.failure}")
+
+    def _service_failed(self, drill: Drill[Group], error: NodeFailed) -> None:
+        """Record that a service refused its configuration, before the drill or during it."""
+        result = next((found for found in self.results if found.drill is drill), None)
+        if result is None:
+            result = Result(drill)
+            self.results.append(result)
+        result.failure = str(error)
+        self._report(result_line(result))
 
     async def _one(self, drill: Drill[Group], stage: Stage, session: Session, pace: Pace) -> bool:
         """Run one drill on a complete group; return whether the group can be used again."""
