@@ -128,7 +128,7 @@ class Follower:
                 continue
             self._health.add_reason(
                 "waiting-for-recovery",
-                "no process that is up has recovered the log yet: does the broker run?",
+                "no process that is up has recovered the log yet: check that the broker runs",
             )
             await self._wait(self._config.idle_poll_ms / 1000)
         return False

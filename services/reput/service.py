@@ -100,7 +100,7 @@ class Reput:
                 return True
             self._health.add_reason(
                 "waiting-for-store",
-                f"there is no store in {self._config.store_dir} yet: does the broker run?",
+                f"there is no store in {self._config.store_dir} yet: check that the broker runs",
             )
             await self._pause()
         return False

@@ -84,8 +84,8 @@ class Gate:
         if self.unit_checks is not None and self.unit_checks.may_heal(error):
             return NotServing(
                 f"{error.detail} Reput compares that unit with the log now. Nothing is read.",
-                "Try again; the queue's other messages and all sends go on. If it stays so: does "
-                "reput run?",
+                "Try again; the queue's other messages and all sends go on. If it stays so, "
+                "check that reput runs.",
                 **error.facts,
             )
         self.note_damage(error)

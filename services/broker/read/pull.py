@@ -208,8 +208,8 @@ class Puller:
             raise NotServing(
                 f"queue {queue[1]} of topic {queue[0]!r} ends at {end} for a damaged unit, which "
                 "reput compares with the log now. Nothing is read.",
-                "Try again; the queue's other messages and all sends go on. If it stays so: does "
-                "reput run?",
+                "Try again; the queue's other messages and all sends go on. If it stays so, "
+                "check that reput runs.",
                 topic=queue[0],
                 queue=queue[1],
                 queue_offset=int(end),

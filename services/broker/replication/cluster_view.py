@@ -120,6 +120,6 @@ class ClusterView:
             "epoch": get(Slot.EPOCH) or None,
             "master": None,
             "reason": f"ha of node {own.name} does not answer ({error or type(error).__name__}); "
-            f"the page that it left says that this node is {said}",
+            f"its page, from before, shows this node as {said}",
             "nodes": [{"node": own.name, "role": said, "api": own.api, "admin": own.admin}],
         }

@@ -99,7 +99,7 @@ class GroupLeadership:
         store, progress = self._store, self._health.recovery.progress
         recovered = await asyncio.to_thread(store.recover_for_term, progress)
         while not store.dispatch_is_known and goes_on():
-            self._health.add_reason("catching-up", "reput has not begun: does it run?")
+            self._health.add_reason("catching-up", "reput has not begun: check that it runs")
             await self._doorbell.wait(LOCK_POLL_S)
         dispatched = store.dispatched
         self._health.add_reason(

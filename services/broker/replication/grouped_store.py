@@ -65,7 +65,7 @@ class GroupedStore(OpenStore):
                     store = await asyncio.to_thread(cls._open, directory, disk, clock)
                     health.clear_reason("waiting-for-store")
                     return store
-                detail = f"there is no store in {config.store_dir} yet: does ha run?"
+                detail = f"there is no store in {config.store_dir} yet: check that ha runs"
             except StoreLocked as error:
                 # Held by a broker that is about to end, or by ha while it empties the store.
                 detail = error.detail

@@ -36,13 +36,13 @@ class SlavePolicy:
     def _refusal(self, safe: str, advice: str) -> NotMaster:
         master = self._master()
         who = (
-            "who is, is not known now"
+            "the master is not known now"
             if master is None
             else f"the master is {master.name} at {master.api}"
         )
         return NotMaster(
             f"this node is not the master of its group; {who}. {safe}",
-            advice if master is not None else "Try again: GET /v1/cluster says who it is.",
+            advice if master is not None else "Try again: GET /v1/cluster has its name.",
             master=None if master is None else master.name,
             api=None if master is None else master.api,
         )

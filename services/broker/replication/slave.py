@@ -117,10 +117,10 @@ class Slave:
 
     def _why_shut(self) -> str:
         if self._store.is_halted:
-            return "ha has halted this node: its /ready says why, and what to do"
+            return "ha has halted this node: /ready of ha has the reason and the remedy"
         if not self._store.follows:
-            return "ha has not said yet what this node is in its group"
-        return "reput has not begun: does it run?"
+            return "ha has not published the role of this node in its group yet"
+        return "reput has not begun: check that it runs"
 
     async def _follow(self) -> None:
         # The changes must be read first, as reput publishes where it goes on before its restart

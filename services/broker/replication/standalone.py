@@ -120,7 +120,7 @@ class StandaloneNode:
                 "catching-up",
                 f"reput has dispatched {dispatched} of {end} bytes"
                 if follows
-                else "reput has not begun: does it run?",
+                else "reput has not begun: check that it runs",
             )
             await self._doorbell.wait(CATCH_UP_POLL_S)
         return False

@@ -61,7 +61,10 @@ class LeaseEdits:
             return
         if edit.wanted is not None:
             if context.session.unsettled is None:
-                self._refuse("the write of the lease was given up, and may be applied: look again")
+                self._refuse(
+                    "the write of the lease was given up, and may be applied: check `tidemark "
+                    "cluster status`"
+                )
             return
         if context.now_ms - edit.since_ms > EDIT_MS_MAX:
             self._refuse(
@@ -123,7 +126,7 @@ class LeaseEdits:
             body = {**_body(settled.wanted), "changed": True}
             self._context.out.put(Reply(edit.token, ok=True, body=body))
         elif edit.attempts >= EDIT_ATTEMPTS:
-            self._refuse("others changed the lease at the same time, again and again")
+            self._refuse("others changed the lease at the same time, several times")
         else:
             unanswered = edit.unanswered or settled.unanswered
             # A read has shown that the write was not applied.

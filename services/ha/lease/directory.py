@@ -56,7 +56,7 @@ READS_MAX: Final = 50
 read."""
 UID: Final = "uid"
 REMEDIES: Final = {
-    errno.ENOENT: "mount it, or make it, where `cluster.lease_dir` says",
+    errno.ENOENT: "mount it, or make it, at the path in `cluster.lease_dir`",
     errno.ENOTDIR: "`cluster.lease_dir` must name a directory",
     errno.EACCES: "let the user of ha write there",
     errno.EPERM: "let the user of ha write there",
@@ -158,7 +158,7 @@ class DirectoryObject:
     def in_words(self, error: OSError) -> str:
         """Return what prevented access to the directory, and the remedy."""
         what = os.strerror(error.errno).lower() if error.errno else "it failed"
-        remedy = REMEDIES.get(error.errno or 0, "look at its disk")
+        remedy = REMEDIES.get(error.errno or 0, "check its disk")
         return f"the lease directory {self._lease_dir}: {what}; {remedy}"
 
     def _newest(self, uid: str) -> tuple[Stored | None, bool]:
@@ -292,9 +292,9 @@ def _decoded(text: str, number: int, uid: str) -> _Version:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UnreadableLease("what it says is not JSON") from error
+        raise UnreadableLease("its content is not JSON") from error
     if not isinstance(fields, dict):
-        raise UnreadableLease("what it says is not a JSON object")
+        raise UnreadableLease("its content is not a JSON object")
     lease = lease_of(str(fields.get("holder", "")), fields)
     version = f"{number}.{fields.get('token', '')}"
     return _Version(Stored(lease, version, uid), str(fields.get("previous", "")))

@@ -49,7 +49,7 @@ BODY_S: Final = 5.0
 connection."""
 COMMANDS_MAX: Final = 16
 """Commands that wait at a time; even two operators at once are unusual."""
-ADVICE: Final = "See what `tidemark cluster status` says before anything else is ordered."
+ADVICE: Final = "Check `tidemark cluster status` before you give another command."
 SHUTDOWN_S: Final = 1.0
 """Time that answers under way get when the process ends."""
 OWN_ARGUMENT: Final = "reason"

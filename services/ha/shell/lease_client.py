@@ -99,7 +99,7 @@ class LeaseClient:
             reason = await self._store.announce(role)
             if reason and failed != role:
                 log.warning(
-                    "the role could not be shown on the pod, and will be again and again",
+                    "the role could not be shown on the pod; it is tried again",
                     extra={"event": "not-announced", "role": role, "reason": reason},
                 )
             failed = role if reason else ""

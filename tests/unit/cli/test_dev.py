@@ -111,7 +111,7 @@ def test_a_store_of_the_other_kind_is_named(tmp_path: Path) -> None:
 
 
 def test_a_healthy_start_prints_no_reasons_for_waiting() -> None:
-    # After two seconds a first start of a group printed "there is no store ...: does ha run?".
+    # After two seconds a first start of a group printed "there is no store ... yet: check ...".
     progress = StartProgress(100.0)
     end = 100.0 + REPORT_AFTER_S
     assert not progress.is_due(end - 0.01)

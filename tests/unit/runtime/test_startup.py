@@ -61,13 +61,13 @@ def test_waiting_for_another_process_of_the_node_has_no_time_out(
     # ha empties a store and copies it anew from the master: hours, in which the broker has nothing
     # to do. A restarted one would wait in the same way.
     probe = StartupProbe(health)
-    health.add_reason("waiting-for-store", "there is no store yet: does ha run?")
+    health.add_reason("waiting-for-store", "there is no store yet: check that ha runs")
     assert probe.look().ok
     clock.now_s += 100 * STILL_MAX_S
     startup = probe.look()
     assert (startup.ok, startup.body["startup"]) == (True, "waiting")
     assert startup.body["waits_for"] == [
-        {"code": "waiting-for-store", "detail": "there is no store yet: does ha run?"}
+        {"code": "waiting-for-store", "detail": "there is no store yet: check that ha runs"}
     ]
 
 

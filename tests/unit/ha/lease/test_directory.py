@@ -264,7 +264,7 @@ def test_an_object_half_removed_or_damaged_is_neither_found_nor_absent(
         (errno.EACCES, "permission denied; let the user of ha write there"),
         (errno.ENOSPC, "no space left on device; make room on its disk"),
         (errno.EROFS, "read-only file system; mount it so that it can be written"),
-        (errno.EIO, "input/output error; look at its disk"),
+        (errno.EIO, "input/output error; check its disk"),
     ],
 )
 async def test_a_directory_that_fails_is_named_with_what_to_do(
@@ -289,7 +289,7 @@ async def test_a_link_that_cannot_be_read_is_named_with_what_to_do(
     strange.symlink_to("not json")
     store = DirectoryLease(tmp_path, NAME)
     reason = (await store.get()).reason
-    assert reason.startswith(f"{strange}: what it says is not JSON. A living master replaces it")
+    assert reason.startswith(f"{strange}: its content is not JSON. A living master replaces it")
     assert reason.endswith("put its text back or remove it")
     await store.close()
 
@@ -383,7 +383,7 @@ async def test_requests_are_answered_by_number_and_errors_are_unknown(tmp_path: 
     assert answer.outcome is LeaseOutcome.UNKNOWN
     assert answer.reason == (
         f"the lease directory {tmp_path / 'gone'}: no such file or directory; "
-        "mount it, or make it, where `cluster.lease_dir` says"
+        "mount it, or make it, at the path in `cluster.lease_dir`"
     )
     await store.close()
     await gone.close()
