@@ -76,6 +76,7 @@ class Peer:
         self.asked_ms: int | None = None
         self.status: StatusOk | None = None
         self.status_ms: int | None = None
+        """The status is not older than this."""
         self.clock = PeerClock()
         self.tried = False
         """A connection to it was refused or lost."""
@@ -214,7 +215,13 @@ class Peers:
         peer = self._outgoing.get(link)
         if peer is None or status.node != peer.node:
             return
-        now = peer.status_ms = self._context.now_ms
+        now = self._context.now_ms
+        # A frame may have waited for hours while this node stood still. An answer is newer than its
+        # request, and a status that was not requested is newer than the last answer.
+        if 0 < status.asked_ms <= now:
+            peer.status_ms = status.asked_ms
+        elif peer.status_ms is None:
+            peer.status_ms = now
         peer.status = status
         peer.clock.answered(asked_ms=status.asked_ms, answered_ms=now, wall_ms=status.wall_ms)
         # A lease that shows less than another node has seen of it went back.

@@ -90,6 +90,19 @@ def test_only_what_was_said_lately_is_fresh() -> None:
     assert peers.fresh("a") is None
 
 
+def test_a_status_that_waited_while_this_node_stood_still_is_not_fresh() -> None:
+    # 1. This node is paused, and a's answer arrives. 2. a dies. 3. This node continues. It took the
+    #    answer for new: it showed a as a master with a connection, and ranked itself behind it.
+    context, peers = made()
+    context.now_ms += 60_000
+    peers.received_status(1, replace(status_of("a"), asked_ms=1000))
+    assert peers.fresh("a") is None
+    peers.received_status(1, status_of("a"))  # sent without a request, right after that answer
+    assert peers.fresh("a") is None
+    peers.received_status(1, replace(status_of("a"), asked_ms=context.now_ms - 1))
+    assert peers.fresh("a") is not None
+
+
 def test_a_node_speaks_for_itself_alone() -> None:
     _, peers = made()
     peers.received_status(1, status_of("c"))
