@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from services.ha.lease.interface import Outcome
 from services.ha.lease.value import Lease, Member, Stored
@@ -20,6 +20,7 @@ from shared.runtime.rate_limited_logger import RateLimitedLogger
 from tests.simulation.replication.frame_checks import check_decoding
 from tests.simulation.replication.handshaking import SECRET, check_handshake
 from tests.simulation.replication.lease_object import LeaseObject
+from tests.simulation.replication.transport import Transport
 from tests.simulation.replication.violation import Violation
 
 if TYPE_CHECKING:
@@ -101,8 +102,9 @@ class JudgedLinks(Links):
         """Check the handshake, with mistakes as well."""
         network, node = self._ha.network, peer.member.node
         network.frames_count += 3
-        other = network.owner_of(node)
-        if link.outbound and other is not None:
+        if link.outbound:
+            # The start of ha that proved its identity here, which may have ended since.
+            other = cast(Transport, link._transport).other.owner
             versions = self._settings.versions, other.versions
             nodes, turn = tuple(self._nodes), network.connections_count
             check_handshake(self.member, peer.member, versions, nodes, turn)

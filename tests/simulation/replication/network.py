@@ -69,17 +69,14 @@ class Network:
 
     def ended(self, owner: Owner) -> None:
         """Close the connections of a process that is gone, unless its machine is off."""
-        if self.owner_of(owner.node) is owner:
+        listening = self._listening.get(owner.node)
+        if listening is not None and listening[0] is owner:
             del self._listening[owner.node]
         for end in self.ends_of(owner):
             end.open = False
             self._ends.remove(end)
             if owner.node not in self.off:
                 self.post(end.other, b"")
-
-    def owner_of(self, node: str) -> Owner | None:
-        """The process that accepts connections to a node; None if none does."""
-        return self._listening[node][0] if node in self._listening else None
 
     def ends_of(self, owner: Owner) -> list[Transport]:
         """Connections that a process has."""
