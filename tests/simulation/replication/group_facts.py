@@ -37,8 +37,8 @@ class GroupFacts:
         self.clocks_wrong = False
         """Whether clocks were set wrong on purpose. Reads may be stale then, nothing else may
         fail."""
-        self.large_share = 0.0
-        """Share of large messages among the sends; 0 for the usual share."""
+        self.large_share: float | None = None
+        """Share of large messages among the sends; None for the usual share."""
         self.late_topics: list[str] = []
         """Additional topics that producers send to."""
         self.producers_paused = False

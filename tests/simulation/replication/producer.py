@@ -58,7 +58,7 @@ class Producer:
         None."""
         history, random = self._history, self._random
         serial, topic = history.next_serial(), random.choice((*TOPICS, *history.late_topics))
-        share = history.large_share or LARGE_SHARE
+        share = LARGE_SHARE if history.large_share is None else history.large_share
         size_max = LARGE_BODY_MAX if random.random() < share else BODY_MAX
         body = f"{serial} ".encode() * random.randint(1, size_max // 8)
         if is_drawn:

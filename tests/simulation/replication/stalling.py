@@ -40,9 +40,9 @@ AGED_MS: Final = 80
 """A renewal has been answered within this time."""
 LATE_MS: Final = TIMES.lease_ms - TIMES.margin_ms + 30
 """After the deadline of a master, and early enough to renew its lease with one request."""
-BEHIND_US: Final = 100_000
+BEHIND_US: Final = 60_000
 """A sync takes at least a quarter of this. Several syncs at the end of a file together take less
-than the lag limit of a member."""
+than half of the lag limit of a member: a master may count nearly twice the lag."""
 BEHIND_MS: Final = 3 * TIMES.lag_max_ms
 
 
@@ -212,12 +212,13 @@ class Stalling(Trying):
         history, master = self._history, self._master()
         slave, published = self._any_but(master), set(history.published)
         usual, slave.disk_us = slave.disk_us, BEHIND_US
+        history.large_share = 0.0  # The ends of two files would follow each other.
         until_us, lags = self._timeline.now_us + BEHIND_MS * 1000, []
         while self._timeline.now_us < until_us:
             self._wait(50)
             status = self._replica(self._ha(master)).status(master.boot_ms())
             lags += [node["lag_ms"] for node in status["nodes"] if node["node"] == slave.name]
-        slave.disk_us = usual
+        slave.disk_us, history.large_share = usual, None
         known = [lag for lag in lags if lag is not None]
         if {*history.published} != published or len(known) < len(lags):
             raise Violation(

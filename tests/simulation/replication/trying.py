@@ -297,7 +297,7 @@ class Trying:
         until = len(history.confirmed) + size
         history.large_share = LARGE_SHARE
         is_grown = self._until(lambda: len(history.confirmed) >= until, GROWN_MS)
-        history.large_share = 0.0
+        history.large_share = None
         if not is_grown:
             raise Violation(
                 f"in {GROWN_MS} ms without a fault {len(history.confirmed)} bytes are confirmed of "
