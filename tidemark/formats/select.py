@@ -88,8 +88,6 @@ class Selected(NamedTuple):
     """Size of their records in bytes."""
     filtered: int
     """Number of units that did not match the subscription."""
-    last_physical_offset: int
-    """Of the last unit processed; 0 if there is none."""
     halt: Halt
 
 
@@ -117,7 +115,7 @@ def select(
     """
     stretches: list[tuple[int, int]] = []
     start = end = -1
-    looked = filtered = last = 0
+    looked = filtered = 0
     room, halt = len(window), Halt.END
     whole = memoryview(units)[: len(units) // UNIT_SIZE * UNIT_SIZE]
     for number, unit in enumerate(map(Unit._make, UNIT.iter_unpack(whole)), first):
@@ -152,10 +150,9 @@ def select(
             else:
                 filtered += 1
         looked += 1
-        last = unit.physical_offset
     if end >= 0:
         stretches.append((start, end))
-    return Selected(looked, stretches, count, bytes_total, filtered, last, halt)
+    return Selected(looked, stretches, count, bytes_total, filtered, halt)
 
 
 def names(view: memoryview, topic: bytes, queue: int, queue_offset: int, unit: Unit) -> bool:

@@ -209,7 +209,7 @@ cdef _select(
     _Filter wanted, int64_t count, int64_t bytes_total, int64_t skip_until,
 ):
     cdef list stretches = []
-    cdef int64_t start = -1, end = -1, filtered = 0, last = 0
+    cdef int64_t start = -1, end = -1, filtered = 0
     cdef int64_t offset, size, at, tags_code, ahead
     cdef Py_ssize_t looked
     cdef int halt = END, tagged
@@ -260,14 +260,13 @@ cdef _select(
                     filtered += 1
             else:
                 filtered += 1
-        last = offset
         number += 1
         unit += UNIT_SIZE
     else:
         looked = unit_count
     if end >= 0:
         stretches.append((start, end))
-    return Selected(looked, stretches, count, bytes_total, filtered, last, _HALTS[halt])
+    return Selected(looked, stretches, count, bytes_total, filtered, _HALTS[halt])
 
 
 cdef int _judge(
