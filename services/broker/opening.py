@@ -146,7 +146,9 @@ class Opening:
         return True
 
     async def _take_over(self, left: ForeignTables) -> bool:
-        if not any_left(left):
+        # Log files of RocketMQ have no snapshot. A slave whose copy begins in them needs one.
+        is_needed = self._foreign is not None and not self._state.snapshots
+        if not any_left(left) and not is_needed:
             return True
         state = self._state.copy()
         changed = {
@@ -158,7 +160,6 @@ class Opening:
             "levels": 0 if left.levels is None else foreign_state.adopt_levels(state, left.levels),
             "timer": left.timer is not None and foreign_state.adopt_timer(state, left.timer),
         }
-        # The snapshot is needed even if nothing changed: log files of RocketMQ have none.
         await self._log.durable(await self._log.append_snapshot(state.copy()))
         self._state.become(state)
         self._offsets.recount()

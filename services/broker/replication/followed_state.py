@@ -59,6 +59,11 @@ class FollowedState:
         """Return whether ``replay`` is faster: it takes a while, and makes a new ``state``."""
         return self._next is None or self._end(dispatched) - self._next > BEHIND_MAX
 
+    def is_whole(self) -> bool:
+        """Return whether the state has what records before the log's beginning have set: there are
+        none, or a whole snapshot was applied."""
+        return self.state.snapshots > 0 or self._readers.log.min_offset == 0
+
     def replay(self, dispatched: PhysicalOffset) -> None:
         """Load the state from its newest whole snapshot. Blocks; any thread.
 

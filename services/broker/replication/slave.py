@@ -141,6 +141,14 @@ class Slave:
             self._built.config_files.followed(self._followed.changed, self._followed.epoch)
             self._doorbell.wake()  # there may be more: in the next turn, after the others
         if not self._gate.reads_open:
+            if not self._followed.is_whole():
+                self._health.enter("starting")
+                self._health.add_reason(
+                    "no-state",
+                    "the copied log has no whole snapshot of topics, groups and offsets yet",
+                )
+                return
+            self._health.clear_reason("no-state")
             self._gate.open_reads()
             self._health.enter("serving")
             self._store.positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)

@@ -112,6 +112,26 @@ def test_a_snapshot_in_the_tail_counts(broker: SmallBroker, followed: FollowedSt
     assert state.snapshot_at == 0
 
 
+def test_a_log_that_begins_above_0_has_no_whole_state_before_its_first_snapshot(
+    broker: SmallBroker, followed: FollowedState
+) -> None:
+    # A slave that was copied anew listed no topics until the copy had reached that snapshot.
+    followed.replay(broker.dispatched())
+    assert followed.is_whole(), "the log has all that was ever written"
+    make_topic(broker, "a")
+    broker.positions.publish(Slot.MIN, broker.appender.appended)
+    broker.dispatch()
+    followed.follow(broker.dispatched())
+    assert not followed.is_whole()
+    parts = BrokerState().snapshot_records(0, 400, next_offsets=[NextOffset("a", 0, 9)])
+    for part in parts:
+        assert not followed.is_whole()
+        broker.append_offsets_now([part])
+        broker.dispatch()
+        followed.follow(broker.dispatched())
+    assert followed.is_whole()
+
+
 def test_queue_ends_are_read_from_the_units(broker: SmallBroker, followed: FollowedState) -> None:
     for _ in range(3):
         broker.send("a", b"x")

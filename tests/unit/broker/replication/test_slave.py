@@ -61,9 +61,13 @@ class Followed:
         self.state = ""
         self.changed: set[object] = set()
         self.epoch = 1
+        self.whole = True
 
     def is_far_behind(self, dispatched: int) -> bool:
         return self.far
+
+    def is_whole(self) -> bool:
+        return self.whole
 
     def replay(self, dispatched: int) -> None:
         self.far = False
@@ -205,6 +209,25 @@ async def test_a_slave_that_met_damage_serves_again_once_reput_has_made_the_queu
     await until(lambda: gate.reads_open)
     gate.check_reads(anywhere=True)
     assert page.get(Slot.BROKER_TROUBLE) == Trouble.NONE
+    assert [reason.code for reason in health.reasons] == []
+    stop.set()
+    assert await task is None
+
+
+async def test_reads_open_once_the_copied_log_has_a_whole_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    followed, health = Followed(), Health(SystemClock())
+    followed.whole, gate = False, Gate(health)
+    slave = a_slave(monkeypatch, followed, [], positions=Page(), health=health, gate=gate)
+    stop = asyncio.Event()
+    task = asyncio.create_task(slave.run(stop, 0))
+    await until(lambda: [reason.code for reason in health.reasons] == ["no-state"])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not gate.reads_open
+    followed.whole = True
+    await until(lambda: gate.reads_open)
     assert [reason.code for reason in health.reasons] == []
     stop.set()
     assert await task is None
