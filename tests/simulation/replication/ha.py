@@ -162,9 +162,10 @@ class Ha(Service):
             return
         if self._unnoted is None or self._unnoted[0] != shown:
             self._unnoted = shown, now_us
-        if now_us - max(self._unnoted[1], self.process.resumed_us) > LEASE_NOTED_US:
+        since_us = max(self._unnoted[1], self.process.resumed_us, machine.roomy_us)
+        if now_us - since_us > LEASE_NOTED_US:
             raise Violation(
-                f"{self.node} read the lease {shown} {now_us - self._unnoted[1]} µs ago, but its "
+                f"{self.node} read the lease {shown} {now_us - since_us} µs ago, but its "
                 f"disk has {machine.durably_seen}"
             )
 
