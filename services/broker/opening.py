@@ -147,7 +147,8 @@ class Opening:
 
     async def _take_over(self, left: ForeignTables) -> bool:
         # Log files of RocketMQ have no snapshot. A slave whose copy begins in them needs one.
-        is_needed = self._foreign is not None and not self._state.snapshots
+        is_foreign = self._foreign is not None or bool(self._state.foreign)
+        is_needed = is_foreign and not self._state.snapshots
         if not any_left(left) and not is_needed:
             return True
         state = self._state.copy()
@@ -165,10 +166,11 @@ class Opening:
         self._offsets.recount()
         self._files.topics_changed()
         self._files.groups_changed()
-        log.info(
-            "state taken over from RocketMQ",
-            extra={"event": "state-taken-over", **changed},
-        )
+        if any_left(left):
+            log.info(
+                "state taken over from RocketMQ",
+                extra={"event": "state-taken-over", **changed},
+            )
         return True
 
     async def _begin_files(self) -> bool:

@@ -140,6 +140,9 @@ class Slave:
         if applied and self._built is not None:
             self._built.config_files.followed(self._followed.changed, self._followed.epoch)
             self._doorbell.wake()  # there may be more: in the next turn, after the others
+        built = self._built
+        if built is not None:
+            self._publish_trouble(is_full=built.consuming.retention.fullness.sends_refused)
         if not self._gate.reads_open:
             if not self._followed.is_whole():
                 self._health.enter("starting")
@@ -153,9 +156,6 @@ class Slave:
             self._health.enter("serving")
             self._store.positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
             log.info("following", extra={"event": "following", "dispatched_offset": dispatched})
-        built = self._built
-        if built is not None:
-            self._publish_trouble(is_full=built.consuming.retention.fullness.sends_refused)
         if built is not None and (changes, dispatched) != self._seen:
             self._seen = changes, dispatched
             built.components.read.puller.long_polls.wake_all_queues()

@@ -172,16 +172,21 @@ class AdminCommands:
         if linked:
             self._emptying = self._emptying._replace(linked_ms=context.now_ms)
         order, since_ms, linked_ms = self._emptying
+        left_ms = since_ms if linked_ms is None else linked_ms
         # The master ends the link of a node that it has removed; the lease is read after that.
         read_ms = context.session.asked_ms
-        is_read = read_ms is not None and read_ms > (since_ms if linked_ms is None else linked_ms)
-        is_out = is_read and not linked and context.member not in context.known_in_sync
-        is_late = context.now_ms - since_ms >= REMOVAL_MS_MAX
+        is_read = not linked and read_ms is not None and read_ms > left_ms
+        if not linked and not is_read:
+            context.out.put(*context.session.read(context.now_ms))
+        is_out = is_read and context.member not in context.known_in_sync
+        until_ms = max(since_ms + REMOVAL_MS_MAX, left_ms + context.times.request_timeout_ms)
+        is_late = context.now_ms >= (since_ms + REMOVAL_MS_MAX if linked else until_ms)
         if copies(context.state) and not is_out and not is_late:
             return
         try:
             # A set of the least size keeps this node, and its master knows that it leaves.
-            if not is_out and not linked and linked_ms is not None:
+            is_known = linked_ms is None or self.following.heard_since(since_ms)
+            if not is_out and not is_known:
                 raise rules.Refused(
                     f"the link to the master ended, and {context.name} may still be in the in-sync "
                     "set. Nothing was done.",

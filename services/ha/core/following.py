@@ -100,6 +100,10 @@ class Following:
         self._context.out.put(*self.link.leave())
         return self.link.leaving and self.linked and self._context.state is State.IN_SYNC
 
+    def heard_since(self, since_ms: int) -> bool:
+        """Return whether the link is up and a frame of the master has come after that time."""
+        return self.link is not None and self.link.heard_ms > since_ms
+
     def stay(self, reason: str) -> None:
         """Take the announcement back; it ended with its link."""
         self._ends = False

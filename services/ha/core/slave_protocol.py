@@ -90,7 +90,7 @@ class SlaveLink:
         self._hello_end = own.end
         self._new_token = new_token
         self._rules = rules
-        self._heard_ms = now_ms
+        self.heard_ms = now_ms
         self._confirm_heard = 0
         self._nonce = 0
         self._first = True
@@ -133,7 +133,7 @@ class SlaveLink:
         From a damaged master only the following bytes are copied: the slave may be the one member
         to which it can hand over.
         """
-        self._heard_ms = now_ms
+        self.heard_ms = now_ms
         if self.closed or self.in_order:
             return None, self._close("HELLO_OK was not expected")
         entry = ok.table[0] if ok.table and ok.table[0] in self._hello_table else None
@@ -166,7 +166,7 @@ class SlaveLink:
         self, required: ResyncRequired, now_ms: int
     ) -> tuple[Outcome | None, list[Effect]]:
         """Handle RESYNC_REQUIRED: there is no point from which the master can continue."""
-        self._heard_ms = now_ms
+        self.heard_ms = now_ms
         if self.closed or self.in_order:
             return None, self._close("RESYNC_REQUIRED was not expected")
         reason = required.reason.name.lower()
@@ -174,7 +174,7 @@ class SlaveLink:
 
     def append(self, append: Append, now_ms: int) -> list[Effect]:
         """Accept bytes, or answer a heartbeat; a frame out of order closes the link."""
-        self._heard_ms = now_ms
+        self.heard_ms = now_ms
         if self.closed:
             return []
         if not self.in_order:
@@ -221,11 +221,11 @@ class SlaveLink:
 
     def heard(self, now_ms: int) -> None:
         """Record that another frame of the master arrived, which keeps the link alive."""
-        self._heard_ms = now_ms
+        self.heard_ms = now_ms
 
     def dead(self, now_ms: int) -> bool:
         """Return whether the link has failed: no frame has arrived for ``link_dead_ms``."""
-        return now_ms - self._heard_ms > self._rules.link_dead_ms
+        return now_ms - self.heard_ms > self._rules.link_dead_ms
 
     def _take(self, append: Append) -> list[Effect]:
         last = self.table[-1] if self.table else None

@@ -11,7 +11,8 @@ from services.ha.core.following import FAULT_PAUSE_MS
 from services.ha.core.handover import REMOVAL_MS_MAX
 from services.ha.core.replica_context import RETRIED_FAULTS
 from services.ha.core.status import reason_of
-from shared.cluster.time_rules import LOCAL
+from shared.cluster.time_rules import DEFAULT, LOCAL, LONG, TimeRules
+from tests.unit.ha import group as group_module
 from tests.unit.ha.group import Group, grown, order
 from tests.unit.ha.node_in_memory import Node
 from tidemark.offsets import Epoch
@@ -162,6 +163,28 @@ def test_a_member_leaves_the_set_before_its_store_is_emptied() -> None:
     assert group.set == {"a", "b"}
     group.until(lambda: group["c"].volume.incarnation != old)
     group.wait_in_sync("a", "b", "c")
+
+
+# The lease was read too late: the node had left the set, and the command was refused.
+@pytest.mark.parametrize("times", [DEFAULT, LONG])
+def test_a_member_may_leave_the_set_at_once_however_seldom_the_lease_is_read(
+    monkeypatch: pytest.MonkeyPatch, times: TimeRules
+) -> None:
+    monkeypatch.setattr(group_module, "LOCAL", times)
+    for after_ms in range(4000, 7200, 200):  # the lease was read before
+        group = grown()
+        group.run(after_ms)
+        assert order(group["c"], "resync", group="g0").ok
+        assert group.set == {"a", "b"}
+
+
+def test_the_copy_of_a_master_that_is_cut_off_is_not_emptied() -> None:
+    group = grown(min_in_sync=1, names=("a", "b"))
+    group.isolate("a")
+    old = group["b"].volume.incarnation
+    assert not order(group["b"], "resync", group="g0").ok
+    group.run(1000)
+    assert group["b"].volume.incarnation == old
 
 
 def test_a_store_is_emptied_though_the_set_keeps_its_least_size() -> None:
