@@ -188,7 +188,8 @@ def check_held(machine: Machine) -> None:
 def check_trouble(machine: Machine) -> None:
     """Check that a running broker clears its trouble some time after its disk has room."""
     broker, now_us = machine.processes.get("broker"), machine.timeline.now_us
-    if broker is None or broker.paused or not broker.alive or machine.is_full:
+    lacks = machine.is_full or machine.is_crowded
+    if broker is None or broker.paused or not broker.alive or lacks:
         return
     since_us = max(
         machine.roomy_us,
