@@ -107,7 +107,9 @@ def check_value(machine: Machine, process: Process, slot: Slot, value: int) -> N
             _must_be(machine, slot, value, kept, f"and was {machine.slot(slot)}")
             _must_be(machine, slot, value, value <= machine.slot(Slot.WRITTEN), "above WRITTEN")
         case Slot.DISPATCHED | Slot.DISPATCHED_DURABLE:
-            _must_be(machine, slot, value, value <= machine.slot(Slot.CONFIRM), "above CONFIRM")
+            # An emptied log may begin above its confirm offset of 0, and has nothing to dispatch.
+            confirmed = max(machine.slot(Slot.CONFIRM), machine.begins_at)
+            _must_be(machine, slot, value, value <= confirmed, "above CONFIRM")
         case Slot.SERVING_EPOCH if value:
             blank = not machine.slot(Slot.EPOCH_RECORD_END)
             _must_be(machine, slot, value, blank, "with the end of another epoch's record")
