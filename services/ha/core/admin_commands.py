@@ -172,15 +172,17 @@ class AdminCommands:
         if linked:
             self._emptying = self._emptying._replace(linked_ms=context.now_ms)
         order, since_ms, linked_ms = self._emptying
-        left_ms = since_ms if linked_ms is None else linked_ms
-        # The master ends the link of a node that it has removed; the lease is read after that.
-        read_ms = context.session.asked_ms
-        is_read = not linked and read_ms is not None and read_ms > left_ms
-        if not linked and not is_read:
-            context.out.put(*context.session.read(context.now_ms))
-        is_out = is_read and context.member not in context.known_in_sync
-        until_ms = max(since_ms + REMOVAL_MS_MAX, left_ms + context.times.request_timeout_ms)
-        is_late = context.now_ms >= (since_ms + REMOVAL_MS_MAX if linked else until_ms)
+        until_ms, is_out = since_ms + REMOVAL_MS_MAX, False
+        if not linked:
+            # The master ended the link because it has removed this node, if the lease agrees.
+            left_ms = since_ms if linked_ms is None else linked_ms
+            until_ms = max(until_ms, left_ms + context.times.request_timeout_ms)
+            read_ms = context.session.asked_ms
+            if read_ms is not None and read_ms > left_ms:
+                is_out = context.member not in context.known_in_sync
+            else:
+                context.out.put(*context.session.read(context.now_ms))
+        is_late = context.now_ms >= until_ms
         if copies(context.state) and not is_out and not is_late:
             return
         try:

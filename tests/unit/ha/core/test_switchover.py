@@ -55,9 +55,11 @@ def test_a_switch_whose_target_is_lost_leaves_the_master_in_place() -> None:
     assert lease_of(group).epoch == 1
 
 
-def test_an_order_that_waits_for_its_target_is_answered_before_another_one_begins() -> None:
-    # 1. b is lost as soon as the lease is released for it. 2. a takes the lease again. 3. Another
-    #    command to a replaced the first one, which was never answered.
+LOST_TARGET = "the lease was released for b, which does not answer now."
+
+
+def lost_its_target() -> Group:
+    """a has the lease again: b, to which command 1 switches, was lost when it was released."""
     group = grown()
     a, c = group["a"], group["c"]
     a.post(Command(1, "switchover", {"to": "b"}))
@@ -67,30 +69,29 @@ def test_an_order_that_waits_for_its_target_is_answered_before_another_one_begin
     group.run(50)
     c.start()
     group.until(lambda: 1 in a.replies or (group.serves("a") and group.set >= {"a", "c"}), 20_000)
+    return group
+
+
+def test_an_order_that_waits_for_its_target_is_answered_before_another_one_begins() -> None:
+    # 1. b is lost as soon as the lease is released for it. 2. a takes the lease again. 3. Another
+    #    command to a replaced the first one, which was never answered.
+    group = lost_its_target()
+    a = group["a"]
     order(a, "switchover", to="c")
     assert not a.replies[1].ok
-    detail = "the lease was released for b, which does not answer now."
-    assert a.replies[1].body["detail"] == detail
+    assert a.replies[1].body["detail"] == LOST_TARGET
 
 
 def test_an_order_is_not_answered_with_the_outcome_of_a_later_switch_because_of_trouble() -> None:
     # 1. b is lost as soon as the lease is released for it. 2. a takes the lease again, and its disk
     #    is full. 3. It hands over to c. The command to switch to b was answered with c as done.
-    group = grown()
-    a, c = group["a"], group["c"]
-    a.post(Command(1, "switchover", {"to": "b"}))
-    group.until(lambda: lease_of(group).holder is None)
-    group["b"].kill()
-    c.kill()
-    group.run(50)
-    c.start()
-    group.until(lambda: 1 in a.replies or (group.serves("a") and group.set >= {"a", "c"}), 20_000)
+    group = lost_its_target()
+    a = group["a"]
     a.trouble = (Trouble.DISK_FULL, Trouble.NONE)
     group.until(lambda: group.serves("c"))
     group.until(lambda: 1 in a.replies, 20_000)
     assert not a.replies[1].ok
-    detail = "the lease was released for b, which does not answer now."
-    assert a.replies[1].body["detail"] == detail
+    assert a.replies[1].body["detail"] == LOST_TARGET
 
 
 @pytest.mark.parametrize("takes_over", [True, False])
