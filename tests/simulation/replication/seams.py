@@ -159,7 +159,8 @@ def simulated(timeline: Timeline) -> Iterator[None]:
             stack.enter_context(patch.object(module, "secrets", secrets))
         for module in BOOTED:
             stack.enter_context(patch.object(module, "boot_id", _boot_id))
-        stack.enter_context(patch.object(lock_bytes, "time", threads.TIME))
+        for module in (lock_bytes, store_dir):
+            stack.enter_context(patch.object(module, "time", threads.TIME))
         stack.enter_context(patch.object(watch, "HEARTBEAT_S", HEARTBEAT_S))
         stack.enter_context(patch.object(follower, "WATCH_INTERVAL_S", HEARTBEAT_S))
         stack.enter_context(patch.object(master, "BUSY_POLL_S", BUSY_POLL_S))
