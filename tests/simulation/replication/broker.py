@@ -189,7 +189,7 @@ class Broker(Service):
             and machine.slot(Slot.SERVING_EPOCH)
             and machine.holds(Role.APPEND, self.process)
         )
-        if not may_open or self.process.paused or self.process.is_opened:
+        if not may_open or self.process.paused or self.process.opened is not None:
             self._shut_us = now_us
         if now_us - max(self._shut_us, self.process.resumed_us) > SHUT_US:
             raise Violation(
@@ -263,7 +263,8 @@ class Broker(Service):
     def check_ended(self) -> None:
         """Check that a broker which shut down cleanly has stored the last offsets of its term, and
         that one which another member could replace has reported its stop before it ended. The log
-        is not that of its term any more if ha has copied or cut since it released byte 0."""
+        is not that of its term any more if ha has copied or cut since it released byte 0, and a
+        broker that has lost its term serves the state of a slave."""
         begun_us, changed_us, machine = self._hands_over_us, self.machine.changed_us, self.machine
         ended_us, fenced_us = (
             changed_us.get(slot, 0) for slot in (Slot.SERVING_EPOCH, Slot.FENCED)
@@ -272,7 +273,9 @@ class Broker(Service):
         is_fenced = machine.slot(Slot.FENCED) and fenced_us <= ended_us
         is_held = held_us > self.process.begun_us
         is_another = changed_us.get(Slot.WRITTEN, 0) > self.process.released_us > 0
-        if self.process.is_opened and not (is_fenced or is_held or is_another):
+        opened = self.process.opened
+        is_own = opened is not None and opened is self.state
+        if is_own and not (is_fenced or is_held or is_another):
             self.history.ends_with(machine, self.state)
         if begun_us is None:
             return

@@ -69,12 +69,12 @@ class SimpleConsuming:
         thread = running()
         assert thread is not None
         process = thread.process
-        process.is_opened = False
+        process.opened = None
         process.machine.begins_with(self._core.state)
 
         async def write_offsets() -> None:
             await opened.wait()
-            process.is_opened = True
+            process.opened = self._core.state
             await self.offsets.run(stop)
 
         return {"offsets": write_offsets, "retention": lambda: self.retention.run(stop)}

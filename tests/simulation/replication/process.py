@@ -49,8 +49,9 @@ class Process:
         self.timeline: Timeline = machine.timeline
         self.alive = True
         self.paused = False
-        self.is_opened = False
-        """Whether the components of a broker that wait for an open epoch have been woken."""
+        self.opened: object = None
+        """State of the broker's last term; None until the components that wait for its open epoch
+        have been woken."""
         self.released_us = 0
         """When it last released byte 0."""
         self.is_finished = False
