@@ -3,6 +3,7 @@ reason."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
+import tidemark
 from tests.processes.test_replication import (
     REPLICATED,
+    TOPIC,
     bodies_at,
     make_topic,
     send,
@@ -20,6 +23,7 @@ from tests.processes.test_replication import (
 )
 from tests.support.cluster import Cluster
 from tests.support.node import GROUP_ROLES, wait_until
+from tidemark import errors
 from tidemark.formats.checkpoint import Slot
 
 
@@ -208,7 +212,24 @@ def flip(cluster: Cluster, name: str, body: bytes) -> None:
         file.write(bytes([body[0] ^ 1]))
 
 
-@pytest.mark.parametrize("met_by", ["a reader", "a slave that copies"])
+async def consume_to_damage(url: str) -> list[str]:
+    """What a member of a group gets until it meets a damaged record."""
+    got: list[str] = []
+
+    async def consume() -> None:
+        async with (
+            tidemark.connect(url) as mq,
+            mq.subscribe(TOPIC, group="billing", start="first") as messages,
+        ):
+            async for message in messages:
+                got.append(message.body.decode())
+
+    with pytest.raises(errors.CorruptRecord):
+        await consume()
+    return got
+
+
+@pytest.mark.parametrize("met_by", ["a reader", "a member", "a slave that copies"])
 def test_a_master_whose_log_is_damaged_hands_over_and_is_copied_anew(
     tmp_path: Path, met_by: str
 ) -> None:
@@ -227,6 +248,9 @@ def test_a_master_whose_log_is_damaged_hands_over_and_is_copied_anew(
         if met_by == "a reader":
             # A reader stops at the damaged message; the reader and ha learn of it.
             assert len(bodies_at(cluster, old)) < len(sent)
+        if met_by == "a member":
+            # It gets the stored records, and only it knew of the damage.
+            assert len(asyncio.run(consume_to_damage(cluster.api_url(old)))) < len(sent)
         cluster.kill(replaced)
         shutil.rmtree(cluster.nodes[replaced].store_dir)
         cluster.start(replaced)

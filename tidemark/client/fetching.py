@@ -121,7 +121,7 @@ class Fetching:
             held = first.held
             if held.hold is not Hold.OWNED:
                 slices.popleft()
-                self._forget(first)
+                self._give_room(first.messages[first.at :])
                 continue
             if not self._member.may_deliver:
                 return None
@@ -162,7 +162,7 @@ class Fetching:
             first = mine[0]
             held.go_on_at(first.messages[first.at].queue_offset if first.at else first.begin)
         for each in mine:
-            self._forget(each)
+            self._give_room(each.messages[each.at :])
 
     def take_back(self, held: HeldQueue, messages: Sequence[Message]) -> None:
         """Return the last taken messages of a queue unused; they are fetched again."""
@@ -205,9 +205,6 @@ class Fetching:
         self._slices = slices = deque(each for each in self._slices if each.held is not held)
         if not slices:
             self._member.pulse.ring()  # other queues may have to be fetched instead
-
-    def _forget(self, dropped: _Slice) -> None:
-        self._give_room(dropped.messages[dropped.at :])
 
     def _give_room(self, messages: Sequence[Message]) -> None:
         self._in_flight -= len(messages)
@@ -316,7 +313,11 @@ class Fetching:
                 # Not if messages were dropped while the broker moved its cursor.
                 held.is_placed = held.fetched_to == offset
         for each in fetched.queues:
-            self._accept(each)
+            try:
+                self._accept(each)
+            except errors.BrokenAnswer:
+                await self._member.calls.check(each)
+                raise
         self._member.check_generation(fetched.generation)
         self._member.pulse.ring()
         return fetched
@@ -352,9 +353,7 @@ class Fetching:
         if held.is_paused or self._leaves_out(fetched.queue):
             held.is_placed = False
             return
-        expected = held.fetched_to
-        if expected is None:
-            expected = fetched.from_offset
+        expected = fetched.from_offset if held.fetched_to is None else held.fetched_to
         if fetched.status == OFFSET_BEYOND:
             # The committed offset is beyond the queue's end, after the node lost data that was not
             # on disk. The broker continues from the end, and so does this member. No message there

@@ -19,6 +19,7 @@ from tidemark import errors
 from tidemark.client.answers import RECORDS, Answer
 from tidemark.client.commits import Queue
 from tidemark.client.connection import Connection
+from tidemark.client.consumer import check_records
 from tidemark.client.groups import Groups
 from tidemark.client.paths import path
 
@@ -197,6 +198,11 @@ class GroupCalls:
             ),
         )
         return read_fetched(answer.body)
+
+    async def check(self, fetched: FetchedQueue) -> None:
+        """Let the broker check the records that it has sent. Raises CorruptRecord."""
+        start, end = fetched.from_offset, fetched.next_offset
+        await check_records(self.connection, fetched.queue, start, end)
 
     async def commit(
         self, offsets: Mapping[Queue, int], *, generation: int, ack: str | None = None

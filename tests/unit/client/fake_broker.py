@@ -73,6 +73,10 @@ class FakeBroker:
     """Values of the header Authorization of produce requests."""
     traced: list[str | None] = field(default_factory=list)
     """Trace ids of sends and pulls."""
+    is_damaged: bool = False
+    """Whether the broker's own log is damaged, and not only an answer."""
+    checked: list[int] = field(default_factory=list)
+    """Offsets of the pulls of decoded messages, whose records a broker checks."""
 
     def __post_init__(self) -> None:
         self.hold.set()
@@ -157,7 +161,13 @@ class FakeBroker:
         if topic not in self.queues:
             return error(404, "unknown-topic")
         records = self.queues[topic][int(request.match_info["queue"])]
-        offset, count = int(request.query["offset"]), int(request.query["max"])
+        offset = int(request.query["offset"])
+        if request.headers["Accept"] != "application/vnd.tidemark.records":
+            self.checked.append(offset)
+            if self.is_damaged:
+                return error(503, "corrupt-record", at=0, reason="the body crc")
+            return answer({"next_offset": offset + 1})
+        count = int(request.query["max"])
         found = records[offset : offset + count] if offset >= 0 else []
         headers = {
             "Tidemark-Status": "FOUND" if found else "OFFSET_OVERFLOW_ONE",

@@ -111,6 +111,24 @@ async def test_damaged_records_are_not_delivered(broker: FakeBroker) -> None:
         broker.queues["orders"][0][0] = bytes(stored)
         with pytest.raises(errors.BrokenAnswer, match="CRC"):
             await mq.pull("orders", 0, 0)
+        assert broker.checked == [0]
+
+
+async def test_a_damaged_record_is_read_again_so_that_the_broker_learns_of_it(
+    broker: FakeBroker,
+) -> None:
+    broker.is_damaged = True
+    async with tidemark.connect(broker.url) as mq:
+        for body in (b"1", b"hello"):
+            await mq.send("orders", body, queue=0)
+        stored = bytearray(broker.queues["orders"][0][1])
+        stored[stored.index(b"hello")] ^= 1
+        broker.queues["orders"][0][1] = bytes(stored)
+        assert len((await mq.pull("orders", 0, 0)).messages) == 1
+        assert broker.checked == []
+        with pytest.raises(errors.CorruptRecord, match="orders queue 0 at 1: "):
+            await mq.pull("orders", 0, 1)
+        assert broker.checked == [1]
 
 
 async def test_messages_before_a_damaged_record_are_delivered_and_then_it_is_reported(

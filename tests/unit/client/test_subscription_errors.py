@@ -83,9 +83,11 @@ async def test_settings_of_the_group_are_made_before_it_is_joined(
 
 # 1. A record is damaged; 2. the messages before it came in the same answer, and were thrown away;
 # 3. each member that got the queue met the same, and none of them handled any.
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["answer", "log"])
 async def test_messages_before_a_damaged_record_are_handled_and_then_it_is_named(
-    broker: GroupBroker, mq: tidemark.Client
+    broker: GroupBroker, mq: tidemark.Client, is_damaged: bool
 ) -> None:
+    broker.is_damaged = is_damaged
     broker.put("orders", 0, b"1", b"2", b"hello", b"3")
     stored = bytearray(broker.queues["orders"][0][2])
     stored[stored.index(b"hello")] ^= 1
@@ -98,8 +100,10 @@ async def test_messages_before_a_damaged_record_are_handled_and_then_it_is_named
                 await asyncio.sleep(0.01)  # what is fetched meanwhile does not end it
                 handled.append(message.body)
 
-    with pytest.raises(errors.BrokenAnswer, match=r"\('orders', 0\) at 2: .*CRC"):
+    answer_is_damaged = pytest.raises(errors.BrokenAnswer, match=r"\('orders', 0\) at 2: .*CRC")
+    with pytest.raises(errors.CorruptRecord) if is_damaged else answer_is_damaged:
         await handle_them()
+    assert broker.checked[0] == 2, "the broker has learned of it"
     assert handled == [b"1", b"2"]
     assert broker.committed["orders", 0] == 2
 
