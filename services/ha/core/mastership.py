@@ -409,7 +409,9 @@ class Mastership:
         if not context.broker_serves:
             return  # a node that serves no clients must not keep the lease
         lease = session.stored.lease
-        wanted = self.in_sync.wanted(now) if self.switch is None else None
+        # Until the table has the epoch, slaves get no answer, and are not to blame for silence.
+        may_change = self._ready and self.switch is None
+        wanted = self.in_sync.wanted(now) if may_change else None
         if wanted is not None:
             change = lease._replace(in_sync=wanted, in_sync_version=lease.in_sync_version + 1)
             context.out.put(*session.propose(change, now))

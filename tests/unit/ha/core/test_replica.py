@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from services.ha.core.effects import Effect, PersistTable
 from services.ha.core.events import Command
 from services.ha.lease.value import Lease, Member
 from services.ha.metrics import skews
@@ -132,6 +133,29 @@ def test_a_slave_that_does_not_answer_leaves_the_set_and_comes_back() -> None:
     assert group["a"].page.get(Slot.IN_SYNC_SIZE) == 2
     group["c"].start()
     group.wait_in_sync("a", "b", "c")
+
+
+def test_a_new_master_removes_no_member_for_the_time_in_which_its_own_disk_is_slow() -> None:
+    # 1. A new master had the lease and waited for its disk, or was stopped. 2. It had not answered
+    #    its slaves yet, counted that as their silence, and removed them.
+    group = grown(min_in_sync=1)
+    master, held = group["b"], list[Effect]()
+    carry_out = master.carry_out
+
+    def holding(effect: Effect) -> None:
+        (held.append if isinstance(effect, PersistTable) else carry_out)(effect)
+
+    master.carry_out = holding  # type: ignore[method-assign]
+    group["a"].post(Command(1, "switchover", {"to": "b"}))
+    group.until(lambda: bool(held))
+    group.run(LOCAL.link_dead_ms + LOCAL.heartbeat_ms)
+    group.drop_links("b")
+    group.run(LOCAL.link_dead_ms + LOCAL.heartbeat_ms)
+    assert (master.state, group.set) == ("promoting", {"a", "b", "c"})
+    for effect in held:
+        carry_out(effect)
+    group.until(master.open)
+    assert group.set == {"a", "b", "c"}
 
 
 def test_fewer_members_that_answer_than_the_minimum_take_no_sends() -> None:
