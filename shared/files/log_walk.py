@@ -137,8 +137,7 @@ class LogFiles:
         return FirstRecord(found.physical_offset, found.store_timestamp_ms)
 
     def misnamed(self) -> dict[int, int]:
-        """Return renamed files: file start by name → start according to the file's first record,
-        for every file with a valid first record where the two differ."""
+        """Return renamed files: file start by name → start according to the file's records."""
         found: dict[int, int] = {}
         for start in self.starts:
             # Read, not mapped: with thousands of files each mapping would read ahead.
@@ -147,10 +146,24 @@ class LogFiles:
             said = int.from_bytes(head[PHYSICAL_OFFSET_AT:], "big")
             if said == start or said % self.file_size or head[4:8] not in MAGICS:
                 continue
-            checks = Checks(record_crc=False)
-            if record.validate(self.view(start), 0, at=said, checks=checks).kind is Kind.VALID:
+            if self._is_renamed(start, said):
                 found[start] = said
         return found
+
+    def _is_renamed(self, start: int, said: int) -> bool:
+        """Whether the records of the file belong at said, and not only its first record says so,
+        as it does after one flipped bit."""
+        view, checks = self.view(start), Checks(record_crc=False)
+        first = record.validate(view, 0, at=said, checks=checks)
+        if first.kind is not Kind.VALID:
+            return False
+        at_name, at_said = (
+            record.validate(view, first.size, at=base + first.size, checks=checks)
+            for base in (start, said)
+        )
+        if Kind.VALID in (at_name.kind, at_said.kind):
+            return at_said.kind is Kind.VALID
+        return record.validate(view, 0, at=said, checks=Checks()).kind is Kind.VALID
 
 
 class Break(Enum):

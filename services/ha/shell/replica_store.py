@@ -28,6 +28,7 @@ from services.ha.shell.log_check import LogCheck
 from services.ha.shell.replica_files import (
     INCARNATION_DIGITS,
     CutIntent,
+    Damage,
     Promise,
     ResyncIntent,
 )
@@ -92,21 +93,22 @@ class ReplicaStore(LockedStore):
         promise = self._read(self.files.promise, faults)
         confirm = max(self._read(self.files.confirm, faults) or 0, self.published_confirm)
         table = without_bytes_dropped(self._read(self.files.table, faults) or (), end)
+        known = self._read(self.files.damage, faults)
         if not faults:
-            fault = self._fault(table, first_offset, end, confirm)
+            fault = self._fault(table, first_offset, end, confirm, known)
             if fault is not None:
                 faults.append(Halt(HaltedReplica.code, fault))
-        damage = self._known_damage(faults, stopping)
+        damage = "" if known is None or faults else self._known_damage(known, stopping)
         if not faults:
             self._settle(table, new=promise is None and end > first_offset)
         self.is_halted = bool(faults)
-        known = NOTHING if promise is None else promise
+        kept = NOTHING if promise is None else promise
         return Found(
             incarnation=NO_INCARNATION if self.identity is None else self.identity.incarnation,
             # An epoch with bytes here was promised, even if the file with the promise is lost.
-            promised=max(known.promised, table[-1].epoch if table else 0),
-            seen_epoch=known.seen_epoch,
-            seen_version=known.seen_version,
+            promised=max(kept.promised, table[-1].epoch if table else 0),
+            seen_epoch=kept.seen_epoch,
+            seen_version=kept.seen_version,
             table=table,
             first_offset=first_offset,
             end=end,
@@ -117,14 +119,11 @@ class ReplicaStore(LockedStore):
             damage=damage,
         )
 
-    def _known_damage(self, faults: list[Halt], stopping: Callable[[], bool]) -> str:
+    def _known_damage(self, known: Damage, stopping: Callable[[], bool]) -> str:
         """Return the damage that an earlier start found, if it is still there; else empty.
 
         Recovery begins at the last durable mark and does not see it. Raises Stopping.
         """
-        known = self._read(self.files.damage, faults)
-        if known is None or faults:
-            return ""
         check = LogCheck(self.directory, self.positions, threading.Lock())
         try:
             looked = more = check.begin(known.at)
@@ -145,8 +144,15 @@ class ReplicaStore(LockedStore):
         return ""
 
     def _fault(
-        self, table: tuple[EpochStart, ...], first_offset: int, end: int, confirm: int
+        self,
+        table: tuple[EpochStart, ...],
+        first_offset: int,
+        end: int,
+        confirm: int,
+        known: Damage | None,
     ) -> str | None:
+        """known: damage that an earlier start found. A record there may be the first of an epoch.
+        It contradicts nothing, and if no other node has the log, this one must serve."""
         if end < confirm:
             return f"the log ends at {end}, below {confirm}, which was confirmed"
         log_files = self._log_files()
@@ -155,7 +161,9 @@ class ReplicaStore(LockedStore):
                 table,
                 first_offset=first_offset,
                 end=end,
-                is_border=lambda offset: _is_border(log_files, offset),
+                is_border=lambda offset: (
+                    (known is not None and offset == known.at) or _is_border(log_files, offset)
+                ),
             )
         finally:
             log_files.close()

@@ -13,7 +13,8 @@ from tests.support.small_store import SmallStore
 from tests.support.small_store import small as small
 from tidemark.cli.main import cli
 from tidemark.cli.store_rebuild import restore_names
-from tidemark.errors import BadRequest, LogFilesMisnamed
+from tidemark.errors import BadRequest, CorruptRecord, LogFilesMisnamed
+from tidemark.formats.record_layout import PHYSICAL_OFFSET_AT
 
 FILES = 4
 """Three with records and one made ahead."""
@@ -95,3 +96,21 @@ def test_two_files_that_are_one_part_of_the_log_are_left_alone(sound: SmallStore
         restore_names(sound.store.root, lambda text: None)
     assert all(Path(sound.log_file(at)).name in str(refused.value) for at in (0, FILE))
     assert sound.log_bytes() == before
+
+
+@pytest.mark.parametrize("records", [1, 2])
+def test_a_flipped_bit_in_the_position_of_the_first_record_is_damage_and_no_other_name(
+    small: SmallStore, records: int
+) -> None:
+    # 1. A bit made the first record say that it is at another file's start. 2. The file counted as
+    #    renamed. 3. The repair that was advised gave the first file the other name.
+    fill(small, records)
+    small.flush()
+    small.appender.close(clean=False)
+    with small.log_file(0).open("r+b") as file:
+        file.seek(PHYSICAL_OFFSET_AT)
+        file.write((1 << 62).to_bytes(8, "big"))
+    before = small.log_bytes()
+    with pytest.raises(CorruptRecord, match="at physical offset 0"):
+        again(small)
+    assert small.log_bytes() == before

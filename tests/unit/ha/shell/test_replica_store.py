@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
+from contextlib import closing
 from random import Random
 
 import pytest
@@ -33,6 +34,7 @@ from tidemark.errors import GroupStore, ReadOnlyDisk, StoreLocked
 from tidemark.formats.checkpoint import NodeRole, Slot, resume_check
 from tidemark.formats.epochs import EpochStart
 from tidemark.formats.filenames import offset_name
+from tidemark.formats.record_layout import PHYSICAL_OFFSET_AT
 from tidemark.offsets import Epoch, PhysicalOffset
 
 LOG = MasterLog(40, seed=5)
@@ -107,6 +109,28 @@ def test_damage_that_an_earlier_start_found_is_read_again(now: str) -> None:
     stays = now in ("damaged", "unconfirmed", "older page")
     assert (found.halted, found.damage) == (None, "a CRC" if stays else "")
     assert (held.files.damage() is not None) is stays
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_damage_of_the_first_record_of_an_epoch_halts_only_if_it_is_not_known(
+    is_known: bool,
+) -> None:
+    # The last node with the log noted the damage, and its next start halted: no node served.
+    disk = SimDisk(1)
+    held = slave(disk)
+    held.positions.publish(Slot.CONFIRM, LOG.end)
+    held.positions.publish(Slot.DISPATCHED_DURABLE, LOG.end)  # recovery begins there
+    held.positions.publish(Slot.RESUME_CHECK, resume_check(LOG.end, 0, 0))
+    at = TABLE[-1].start
+    if is_known:
+        held.files.write_damage(Damage(at, "a position"))
+    path = store_of(disk).commit_log_dir / offset_name(at - at % FILE)
+    with closing(disk.open(path, writable=True)) as file:
+        file.pwrite(bytes((LOG.data[at + PHYSICAL_OFFSET_AT] ^ 1,)), at % FILE + PHYSICAL_OFFSET_AT)
+    held.close()
+    _, found = open_replica(disk)
+    assert found.damage == ("a position" if is_known else "")
+    assert (found.halted is None) is is_known
 
 
 @pytest.mark.parametrize("slot", [Slot.CONFIRM, Slot.DISPATCHED_DURABLE])
