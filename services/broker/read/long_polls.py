@@ -49,7 +49,7 @@ class Wake(Enum):
     MESSAGE = "its queue has something to read"
     TIME = "it has waited as long as it was to"
     GONE = "its client has closed the connection"
-    CLOSE = "the node stops"
+    CLOSE = "the node stops, or serves no reads for now"
     CHANGED = "its member has other queues than before, or has asked again"
 
 
@@ -199,5 +199,9 @@ class LongPolls:
         self._closed = True
         self._expected.clear()
         self._early.clear()
+        self.answer_all()
+
+    def answer_all(self) -> None:
+        """Wake all held calls: the node serves no reads for now."""
         for held in self._held:
             held.wake(Wake.CLOSE)

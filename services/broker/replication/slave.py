@@ -94,6 +94,7 @@ class Slave:
         """Open or close reads, apply what was dispatched, wake callers that wait for it."""
         if not self._store.follows or not self._store.dispatch_is_known:
             self._gate.close_reads()
+            self._answer_held()
             self._health.enter("starting")
             self._health.add_reason("no-role", self._why_shut())
             return
@@ -114,6 +115,11 @@ class Slave:
         if self._waits_for_unit:
             self._waits_for_unit = False
             self._health.clear_reason(UNIT_WAITS)
+
+    def _answer_held(self) -> None:
+        """Answer the calls that wait, as reads are closed: their consumers ask another node."""
+        if self._built is not None:
+            self._built.components.read.puller.long_polls.answer_all()
 
     def _why_shut(self) -> str:
         if self._store.is_halted:
@@ -198,6 +204,7 @@ class Slave:
             extra={"event": "corrupt", "code": error.code, "detail": error.detail, **error.facts},
         )
         self._gate.stay_shut(error, self._store.positions)
+        self._answer_held()
         self._trouble = Trouble.DAMAGED
         self._health.add_reason(error.code, f"{error.detail} {error.advice}", lasting=True)
         self._store.positions.publish(Slot.BROKER_TROUBLE, Trouble.DAMAGED)

@@ -108,9 +108,11 @@ def a_slave(
     gate: object,
     changes: Callable[[], int] = lambda: 0,
     wake: Callable[[], None] = lambda: None,
+    answer: Callable[[], None] = lambda: None,
 ) -> Slave:
+    held = SimpleNamespace(close=lambda: None, wake_all_queues=wake, answer_all=answer)
+
     def build_with(log_context: object, metrics: object, state: str, queue_ends: object) -> Any:
-        held = SimpleNamespace(close=lambda: None, wake_all_queues=wake)
         components = SimpleNamespace(read=SimpleNamespace(puller=SimpleNamespace(long_polls=held)))
         consuming = SimpleNamespace(retention=Retention(state, running))
         return SimpleNamespace(
@@ -179,7 +181,7 @@ async def test_a_slave_that_met_damage_serves_again_once_reput_has_made_the_queu
 ) -> None:
     # Reads stayed open behind the damage, with a state that was not updated. After reput had
     # rebuilt the queues, the node still served nothing, and reported trouble, until its broker was
-    # restarted.
+    # restarted. Pulls that were held waited for a node that served nothing.
     class Damaged(Followed):
         damaged = False
 
@@ -189,15 +191,23 @@ async def test_a_slave_that_met_damage_serves_again_once_reput_has_made_the_queu
             return 0
 
     followed, page, health = Damaged(), ReputPage(), Health(SystemClock())
-    gate = Gate(health)
-    slave = a_slave(monkeypatch, followed, [], positions=page, health=health, gate=gate)
+    gate, answered = Gate(health), list[bool]()
+    slave = a_slave(
+        monkeypatch,
+        followed,
+        [],
+        positions=page,
+        health=health,
+        gate=gate,
+        answer=lambda: answered.append(gate.reads_open),
+    )
     stop = asyncio.Event()
     task = asyncio.create_task(slave.run(stop, 0))
     await until(lambda: gate.reads_open)
 
     followed.damaged = True
     await until(lambda: page.get(Slot.BROKER_TROUBLE) == Trouble.DAMAGED)
-    assert not gate.reads_open
+    assert (gate.reads_open, answered) == (False, [False])
     with pytest.raises(DamagedFile):
         gate.check_reads(anywhere=True)
     followed.damaged = False
