@@ -98,7 +98,8 @@ TABLE: Final = {
     Status.PAUSED: Row(Level.INFO, 0.0, "paused", "#9bb3cf", "#62788f",
         "An operator paused the group (`consume_enabled: false`)."),
     Status.ABANDONED: Row(Level.INFO, 0.0, "no longer read", "#7f93ad", "#52657c",
-        "No member subscribes to the topic: they read others, or there has been none for a day."),
+        "No member subscribes to the topic: it was in time when the last one left it for others, "
+        "or none has for a day."),
     Status.UNKNOWN: Row(Level.UNKNOWN, 0.0, "not known", "", "",
         "There was no snapshot for 3 ticks, or a value that is needed is not known."),
     Status.CATCHING_UP: Row(Level.INFO, 0.0, "catching up", "#5b9bdf", "#4f90d6",
@@ -113,7 +114,7 @@ TABLE: Final = {
         "The commit stands still for far longer than is usual here, though members are there "
         "or come and go."),
     Status.STOPPED: Row(Level.PAGE, 30.0, "stopped", "#a9281f", "#b93a30",
-        "The group is late and has had no member for two minutes."),
+        "The group is late and no member has read the topic for two minutes."),
     Status.AHEAD: Row(Level.PAGE, 30.0, "committed beyond the end", "#8b3fa8", "#a45fc0",
         "The commit lies beyond all that is stored."),
     Status.LOST: Row(Level.PAGE, 0.0, "lost messages", "#6d1f6f", "#93459a",

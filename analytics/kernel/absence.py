@@ -38,6 +38,19 @@ def excused(
     return found
 
 
+def unfinished(subscribed: Floats, late: Bools, carried: dict[str, Floats]) -> Bools:
+    """Return where a series was late when members last subscribed to its topic.
+
+    Matrices are [tick, series]; `carried` is updated.
+    """
+    found = np.empty(late.shape, np.bool_)
+    left_late = carried["left_late"]
+    for row, now in enumerate(late):
+        np.copyto(left_late, now, where=subscribed[row] > 0)
+        found[row] = left_late > 0
+    return found
+
+
 def keeps_pace(
     absent: Bools,
     at: Ints,

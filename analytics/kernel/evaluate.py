@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from analytics.kernel import columns, results
-from analytics.kernel.absence import excused, keeps_pace
+from analytics.kernel.absence import excused, keeps_pace, unfinished
 from analytics.kernel.age import BOUNDED, Heads, age_of, at_least
 from analytics.kernel.clocks import clocks_of, widened
 from analytics.kernel.columns import SECOND, Bools, Floats
@@ -194,7 +194,7 @@ def _judge(
     now = ticks.at[begin:, None]
     left_work = (stall.learned == 0) & (facts.left[:, of] >= now - motion.still * SECOND)
     # Without a member no commit will come.
-    no_member = facts.members[:, of] == 0
+    no_member = facts.readers[:, of] == 0
     due = not_due(motion.still, np.where(no_member, 0.0, stall.gap), stall.learned, rules)
     # The commit interval is not known before one whole gap between two commits was seen.
     unseen = (stall.gap == 0) & (stall.learned == 0) & ~left_work & ~no_member
@@ -202,14 +202,14 @@ def _judge(
     usual = np.where(stall.gap > rules.period_s, stall.gap, 0.0)
     objective = facts.objective[:, of]
     absent = excused(
-        facts.members[:, of], by_ticks.age, facts.alone_most[:, of], usual, objective, rules
+        facts.readers[:, of], by_ticks.age, facts.alone_most[:, of], usual, objective, rules
     )
     paused = facts.paused[:, of]
     in_time = by_ticks.age <= objective
     restart = rules.objective_slack(objective) + rules.grace_s
     relapses = relapsed(
         np.where(by_ticks.method == BOUNDED, np.nan, by_ticks.age),
-        in_time | paused | (motion.segment == now),
+        in_time | paused | ((motion.segment == now) & ~motion.rewound),
         restart,
         carried.series,
     )
@@ -224,6 +224,9 @@ def _judge(
         members=facts.members[:, of],
         subscribed=facts.subscribed[:, of],
         recently_subscribed=facts.recently_subscribed[:, of],
+        unfinished=unfinished(
+            facts.subscribed[:, of], by_ticks.age - due > objective, carried.series
+        ),
         paused=paused,
         alone=_since_pause(facts.alone, facts.paused_ago)[:, of],
         excused=absent,

@@ -52,14 +52,17 @@ class Facts(NamedTuple):
     """Time since it was last paused [s]; NaN: never."""
     broadcasting: Bools
     members: Floats
+    """Of the group, whatever topics they read."""
+    readers: Floats
+    """The same; 0 while none of them subscribes to the topic."""
     subscribed: Floats
     recently_subscribed: Bools
     alone: Floats
-    """For how long there has certainly been no member [s]; NaN while there is one."""
+    """For how long there has certainly been no reader [s]; NaN while there is one."""
     alone_most: Floats
-    """For how long there may have been no member, holes included [s]."""
+    """For how long there may have been no reader, holes included [s]."""
     left: Floats
-    """The last tick without a member [microseconds]; NaN: none."""
+    """The last tick without a reader [microseconds]; NaN: none."""
     left_before: Floats
     """`left` at the previous sample."""
     expired: Floats
@@ -130,7 +133,8 @@ def facts_of(
         out["alone"][row] = (now - carried["alone"]) / SECOND
         out["left"][row] = carried["left_tick"]
         out["alone_most"][row] = (now - carried["alone_first"]) / SECOND
-    no_member = out["members"] == 0
+    readers = np.where(out["subscribed"] == 0, 0.0, out["members"])
+    no_member = readers == 0
     now_all = ticks.at[begin:, None]
     return Facts(
         np.where(np.isnan(out["objective"]), rules.objective_s, out["objective"]),
@@ -139,6 +143,7 @@ def facts_of(
         out["paused_ago"],
         out["broadcasting"] == 1,
         out["members"],
+        readers,
         out["subscribed"],
         now_all - out["heard"] <= rules.abandoned_after_s * SECOND,
         np.where(no_member, out["alone"], np.nan),
@@ -170,10 +175,10 @@ def _count_alone(
     before: Floats,
     period: int,
 ) -> None:
-    """Update the time since when a pair has no member.
+    """Update the time since when a pair has no reader: no member, or none that subscribes.
     now, before: this tick and that of the pair's previous row [microseconds]. A commit between two
     samples shows that a member came and went; a hole alone shows nothing."""
-    no_member = here & (carried["members"] == 0)
+    no_member = here & ((carried["members"] == 0) | (carried["subscribed"] == 0))
     hole = now - before > period
     begins = no_member & (np.isnan(carried["alone"]) | worked)
     earliest = np.where(hole, before + period, now)

@@ -66,6 +66,8 @@ class Motion(NamedTuple):
     """No source reports the series any more: its state is dropped."""
     alarming: Bools
     """This row is the first after an event without a request."""
+    rewound: Bools
+    """The commit went back without a request."""
     stall: Learned
 
 
@@ -85,7 +87,7 @@ def motion_of(
     """Process the rows tick by tick from number `begin` on; updates `carried`."""
     shape = (ticks.at.size - begin, known.series_id.size)
     out = {name: np.full(shape, np.nan) for name in (*STEPS, *STANDINGS)}
-    alarming = np.zeros(shape, np.bool_)
+    alarming, rewound = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
     learned = Learned(*(np.empty((shape[0], known.pair_id.size)) for _ in Learned._fields))
     found = Found(known)
     forgotten = np.zeros(shape, np.bool_)
@@ -102,7 +104,7 @@ def motion_of(
             step = tracker.step(grid, lag, at, now, present[at], counters, left, stall)
             for name in STEPS:
                 out[name][row] = getattr(step, name)
-            alarming[row] = step.alarming
+            alarming[row], rewound[row] = step.alarming, step.rewound
         out["segment"][row] = carried["segment"]
         out["still"][row] = (now - carried["still"]) / SECOND
         out["still_most"][row] = (now - carried["still_first"]) / SECOND
@@ -113,7 +115,7 @@ def motion_of(
         out["lost_sum"][row] = carried["lost_sum"]
         for part, values in zip(learned, stall.times(facts.stall_given[row]), strict=True):
             part[row] = values
-    motion = Motion(**out, forgotten=forgotten, alarming=alarming, stall=learned)
+    motion = Motion(**out, forgotten=forgotten, alarming=alarming, rewound=rewound, stall=learned)
     # Events after the last sample are kept for the next evaluation.
     tracker.note_events(has_event, ticks.at.size)
     return motion, found
@@ -126,6 +128,7 @@ class _Step(NamedTuple):
     produce_rate: Floats
     consume_rate: Floats
     alarming: Bools
+    rewound: Bools
 
 
 class _SeriesTracker:
@@ -221,6 +224,7 @@ class _SeriesTracker:
         cut = new_epoch | truncated | back | has_event | gone | reset
         rewound = back & ~has_event
         asked = rewound & (backward > 0)
+        unordered = rewound & ~asked & ~new_epoch
         found.add("expire", gone, ts, now, from_, from_ + skipped, none)
         torn = truncated & ~truncate_event
         found.add("truncate", torn, ts, now, last["high"], high, none)
@@ -229,7 +233,7 @@ class _SeriesTracker:
         # After a rebalance a recent offset is committed again; that is no alarm.
         recommit = rewound & (commit >= last["older_commit"])
         unasked = (flags & int(Seen.UNREQUESTED)) != 0
-        alarming = unasked | torn | (rewound & ~asked & ~recommit & ~new_epoch)
+        alarming = unasked | torn | (unordered & ~recommit)
 
         dt = np.where(here, (ts - last["ts"]) / SECOND, np.nan)
         produce_rate = _rate(produced, ts - last["high_ts"], cut)
@@ -238,7 +242,7 @@ class _SeriesTracker:
         lag = amounts.lag[at]
         self._stand_still(here, now, ts, commit, lag, cut, left, stall)
         self._remember(here, now, ts, epoch, low, high, commit, lag, cut, rules)
-        return _Step(dt, produced, consumed, produce_rate, consume_rate, alarming)
+        return _Step(dt, produced, consumed, produce_rate, consume_rate, alarming, unordered)
 
     def _head_before(self) -> Floats:
         last = self._last

@@ -50,6 +50,7 @@ SERIES_FIELDS: Final = (
     "excused_tick",  # last sample of an absence that excused the age, in a window without others
     "excused_age",  # age at that sample [s]
     "excused_last",  # the last sample of any such absence
+    "left_late",  # 1 if the age exceeded the objective when members last subscribed to the topic
     "peak_age",  # the highest age since the group was in time [s]
     "low_age",  # the lowest since then [s]
     "longest_fall_age",  # the largest fall before it rose beyond its peak again [s]
@@ -106,6 +107,7 @@ STATUS_FIELDS: Final = (
     "excused_tick",
     "excused_age",
     "excused_last",
+    "left_late",
     "peak_age",
     "low_age",
     "longest_fall_age",

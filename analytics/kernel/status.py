@@ -44,6 +44,8 @@ class RuleInputs(NamedTuple):
     members: Floats
     subscribed: Floats
     recently_subscribed: Bools
+    unfinished: Bools
+    """The series was late when members last subscribed to the topic."""
     paused: Bools
     alone: Floats
     excused: Bools
@@ -79,9 +81,12 @@ def _lost(now: RuleInputs, rules: Rules) -> Bools:
 
 def _abandoned(now: RuleInputs, _: Rules) -> Bools:
     # A broker reports subscriptions of present members only. A pair that was subscribed a moment
-    # ago and has no member now is not abandoned: its consumers stopped, which is rule 7.
+    # ago and has no member now is not abandoned: its consumers stopped, which is rule 7. Nor is one
+    # that was late when its readers left, though the group has other members: a consumer in a crash
+    # loop comes and goes beside those that read other topics.
     gone = (now.members == 0) & ~now.recently_subscribed
-    held: Bools = (now.subscribed == 0) & ~now.paused & (gone | (now.members > 0))
+    elsewhere = (now.members > 0) & ~(now.unfinished & now.recently_subscribed)
+    held: Bools = (now.subscribed == 0) & ~now.paused & (gone | elsewhere)
     return held
 
 
@@ -104,7 +109,8 @@ def _falling_behind(now: RuleInputs, rules: Rules) -> Bools:
     # If missing samples leave the slope open, the present samples decide: the age must rise at each
     # of them for the time of the rule.
     open_ = (now.progress.least < now.progress.most) & now.progress.rises
-    held: Bools = (now.progress.most < rules.keeps_pace_above) | open_
+    lost_again = now.progress.young & now.relapsed
+    held: Bools = (now.progress.most < rules.keeps_pace_above) | open_ | lost_again
     return held
 
 
@@ -130,7 +136,10 @@ def _may_fall_behind(now: RuleInputs, rules: Rules) -> Bools:
 
 
 def _young(now: RuleInputs, _: Rules) -> Bools:
-    return now.progress.young
+    # A group that commits an old offset at each restart is cut again before half a window has
+    # passed, each time. It loses what it has caught up, so no more has to be known.
+    held: Bools = now.progress.young & ~now.relapsed
+    return held
 
 
 Condition = Callable[[RuleInputs, Rules], Bools]
@@ -163,7 +172,7 @@ RULES: Final = (
     # A group that catches up moves away from retention, however long its backlog lasts.
     Rule("9–11", Status.RACING, lambda now, rules: now.age.age > rules.racing_share * now.kept),
     # Less than half a window has passed since a cut.
-    Rule("cut", None, lambda now, _: now.progress.young & now.was_cut, _young, AFTER_CUT),
+    Rule("cut", None, lambda now, rules: _young(now, rules) & now.was_cut, _young, AFTER_CUT),
     Rule("9", Status.CATCHING_UP, _catching_up, _may_catch_up),
     # The age is below that of a minute ago, or members are back.
     Rule("less", None, lambda now, _: (now.progress.may_recover & ~now.relapsed) | now.keeps_pace),

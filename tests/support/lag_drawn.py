@@ -47,6 +47,8 @@ KINDS: Final[Mapping[str, Callable[[Random], Drawn]]] = {
     "crash loop of any lengths": drawn.drawn_crash_loop,
     "crash loop from the start": drawn.crash_loop_from_the_start,
     "crash loop that commits": drawn.crash_loop_that_commits,
+    "crash loop beside other members": drawn.crash_loop_beside_others,
+    "crash loop that goes back": drawn.crash_loop_that_goes_back,
     "steady, holes in the samples": drawn.steady_in_holes,
     "dies, holes of 60 s every 120 or 180 s": drawn.dies_in_holes_of_a_minute,
     "dies, holes of any lengths": drawn.dies_in_holes,

@@ -249,6 +249,49 @@ def crash_loop_that_commits(random: Random) -> Drawn:
     return Drawn(truth, (since, SECONDS), 420.0 + 6 * setting.period)
 
 
+def crash_loop_beside_others(random: Random) -> Drawn:
+    """As `drawn_crash_loop`; another member of the group reads another topic all the time."""
+    found = drawn_crash_loop(random)
+    (pair,) = found.truth.pairs
+    pair = replace(pair, members=Steps(pair.members.at, pair.members.value + 1))
+    # Beside members that stay, a reader that leaves in time may have been taken away on purpose. So
+    # a sample must have found one that was late: runs shorter than a period are seen by chance.
+    assert found.faulty is not None
+    sample_times = found.truth.sample_times()
+    seconds = (sample_times - DAWN) / SECOND
+    late = found.faulty[0] + pair.objective_seconds
+    seen = seconds[(pair.subscribed(sample_times) == 1) & (seconds > late + 15.0)][0]
+    return found._replace(
+        truth=replace(found.truth, pairs=(pair,)), within_s=found.within_s + float(seen - late)
+    )
+
+
+def crash_loop_that_goes_back(random: Random) -> Drawn:
+    """Each run begins at the same old offset, commits it, reads on and crashes."""
+    setting = Setting.drawn(random)._replace(commit_every=float(random.uniform(2.0, 5.0)))
+    since = float(random.uniform(1800.0, 2700.0))
+    up, down = random.uniform(10.0, 60.0), random.uniform(3.0, 30.0)
+    runs = spans(random, since, (0.8 * up, 1.2 * up), (0.6 * down, 1.4 * down))
+    back = random.uniform(5.0, 60.0)
+    readings = []
+    for number in range(setting.queues):
+        stored = do.poisson(random, setting.rate, SECONDS)
+        whole = runs_of(random, stored, [(0.0, since)], setting.able, setting.commit_every)
+        begin = max(0, int(whole.value[-1]) - int(back * setting.rate))
+        moments, offsets = whole.at.tolist(), whole.value.tolist()
+        for run in runs:
+            able, every = 1.5 * setting.rate, setting.commit_every
+            rest = runs_of(random, stored[begin:], [run], able, every, crashes=True)
+            moments += [at(run[0]), *rest.at[1:].tolist()]
+            offsets += [begin, *(rest.value[1:] + begin).tolist()]
+        commit = Steps(np.array(moments, np.int64), np.array(offsets, np.int64))
+        of = queue(stored, number=number)
+        readings.append(Reading(of, commit, member=members_of(setting, number)))
+    truth = group_of(setting, readings, [(0.0, since), *runs])
+    # Two relapses show it, each of a run and a pause; a restart explains the first 200 s.
+    return Drawn(truth, (since, SECONDS), 420.0 + 4 * (up + down) + 6 * setting.period)
+
+
 def _drawn_spans(random: Random) -> tuple[tuple[float, float], tuple[float, float]]:
     """Bounds of how long each run lasts, and each pause."""
     up, down = random.uniform(4.0, 40.0), random.uniform(5.0, 80.0)

@@ -50,6 +50,12 @@ def by_ages(ages: list[float]) -> list[Any]:
     return [row(n, 150 * n, int(commit), age=age) for n, (commit, age) in given]
 
 
+def by_steps(ages: list[float]) -> list[Any]:
+    """The same, where a commit may go back."""
+    given = enumerate(ages)
+    return [row(n, 10_000 + 150 * n, round(10_000 + 150 * n - 10 * a), age=a) for n, a in given]
+
+
 def number(at: Any) -> int:
     """The number of a tick."""
     return int(np.rint((at.timestamp() - START / 1e6) / 15 - 1))
@@ -233,6 +239,43 @@ def test_members_that_come_and_go_take_no_evidence_back() -> None:
     # Too old since tick 5; with members seen and gone, and nothing ever committed, since tick 8.
     assert status.index("STALLED") == 9
     assert set(status[9:]) == {"STALLED"}
+
+
+def test_a_reader_that_comes_and_goes_beside_members_of_other_topics_is_found() -> None:
+    rows = [late(n, commit=20, age=15.0 * n) for n in range(40)]
+    pairs = [facts(n, members=1 + n % 2, subscribed=n % 2 == 1) for n in range(40)]
+    status = column(judged(window(rows, pairs), 40).lag, "status")
+    # As without the other member, once a reader has left late: the one of tick 5.
+    assert status.index("STALLED") == 9
+    assert set(status[9:]) == {"STALLED"}
+
+
+@pytest.mark.parametrize(("age", "status"), [(10.0, "ABANDONED"), (75.0, "STOPPED")])
+def test_a_topic_is_abandoned_at_once_if_its_readers_left_in_time(age: float, status: str) -> None:
+    rows = [late(n, commit=20, age=age + 15.0 * n) for n in range(40)]
+    pairs = [facts(n, members=2, subscribed=n < 2) for n in range(40)]
+    found = column(judged(window(rows, pairs), 40).lag, "status")
+    assert found[-1] == status
+    assert ("ABANDONED" in found) == (status == "ABANDONED")
+
+
+def test_a_group_that_goes_back_at_each_restart_is_falling_behind() -> None:
+    # Each run begins at one old offset, gains 15 s in 45 s, and crashes.
+    ages = [1.0] * 10 + [15.0 * n - 20 * (n % 4) for n in range(1, 90)]
+    commits = [150 * n for n in range(10)] + [1_350 + 200 * (n % 4) for n in range(1, 90)]
+    given = enumerate(zip(commits, ages, strict=True))
+    rows = [row(n, 1_500 + 150 * n, commit, age=age) for n, (commit, age) in given]
+    found = judged(window(rows), 99)
+    status = column(found.lag, "status")
+    # A restart explains 195 s; the age exceeds its last peak above that twice within two rounds.
+    assert "FALLING_BEHIND" in status[10 + 13 : 10 + 13 + 3 * 4]
+    assert set(status[10 + 13 + 3 * 4 :]) == {"FALLING_BEHIND"}
+
+
+def test_a_rebalance_while_a_group_catches_up_is_no_relapse() -> None:
+    ages = [600.0 - 10 * n + (60 if n >= 20 else 0) + (60 if n >= 40 else 0) for n in range(60)]
+    found = column(judged(window(by_steps(ages)), 60).lag, "status")
+    assert not {"FALLING_BEHIND", "LAGGING", "STALLED"} & set(found)
 
 
 def test_what_held_before_a_hole_holds_after_it() -> None:
