@@ -37,6 +37,8 @@ SETTLED_BY: Final = 0.8
 """Share of that time for the last commits; the rest is kept for the leave request."""
 
 CANCEL_AGAIN_S: Final = 0.1
+GONE: Final = (errors.UnknownMessage, errors.UnknownTopic, errors.UnknownQueue)
+"""Errors of a nack whose message has expired or whose topic was deleted."""
 
 log = logging.getLogger(__name__)
 
@@ -391,7 +393,7 @@ class ConsumerEngine:
         source = message.source
         try:
             return await self.nack(held, source, delay_level=delay_level)
-        except (errors.UnknownMessage, errors.UnknownTopic, errors.UnknownQueue) as error:
+        except GONE as error:
             log.warning(
                 "%s: a message that was to be nacked has expired: %s",
                 self.member.calls,

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 from tidemark import errors
 from tidemark.client.commits import CommitAck, Queue
-from tidemark.client.consumer_engine import ConsumerEngine
+from tidemark.client.consumer_engine import GONE, ConsumerEngine
 from tidemark.client.handlers import (
     RETRY_PAUSE_MS,
     Handlers,
@@ -108,13 +108,15 @@ class Subscription:
     async def __aexit__(self, _: object, error: BaseException | None, _trace: object) -> None:
         await self.leave(error, asyncio.current_task())
 
-    async def leave(self, error: BaseException | None, caller: Caller | None) -> None:
+    async def leave(
+        self, error: BaseException | None, caller: Caller | None, *, is_seen: bool = True
+    ) -> None:
         """Leave the group, as at the end of ``async with``. error: the exception of the body.
 
         caller: task or thread that leaves. Messages of another one that still runs are neither done
-        nor failed.
+        nor failed. is_seen: whether the program got all messages in hand; if not, the same applies.
         """
-        is_mine = not self._has_other_caller(caller)
+        is_mine = is_seen and not self._has_other_caller(caller)
         await self._leave(
             error,
             is_done=is_mine and error is None,
@@ -342,7 +344,8 @@ class Subscription:
         and the message stays in hand. None: the client's ``request_timeout_s`` if one was given,
         else no limit. A message in hand is nacked once, even if it is nacked again or the body
         raises later. Raises NotAssigned (another member owns the queue and gets the message),
-        UnknownMessage (it has expired), BroadcastGroup, DelayOutOfRange.
+        UnknownMessage, UnknownTopic, UnknownQueue (it has expired or its topic was deleted: the
+        message is done), BroadcastGroup, DelayOutOfRange.
         """
         async with self._in_time(timeout, "did not take the nack; the message stays in hand"):
             await self._nack(message, delay_level)
@@ -355,12 +358,19 @@ class Subscription:
         held = taken[0] if taken else self._member.holdings.get((source.topic, source.queue))
         reached = None if held is None else held.progress.reached
         # A queue that was lost and assigned again delivers the messages after its position again.
-        is_nacked = (
-            held is not None
-            and reached is not None
-            and source.queue_offset < reached
-            and await self._engine.nack(held, source, delay_level=delay_level)
-        )
+        try:
+            is_nacked = (
+                held is not None
+                and reached is not None
+                and source.queue_offset < reached
+                and await self._engine.nack(held, source, delay_level=delay_level)
+            )
+        except GONE:
+            # Nothing can bring it back, so it must not hold back the commits of its queue.
+            if taken is not None and self._unacked.get(source) is taken:
+                del self._unacked[source]
+                self._engine.finish(taken[0], (message,))
+            raise
         if taken is not None and self._unacked.get(source) is taken:
             del self._unacked[source]
             self._engine.give_up(taken[0], (message,))  # counts as done if it was nacked

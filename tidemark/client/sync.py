@@ -118,6 +118,8 @@ class SyncClient:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._loop is None:
+            return  # closed before; an error here would hide the one of the body
         if self._is_elsewhere:
             # Loop and sockets belong to the parent process, which still uses them.
             self._loop = self._thread = None
@@ -142,9 +144,11 @@ class SyncClient:
         return self.__enter__()
 
     def close(self) -> None:
-        """Close the client: open subscriptions leave their groups, pending sends complete."""
-        if self._loop is not None:
-            self.__exit__()
+        """Close the client: open subscriptions leave their groups, pending sends complete.
+
+        May be called again.
+        """
+        self.__exit__()
 
     send = blocking(Client.send)
     send_many = blocking(Client.send_many)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tidemark.client.commits import Queue
 from tidemark.client.subscription import BATCH_COUNT_MAX, Iteration, Subscription
@@ -32,6 +32,8 @@ class SyncSubscription:
         self._made: Subscription | None = None
         self._pid: int | None = None
         """Id of the process that joined the group; a process forked from it does not leave it."""
+        self.last = Handover()
+        """The last request of an iteration that took messages. Belongs to the client's loop."""
 
     @property
     def member(self) -> str:
@@ -66,14 +68,17 @@ class SyncSubscription:
     def __exit__(self, _: object, error: BaseException | None, _trace: object) -> None:
         # If it is not open, the client was closed and has left the group.
         if self._pid == os.getpid() and self._target.is_open:
-            self._run(self._target.leave(error, threading.current_thread()))
+            self._run(self._leave(error, threading.current_thread()))
+
+    async def _leave(self, error: BaseException | None, caller: threading.Thread) -> None:
+        await self._target.leave(error, caller, is_seen=not self.last.is_unseen)
 
     def __iter__(self) -> Iterator[Message]:
-        return _Each(self._run, aiter(self._target))
+        return _Each(self, self._run, aiter(self._target), is_batch=False)
 
     def batches(self, max: int = BATCH_COUNT_MAX) -> Iterator[list[Message]]:
         """Lists of up to ``max`` messages; asking for the next batch commits this one."""
-        return _Each(self._run, self._target.batches(max))
+        return _Each(self, self._run, self._target.batches(max), is_batch=True)
 
     getone = blocking(Subscription.getone)
     getmany = blocking(Subscription.getmany)
@@ -98,27 +103,71 @@ class SyncSubscription:
         return self._made
 
 
+class Handover:
+    """The messages that one request of an iteration took, until the program has them.
+
+    1. Ctrl-C, or another signal handler, raises in the thread that waits; 2. the client's loop has
+    just taken a message for it; 3. the program leaves the group or asks again. Neither may commit
+    the message: it is delivered again after leaving, or returned by the next request.
+    """
+
+    __slots__ = ("is_waiting", "messages")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.is_waiting = True
+        """Whether the thread still waits for the messages."""
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether messages are left that no thread waits for."""
+        return bool(self.messages) and not self.is_waiting
+
+
 class _Each(Iterator[T]):
-    """One thread's iteration over a subscription's messages.
+    """One thread's iteration over a subscription's messages or batches.
 
     It is not a generator: a generator that raised in another thread's call would be exhausted
     without an error for the thread that uses it.
     """
 
-    def __init__(self, run: Runs, iteration: Iteration[T]) -> None:
-        self._run, self._iteration = run, iteration
+    def __init__(
+        self,
+        subscription: SyncSubscription,
+        run: Runs,
+        iteration: Iteration[Any],
+        *,
+        is_batch: bool,
+    ) -> None:
+        self._subscription, self._run, self._iteration = subscription, run, iteration
+        self._is_batch = is_batch
 
     def __next__(self) -> T:
-        found = self._run(self._following(threading.current_thread()))
-        if found is None:
-            raise StopIteration
-        return found[0]
+        handover = Handover()
+        try:
+            self._run(self._following(handover, threading.current_thread()))
+            # No function call from here on, because Python runs signal handlers at calls.
+            taken: Any = handover.messages
+            if not taken:
+                raise StopIteration
+            element: T = taken if self._is_batch else taken[0]
+            handover.messages = [] if self._is_batch else taken[1:]
+            return element
+        finally:
+            handover.is_waiting = False
 
     def __del__(self) -> None:
         self._iteration.is_over = True  # the other thread may still hold a reference for a moment
 
-    async def _following(self, caller: threading.Thread) -> tuple[T] | None:
-        self._iteration.thread = caller  # without an await before the request
-        async for element in self._iteration:
-            return (element,)
-        return None
+    async def _following(self, handover: Handover, caller: threading.Thread) -> None:
+        last = self._subscription.last
+        if last.is_unseen:
+            handover.messages, last.messages = last.messages, []
+        else:
+            self._iteration.thread = caller  # without an await before the request
+            try:
+                taken = await anext(self._iteration)
+            except StopAsyncIteration:
+                return
+            handover.messages = taken if self._is_batch else [taken]
+        self._subscription.last = handover

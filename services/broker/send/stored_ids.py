@@ -22,7 +22,7 @@ from services.broker.log.log_context import LogContext
 from services.broker.send.placing import Wait
 from services.broker.send.repeats import Part
 from shared.files.commit_log import CommitLogReader
-from shared.files.index import Asked, Budget, IndexReader
+from shared.files.index import HITS_MAX, Asked, Budget, IndexReader
 from shared.runtime.pauses import Pauses
 from shared.runtime.time_slicer import TimeSlicer
 from tidemark.errors import DispatchBehind, Overloaded
@@ -181,6 +181,8 @@ class StoredIds:
     ) -> Indexed:
         """Search the index for these ids in these topics; read most of the undispatched log.
 
+        topics: that of the send first, then those in which its delayed messages wait.
+
         ``find`` completes the search. The work is done in slices, and one call runs at a time.
         pauses: the pauses between the slices. Raises DispatchBehind, Overloaded, CorruptRecord,
         DamagedFile.
@@ -193,12 +195,15 @@ class StoredIds:
                 floor = self._floor()
                 budget = Budget(ENTRIES_MAX, RECORDS_MAX, BYTES_MAX)
                 for unique_id in dict.fromkeys(unique_ids):
-                    for topic in topics:
+                    # In the topic of the send last: a delayed message is there too once it is
+                    # delivered, but the first attempt was answered where it waits.
+                    for topic in reversed(topics):
                         asked = Asked(topic, unique_id, up_to, unique_id_only=True, floor=floor)
-                        search = self._index.search(asked, hits_max=1, budget=budget)
+                        hits_max = 1 if topic == topics[0] else HITS_MAX
+                        search = self._index.search(asked, hits_max=hits_max, budget=budget)
                         await slicer.through(search.steps())
-                        if search.found:
-                            places[unique_id] = _place(search.found[0])
+                        if mine := [each for each in search.found if _is_for(each, topics[0])]:
+                            places[unique_id] = _place(mine[0])
                             break
                         if budget.is_spent and not search.has_ended:
                             raise _too_much()
@@ -345,6 +350,14 @@ def _check_all(wanted: Collection[str], found: Collection[str]) -> None:
             "Try again when reput's /ready says that it has caught up.",
             missing=missing_count,
         )
+
+
+def _is_for(stored: Record, topic: str) -> bool:
+    """Return whether a message was sent to a topic. A nacked message also waits, for a retry."""
+    if stored.topic == topic:
+        return True
+    place = delay.real_place(stored.properties)
+    return place is not None and place.topic == topic
 
 
 def _place(stored: Record) -> Place:

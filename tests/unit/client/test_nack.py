@@ -284,6 +284,25 @@ async def test_a_permanent_refusal_of_a_nack_is_raised_to_its_caller(
     assert broker.committed[QUEUE] == 1
 
 
+# It stayed in hand: the commits of its queue stood still, and a revoked queue was never released.
+@pytest.mark.parametrize("code", ["unknown-message", "unknown-topic", "unknown-queue"])
+async def test_a_message_that_is_gone_is_done_after_its_nack(
+    broker: GroupBroker, mq: tidemark.Client, code: str
+) -> None:
+    broker.put("orders", 0, b"1", b"2")
+    async with mq.subscribe("orders", group="billing") as messages:
+        gone, next_one = await messages.getone(), await messages.getone()
+        assert gone is not None
+        assert next_one is not None
+        await messages.ack(next_one)
+        broker.group_faults["nack"] = [refusal(404, code)]
+        with pytest.raises(tidemark.TidemarkError) as refused:
+            await messages.nack(gone)
+        assert refused.value.code == code
+        await messages.commit()
+        assert broker.committed[QUEUE] == 2
+
+
 async def test_two_tasks_that_send_one_message_back_at_once_send_it_back_once(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:

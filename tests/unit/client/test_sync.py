@@ -108,6 +108,18 @@ def test_a_forked_process_gets_an_error_to_connect_itself_and_does_not_hang(
         assert mq.send("orders", b"parent").queue_offset == 2  # untouched by all that
 
 
+# It raised "the client is closed", which also hid the exception of the body.
+def test_a_client_may_be_closed_within_its_with_block(broker: FakeBroker) -> None:
+    def fails() -> None:
+        with tidemark.connect_sync(broker.url) as mq:
+            mq.close()
+            mq.close()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+
+
 # The loop was stopped with the call in it, and its thread waited for ever.
 def test_closing_the_client_ends_calls_of_other_threads(broker: FakeBroker) -> None:
     for _ in range(5):

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -228,3 +231,70 @@ def test_closing_from_another_thread_leaves_the_message_in_hand_for_the_next_mem
         assert worker.submit(next, loop, None).result() is None
     assert broker.committed["orders", 0] == 1
     assert broker.nacks == []
+
+
+class Interrupted:
+    """A future whose waiting thread gets a signal at the moment of the result."""
+
+    def __init__(self, future: concurrent.futures.Future[object]) -> None:
+        self._future = future
+
+    def result(self) -> object:
+        self._future.result()
+        raise KeyboardInterrupt
+
+    def cancel(self) -> bool:
+        return self._future.cancel()
+
+
+def interrupt_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next blocking call is interrupted as its result arrives."""
+    submit = asyncio.run_coroutine_threadsafe
+
+    def interrupted(*work: Any) -> Interrupted:
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submit)
+        return Interrupted(submit(*work))
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+
+
+# It was committed when the program left the group or asked again, and never seen: most consumers
+# that ended their loop at Ctrl-C, and had work to do, lost a message or a batch.
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("kind", ["messages", "batches"])
+def test_a_message_that_arrives_as_a_signal_ends_the_wait_is_not_lost(
+    broker: GroupBroker, monkeypatch: pytest.MonkeyPatch, kind: str, goes_on: bool
+) -> None:
+    with tidemark.connect_sync(broker.url) as mq:
+        with mq.subscribe("orders", group="billing") as messages:
+
+            def asking() -> Iterator[Any]:
+                return iter(messages) if kind == "messages" else messages.batches(1)
+
+            interrupt_next_call(monkeypatch)
+            with pytest.raises(KeyboardInterrupt):
+                next(asking())
+            if goes_on:
+                seen = [
+                    [message.body for message in (each if isinstance(each, list) else [each])]
+                    for each in islice(asking(), 2)
+                ]
+                assert seen == [[b"1"], [b"2"]]
+        assert broker.committed.get(("orders", 0), 0) == (2 if goes_on else 0)
+    assert broker.nacks == []
+
+
+def test_the_messages_of_an_interrupted_batch_are_not_done_before_all_are_seen(
+    broker: GroupBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.put("orders", 0, b"4", b"5")
+    with tidemark.connect_sync(broker.url) as mq:
+        with mq.subscribe("orders", group="billing") as messages:
+            interrupt_next_call(monkeypatch)
+            with pytest.raises(KeyboardInterrupt):
+                next(messages.batches(3))
+            loop = iter(messages)
+            assert [next(loop).body, next(loop).body] == [b"1", b"2"]
+            messages.commit()
+            assert broker.committed.get(("orders", 0), 0) == 0
+        assert broker.committed.get(("orders", 0), 0) == 0

@@ -32,7 +32,7 @@ from tidemark.errors import DispatchBehind, Overloaded
 from tidemark.formats import batch, delay, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot
-from tidemark.formats.hashing import index_hash
+from tidemark.formats.hashing import SCHEDULE_TOPIC, index_hash
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
@@ -340,3 +340,42 @@ def test_a_repeated_delayed_message_reports_the_due_time_of_its_record(
     for wait in (later, None):
         result = place.result("A", HOST, wait)
         assert (result["topic"], result["deliver_at_ms"]) == (delay.TIMER_TOPIC, due_ms)
+
+
+@pytest.mark.parametrize("kind", ["level", "time"])
+def test_a_delayed_message_is_found_where_it_waited_after_its_delivery_and_a_nack(
+    broker: SmallBroker, kind: str
+) -> None:
+    """The answer was the delivered copy's place, without a delivery time."""
+    raw = properties.encode({"UNIQ_KEY": "A"})
+    if kind == "level":
+        waits = delay.by_level("orders", 0, raw, 2, 4)
+    else:
+        waits = delay.by_time("orders", 0, raw, FIRST_MS + 5000, FIRST_MS)
+    retries = delay.by_level("%RETRY%g", 0, raw, 3, 4)
+    for topic, queue, stored in [
+        waits,
+        ("orders", 0, properties.encode({"UNIQ_KEY": "A", "TIDEMARK_DELAY_ORIGIN": "2@0"})),
+        retries,
+        ("%RETRY%g", 0, raw),
+    ]:
+        entry = WireMessage(b"x", stored)
+        broker.append_now([Run(topic, queue, batch.encode([entry]), 1, HOST, HOST, FIRST_MS)])
+        broker.dispatch()
+        topics = ["orders", SCHEDULE_TOPIC, delay.TIMER_TOPIC]
+        place = find(ids_of(broker), topics, ["A"])["A"]
+        assert (place.topic, place.physical_offset) == (waits.topic, 0)
+
+
+def test_an_undelayed_message_is_found_in_its_topic_although_its_retry_waits(
+    broker: SmallBroker,
+) -> None:
+    append(broker, "orders", "A")
+    retry = delay.by_level("%RETRY%g", 0, properties.encode({"UNIQ_KEY": "A"}), 3, 4)
+    entry = WireMessage(b"x", retry.properties)
+    broker.append_now(
+        [Run(retry.topic, retry.queue_id, batch.encode([entry]), 1, HOST, HOST, FIRST_MS)]
+    )
+    broker.dispatch()
+    place = find(ids_of(broker), ["orders", SCHEDULE_TOPIC, delay.TIMER_TOPIC], ["A"])["A"]
+    assert (place.topic, place.physical_offset) == ("orders", 0)
