@@ -229,7 +229,8 @@ class Dispatcher:
         units, firsts = self._queues.count(found, limits.durable)
         entries = self._entries_at(limits.durable, marks)
         is_whole = not any(one.has_wrong_size for one in found) and (
-            limits.never_ran or self._queues.are_sound(found, limits.durable)
+            limits.never_ran
+            or self._queues.are_sound(found, limits.durable, self._source.is_of_another)
         )
         decision = decide(marks, limits, Counted(units, firsts, entries, is_whole))
         keep = max(limits.keep, decision.start)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from shared.files.commit_log import CommitLogReader
 from shared.files.positions import Positions
+from shared.files.queue_math import is_filler
 from shared.files.store_dir import StoreDir
 from tidemark.errors import CorruptRecord
 from tidemark.formats.checkpoint import Slot
@@ -23,7 +24,7 @@ from tidemark.formats.filenames import offset_name
 from tidemark.formats.native import plan_range, walk
 from tidemark.formats.plan import Plan, PlannedRange, QueueKey
 from tidemark.formats.queue_unit import Unit
-from tidemark.formats.record import BLANK_SIZE, peek_store_timestamp
+from tidemark.formats.record import BLANK_SIZE, Record, peek_store_timestamp
 from tidemark.formats.scan import Stop
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -127,15 +128,23 @@ class LogSource:
         """Return whether the record at offset is the message of that queue and queue offset."""
         if offset < self._log.min_offset:
             return True  # expired, so the unit cannot be checked
-        try:
-            record = self._log.record(offset, PhysicalOffset(self._end()))
-        except CorruptRecord:
+        record = self._valid_record(offset)
+        return record is not None and _is_message(record, key, number)
+
+    def is_of_another(self, key: QueueKey, number: QueueOffset, unit: Unit) -> bool:
+        """Return whether a unit points to a valid record that is not that queue's message. A
+        damaged record proves nothing about the unit."""
+        at = PhysicalOffset(unit.physical_offset)
+        if is_filler(*unit[:2]) or at < self._log.min_offset:
             return False
-        return (
-            record is not None
-            and key == (record.topic, record.queue_id)
-            and record.queue_offset == number
-        )
+        record = self._valid_record(at)
+        return record is not None and not _is_message(record, key, number)
+
+    def _valid_record(self, offset: PhysicalOffset) -> Record | None:
+        try:
+            return self._log.record(offset, PhysicalOffset(self._end()))
+        except CorruptRecord:
+            return None
 
     def is_whole(self, unit: Unit) -> bool:
         """Return whether a unit equals the one that dispatch would write for its record."""
@@ -165,3 +174,7 @@ class LogSource:
             with contextlib.suppress(CorruptRecord):
                 return peek_store_timestamp(self._log.window(position, end), 0)
         return None
+
+
+def _is_message(record: Record, key: QueueKey, number: QueueOffset) -> bool:
+    return key == (record.topic, record.queue_id) and record.queue_offset == number

@@ -43,6 +43,9 @@ CHECKED_MAX: Final = 20_000_000 if native.COMPILED else 2_000_000
 IsReal = Callable[[QueueKey, QueueOffset, PhysicalOffset], bool]
 """Returns whether the record at the offset is the message of that queue and queue offset."""
 
+IsOfAnother = Callable[[QueueKey, QueueOffset, Unit], bool]
+"""Returns whether the unit at that queue offset points to a valid record of another message."""
+
 IsWhole = Callable[[Unit], bool]
 """Returns whether a unit equals exactly the one that dispatch would write for its record."""
 
@@ -174,12 +177,19 @@ class QueueWriter:
         return Totals(units, firsts)
 
     @staticmethod
-    def are_sound(found: list[Found], end: int) -> bool:
+    def are_sound(found: list[Found], end: int, is_of_another: IsOfAnother) -> bool:
         """Return whether the units of records that end at or below end match the count.
 
-        A count reads a few units and trusts the others. This method checks up to CHECKED_MAX
-        units individually; those of a larger store beyond are trusted.
+        A count reads a few units and trusts the others. This method checks each queue's last unit
+        with its record, and up to CHECKED_MAX units individually; those of a larger store beyond
+        are trusted.
         """
+        for one in found:
+            with one.files() as files:
+                number = QueueOffset(files.count(end) - 1)
+                last = files.unit(number) if number >= one.first else None
+            if last is not None and is_of_another(one.key, number, last):
+                return False
         checked = 0
         for one in found:
             with one.files() as files:

@@ -18,6 +18,7 @@ Step before: the services start. Step after: reput cuts queues and index to the 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from shared.files.log_start import read_log_start, write_log_start
 from shared.files.log_walk import Break, LogFiles, Progress, Range, WalkResult
 from shared.files.positions import Positions
 from shared.files.queue_files import COPIED_MAX, QueueFiles
+from shared.files.queue_math import is_filler
 from shared.files.store_dir import StoreDir
 from shared.files.valid_end import (
     AfterEnd,
@@ -52,6 +54,7 @@ from tidemark.errors import (
     StoreError,
 )
 from tidemark.formats.checkpoint import REGION_MAGIC, Slot, min_timestamp, resume_check
+from tidemark.formats.queue_unit import Unit
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 JUDGE_ALL: Final = 2**63 - 1
@@ -359,7 +362,8 @@ class _Recovery:
         """Return the offset up to which queues and index are complete; None if it is not certain.
 
         A deleted queue directory must not make the queue's numbering start at 0 again: the sum of
-        all queues' lengths at that offset was recorded with the offset.
+        all queues' lengths at that offset was recorded with the offset. Exchanged files of two
+        queues have the same sum, but their last units point to messages of the other queue.
         """
         if not self.region_is_ours:
             return None
@@ -374,9 +378,22 @@ class _Recovery:
         )
         if durable == 0 or check != resume_check(durable, units, entries):
             return None
-        if sum(self._queue_lengths(durable).values()) != units:
+        lengths = self._queue_lengths(durable)
+        if sum(lengths.values()) != units:
+            return None
+        if unit_witness.names_another(self.files, self._last_units(lengths)):
             return None
         return durable
+
+    def _last_units(
+        self, lengths: Mapping[tuple[str, int], QueueOffset]
+    ) -> Iterator[tuple[tuple[str, int], int, Unit]]:
+        """Yield the last unit of each queue of that length, with the queue and its offset."""
+        for (topic, queue), length in lengths.items():
+            with closing(self._queue_files(topic, queue)) as units:
+                unit = units.unit(length - 1)
+            if unit is not None and not is_filler(*unit[:2]):
+                yield (topic, queue), length - 1, unit
 
     def _queue_lengths(self, end: int) -> dict[tuple[str, int], QueueOffset]:
         """Return for each queue how many units point to records that end at or below end."""

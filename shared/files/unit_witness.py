@@ -7,7 +7,7 @@ it begins exactly at the log's end, as the first lost record did. A unit whose q
 has at another place is damaged, and is ignored.
 
 Used by ``recovery`` and by the offline tools if a unit points beyond the log's end. That is rare,
-so reading every unit after the end is acceptable.
+so reading every unit after the end is acceptable. ``names_another`` is used at every start.
 """
 
 from __future__ import annotations
@@ -45,6 +45,26 @@ def proven_end(
                 farthest = max(farthest, unit.end)
                 is_proven = is_proven or _is_believable(files, end, key, number, unit)
     return farthest if is_proven else 0
+
+
+def names_another(files: LogFiles, last_units: Iterable[tuple[QueueKey, int, Unit]]) -> bool:
+    """Return whether one of these units points to a valid record that is another message, as after
+    an exchange of two queues' files. last_units: (queue, queue offset, unit) of each queue.
+
+    A damaged record proves nothing about a unit, so it does not count.
+    """
+    for key, number, unit in sorted(last_units, key=lambda each: each[2].physical_offset):
+        at = unit.physical_offset
+        start = files.start_of(at)
+        if start not in files.starts or not _is_in_a_file(files, unit):
+            continue
+        view = files.view(start)
+        if record.validate(view, at - start, at=at, checks=Checks()).kind is not Kind.VALID:
+            continue
+        found = record.decode(view, at - start)
+        if (found.topic, found.queue_id, found.queue_offset) != (*key, number):
+            return True
+    return False
 
 
 def _units_after(units: QueueFiles, end: int) -> Iterable[tuple[int, Unit]]:

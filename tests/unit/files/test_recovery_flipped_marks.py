@@ -131,3 +131,20 @@ class TestChecks:
             return value
 
         assert proven(Slot.FLUSHED, at) > 700
+
+
+def test_exchanged_files_of_two_queues_do_not_exchange_their_numbers(small: SmallStore) -> None:
+    """Their lengths add up to the right sum: queue offsets of acknowledged messages were used
+    again, and the messages were never read again."""
+    for topic in ("idle", "idle", "busy", "busy", "busy"):
+        small.put(topic)
+    closed(small)
+    before = again(small)
+    assert before.dispatched_trusted
+    one, other = small.queue_file("busy", 0, 0), small.queue_file("idle", 0, 0)
+    content = one.read_bytes(), other.read_bytes()
+    one.write_bytes(content[1])
+    other.write_bytes(content[0])
+    found = again(small)
+    assert not found.dispatched_trusted
+    assert found.next_queue_offsets == before.next_queue_offsets

@@ -123,6 +123,26 @@ def test_a_short_queue_file_and_a_damaged_unit_are_made_good(small: SmallStore) 
     assert queue_files(small) == expected
 
 
+def test_exchanged_files_of_two_queues_are_made_again(small: SmallStore) -> None:
+    """Their lengths add up to the right sum, so both were trusted: one queue ended early."""
+    fill(small, 12)
+    for topic in ("idle", "idle", "busy", "busy", "busy"):
+        small.put(topic)
+    small.flush()
+    expected = dispatched(small)
+    expected.sync()
+    before = queue_files(small)
+    one, other = small.queue_file("busy", 0, 0), small.queue_file("idle", 0, 0)
+    content = one.read_bytes(), other.read_bytes()
+    one.write_bytes(content[1])
+    other.write_bytes(content[0])
+    again = dispatcher_of(small)
+    assert again.decision is not None
+    assert again.decision.queue_mode is QueueMode.REBUILD
+    dispatch_all(again)
+    assert queue_files(small) == before
+
+
 def test_a_missing_index_file_is_made_again_while_queues_stay_readable(small: SmallStore) -> None:
     queues, expected = synced_store(small)
     sorted(small.store.index_dir.iterdir())[1].unlink()
