@@ -1,8 +1,8 @@
 """Publishes the heartbeat and checks the store's files, twice a second.
 
-The log's files are checked less often, and only while this process appends; otherwise the ha
-process owns them. The watch is started before recovery, so that other processes see the heartbeat
-from the beginning.
+The log's files are checked less often. While this process appends, a changed file ends it. On a
+slave the ha process owns them, and is asked to check the log where a file is missing. The watch is
+started before recovery, so that other processes see the heartbeat from the beginning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shared.files.consume_queue import ConsumeQueues
 from shared.files.log_watch import LogWatch
 from shared.runtime.health import Health
 from tidemark.errors import DamagedFile, ReplacedPositions
-from tidemark.formats.checkpoint import Slot
+from tidemark.formats.checkpoint import NodeRole, Slot
 
 log = logging.getLogger(__name__)
 
@@ -77,11 +77,23 @@ class Watch:
         self._beats += 1
         get = self._store.positions.get
         epoch = get(Slot.SERVING_EPOCH)
-        if epoch == 0 or self._beats % LOG_WATCH_BEATS:
+        if self._beats % LOG_WATCH_BEATS:
+            return
+        if epoch == 0:
+            if get(Slot.ROLE) == NodeRole.FOLLOWER:
+                await self._watch_copied_log()
             return
         fault = await asyncio.to_thread(self._log_watch.fault, epoch)
         if fault is not None and get(Slot.SERVING_EPOCH) == epoch:
             raise fault
+
+    async def _watch_copied_log(self) -> None:
+        """Let ha check the log where a file is missing. ha reads the whole log only once a day, and
+        the node would be found unusable no sooner than as a master."""
+        missing = await asyncio.to_thread(self._log_watch.missing)
+        positions = self._store.positions
+        if missing is not None and positions.get(Slot.DAMAGED_AT) != missing + 1:
+            positions.publish(Slot.DAMAGED_AT, missing + 1)
 
     def _judge_dispatch(self) -> None:
         """Set the readiness reason while sends are refused because of the dispatch lag."""

@@ -1,9 +1,9 @@
-"""Checks while a node appends that the log's files still exist, unchanged in size and identity.
+"""Checks while a node runs that the log's files still exist, unchanged in size and identity.
 
 A file that was removed or moved stays readable through its mapping, and writable through its
 descriptor. All seems well until the process ends, and then its data is lost. ``log_writer`` checks
 the files that it has just synced before each acknowledgement; this module checks all files, a few
-times a minute. It blocks: call it in a thread.
+times a minute. On a slave it only checks that none is missing. It blocks: call it in a thread.
 """
 
 from __future__ import annotations
@@ -45,4 +45,15 @@ class LogWatch:
                 return log_file_replaced(path, flushed)
             inodes[start] = inode
         self._inodes = inodes
+        return None
+
+    def missing(self) -> int | None:
+        """Return the start of a missing file of the confirmed log on a slave; None if there is
+        none. ha cuts and empties such a log itself: ask it to check before this is believed."""
+        store, get = self._store, self._positions.get
+        size = store.config.commit_log_file_size
+        for start in range(get(Slot.MIN) // size * size, get(Slot.CONFIRM), size):
+            facts = store.disk.stat(store.commit_log_dir / offset_name(start))
+            if facts is None and get(Slot.MIN) < start + size and start < get(Slot.CONFIRM):
+                return start
         return None

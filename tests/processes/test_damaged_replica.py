@@ -274,3 +274,20 @@ def test_a_master_whose_log_is_damaged_hands_over_and_is_copied_anew(
             f"a switch back to {old}",
         )
         wait_readable(cluster, old, {*sent, "after all"})
+
+
+def test_a_slave_whose_log_loses_a_file_while_it_runs_is_no_member_until_it_is_copied_anew(
+    pair: tuple[Cluster, list[str]],
+) -> None:
+    """It stayed in sync, was granted the lease after its master's end, and could not serve."""
+    cluster, sent = pair
+    more = [f"more {number} " + "x" * 20_000 for number in range(60)]
+    for at in range(0, len(more), 10):
+        assert send_acked(cluster, "n0", *more[at : at + 10]) == REPLICATED
+    first = cluster.nodes["n1"].store_dir / "commitlog" / ("0" * 20)
+    first.unlink()
+    assert first.name in wait_halted(cluster, "n1", "corrupt-record")
+    assert cluster.serving() == "n0"
+    resync(cluster, "n1")
+    wait_together(cluster, "n1")
+    check_whole(cluster, [*sent, *more])

@@ -12,6 +12,7 @@ from tests.support.next_start import FILE, fill, fill_to
 from tests.support.small_store import SmallStore
 from tests.support.small_store import small as small
 from tidemark.errors import LogFileReplaced
+from tidemark.formats.checkpoint import Slot
 
 
 @pytest.fixture
@@ -58,3 +59,19 @@ def test_files_that_were_made_anew_between_two_epochs_are_no_fault(
     assert watch.fault(6) is None
     copy(small)
     assert isinstance(watch.fault(6), LogFileReplaced)
+
+
+def test_a_missing_file_of_a_slaves_confirmed_log_is_found(
+    small: SmallStore, watch: LogWatch
+) -> None:
+    small.positions.publish(Slot.CONFIRM, small.end)
+    assert watch.missing() is None
+    copy(small)
+    assert watch.missing() is None, "ha may have made it anew"
+    remove(small)
+    assert watch.missing() == FILE
+    small.positions.publish(Slot.MIN, 2 * FILE)
+    assert watch.missing() is None, "retention has removed it"
+    small.positions.publish(Slot.MIN, 0)
+    small.positions.publish(Slot.CONFIRM, FILE)
+    assert watch.missing() is None, "it was not confirmed"
