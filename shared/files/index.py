@@ -158,8 +158,13 @@ class Search:
             or (self._budget is not None and self._budget.is_spent)
         )
 
+    def place_after(self, offset: int) -> IndexPlace:
+        """Return the place to continue without the record at offset, which is damaged."""
+        assert self._name is not None, "nothing was looked at yet"
+        return IndexPlace(self._name, self._number, offset)
+
     def steps(self) -> Iterator[None]:
-        """Run all steps. Raises DamagedFile."""
+        """Run all steps. Raises DamagedFile; ``place`` is then where it would be raised again."""
         while not self.is_over:
             self._step()
             yield
@@ -200,8 +205,8 @@ class Search:
             self._leave_file()
 
     def _judge(self, offset: PhysicalOffset) -> None:
-        self._below = int(offset)
         record = self._reader.judge(offset, self._asked)
+        self._below = int(offset)
         if self._budget is not None:
             self._budget.records -= 1
             self._budget.bytes -= 0 if record is None else record[1]

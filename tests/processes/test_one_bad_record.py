@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.support.node import Node
+from tests.support.node import Node, wait_until
 
 BAD = 31
 
@@ -67,3 +67,30 @@ def test_a_bad_record_blocks_no_sound_one(tmp_path: Path) -> None:
         assert queue["messages"] == messages[:BAD]
         status, answer = node.request_json("POST", f"{member}/fetch", fetch)
         assert (status, answer["code"]) == (503, "corrupt-record")
+
+
+def test_a_search_by_key_finds_what_is_on_both_sides_of_a_bad_record(tmp_path: Path) -> None:
+    """One damaged record hid all messages with the same key."""
+    with Node(tmp_path) as node:
+        node.start()
+        node.wait_ready()
+        assert node.request_json("PUT", "/v1/topics/t", {"queues": 1})[0] == 200
+        sent = {"messages": [{"body_text": f"body {n:06}", "keys": ["k"]} for n in range(40)]}
+        assert node.request_json("POST", "/v1/topics/t/messages", sent)[0] == 200
+        search = "/v1/topics/t/messages?key=k&max=64"
+
+        def found() -> list[dict[str, Any]]:
+            messages = node.request_json("GET", search)[1].get("messages", [])
+            return messages if len(messages) == 40 else []
+
+        wait_until(lambda: bool(found()), "the index to be whole")
+        messages = found()
+        flip_body(node, messages[BAD])
+        status, answer = node.request_json("GET", search)
+        assert (status, answer["messages"]) == (200, messages[BAD + 1 :])
+        status, answer = node.request_json("GET", f"{search}&before={answer['next']}")
+        assert (status, answer["code"]) == (503, "damaged-file")
+        assert answer["physical_offset"] == messages[BAD]["physical_offset"]
+        status, answer = node.request_json("GET", f"{search}&before={answer['next']}")
+        assert (status, answer["messages"]) == (200, messages[:BAD])
+        assert answer["next"] is None

@@ -19,7 +19,7 @@ from shared.files.index import TIME_MAX, Asked, Budget, IndexPlace, IndexReader,
 from shared.runtime.pauses import Pauses
 from shared.runtime.time_slicer import TimeSlicer
 from tidemark.clock import Clock
-from tidemark.errors import CorruptRecord, UnknownMessage
+from tidemark.errors import CorruptRecord, DamagedFile, UnknownMessage
 from tidemark.formats import record
 from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset
@@ -134,17 +134,22 @@ class Queries:
         The page holds the newest ones, at most hits_max or about DECODED_BYTES_MAX bytes, or fewer
         if the look-up reaches its bounds. It runs in slices, one look-up at a time, so that other
         calls are served in between. before: place where an earlier page stopped. pauses: the pauses
-        between slices; None: only yield to the loop. Raises DamagedFile.
+        between slices; None: only yield to the loop. A page ends before a damaged record. Raises
+        DamagedFile if nothing is left; ``next`` is then the place after that record.
         """
         asked = Asked(topic, key, self._dispatched(), begin_ms, end_ms, unique_id_only)
         async with self._searching:
             search = self._index.search(asked, hits_max=hits_max, budget=Budget(), at=before)
             slicer = TimeSlicer(self._clock, pauses or Pauses())
-            for _ in search.steps():
-                if search.found_size >= DECODED_BYTES_MAX:
-                    break
-                if slicer.over:
-                    await slicer.pass_on()
+            try:
+                for _ in search.steps():
+                    if search.found_size >= DECODED_BYTES_MAX:
+                        break
+                    if slicer.over:
+                        await slicer.pass_on()
+            except DamagedFile as error:
+                if not search.found:
+                    raise _passable(error, search) from None
         shown = [message for message in search.found if self._is_shown(message)]
         return Page(shown, search.place)
 
@@ -152,3 +157,12 @@ class Queries:
         queue = self._queues.get(found.topic, found.queue_id)
         units = queue.units(found.queue_offset, 1, end)
         return bool(units) and units[0].physical_offset == found.physical_offset
+
+
+def _passable(error: DamagedFile, search: Search) -> DamagedFile:
+    """Return the same error with the place after the damaged record, if it is about a record."""
+    at = error.facts.get("physical_offset")
+    if at is None:
+        return error
+    more = f"{error.advice} Older messages: the same call with `before` set to `next`."
+    return DamagedFile(error.detail, more, **error.facts, next=str(search.place_after(at)))
