@@ -232,22 +232,36 @@ def _msgpack_kind(code: int) -> tuple[int, int]:
 
 
 _MSGPACK: Final = tuple(map(_msgpack_kind, range(256)))
-_JSON_TOKENS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{[,]')
+_JSON_MARK: Final = re.compile(rb'["{[,]')
+_JSON_TEXT: Final = re.compile(rb'(?s)(?:[^"\\]{1,4096}|\\.){0,1024}')
+"""Part of a string. It matches at once, whatever follows: a pattern of a whole string would search
+a string without an end anew from each quote in it."""
 
 
 def _check_json(data: bytes, rest: Rest | None) -> None:
     """Count the values and maps outside of strings, which may contain braces and commas."""
-    values = maps = 0
-    for token in _JSON_TOKENS.finditer(data):
-        first = data[token.start()]
+    at = values = maps = walked = 0
+    while (mark := _JSON_MARK.search(data, at)) is not None:
+        walked += 1
+        if rest is not None and not walked % _WALKED:
+            rest()
+        first, at = data[mark.start()], mark.end()
         if first == _QUOTE:
+            at = _after_string(data, at, rest)
             continue
         values += 1
-        if rest is not None and not values % _WALKED:
-            rest()
         maps += first == _BRACE
         if values > VALUES_MAX or maps > MAPS_MAX:
             raise _too_many()
+
+
+def _after_string(data: bytes, at: int, rest: Rest | None) -> int:
+    """Return the position after the string whose text begins at ``at``."""
+    while (text := _JSON_TEXT.match(data, at)) is not None and text.end() > at:
+        at = text.end()
+        if rest is not None and at - text.start() > PIECE:
+            rest()
+    return at + 1  # its closing quote, or the end of the body
 
 
 _QUOTE, _BRACE = b'"{'
