@@ -27,6 +27,8 @@ SWITCH_MS: Final = 2_500
 """A switch takes two seconds at most, plus one write of the lease whose answer is lost."""
 VAIN_MS: Final = 1_500
 """A switch gives up within a second if its target does not get the end of the log."""
+SYNC_US: Final = 5_000_000
+"""Longest sync of a disk that is too slow for a switch; the shortest takes a quarter of it."""
 FREED_MS: Final = 150
 """Time within which sends are accepted again after a failed switch."""
 REMOVED_MS: Final = 4 * TIMES.renew_ms
@@ -127,7 +129,7 @@ class HandingOver(Trying):
         elif how == "ha":
             master.arm(Slot.SENDS_HELD, lambda: self._lose(target, ["ha"]))
         elif how == "slow":
-            target.disk_us = 5_000_000  # A sync takes at least a quarter of this.
+            target.disk_us = SYNC_US
             end = master.end
             self._until(lambda: master.end > end, QUIET_MS)
         else:
@@ -149,7 +151,11 @@ class HandingOver(Trying):
                 f"{how} of {target.name} is in the way of a switch, but the reply is {reply}"
             )
         target.disk_us = usual
-        if self._may_lose_one and how != "slow":
+        if how == "slow":  # Whatever the node is asked waits for the sync that has begun.
+            replica = self._ha(target).replica
+            assert replica is not None, "no process has ended"
+            self._until(lambda: not replica.promises._writing, SYNC_US // 1000)
+        elif self._may_lose_one:
             acked = len(history.acked)
             if not self._until(lambda: len(history.acked) > acked, AGAIN_MS):
                 raise Violation(f"a switch from {master.name} failed, and no send is acknowledged")
