@@ -216,17 +216,18 @@ class AdminServer:
         lag = max(0.0, self._health.clock.monotonic() - self._beat_at - BEAT_INTERVAL_S)
         live = lag <= LOOP_LAG_MAX_S
         body = {"live": live, "loop_lag_seconds": round(lag, 3)}
-        return _json(body, 200 if live else 503)
+        return probe_answer(body, 200 if live else 503)
 
     async def _ready(self, _: web.Request) -> web.Response:
-        return _json(self._health.as_dict(), 200 if self._health.ready else 503)
+        return probe_answer(self._health.as_dict(), 200 if self._health.ready else 503)
 
     async def _on_startup(self, _: web.Request) -> web.Response:
         startup = self._startup.look()
-        return _json(startup.body, 200 if startup.ok else 503)
+        return probe_answer(startup.body, 200 if startup.ok else 503)
 
 
-def _json(body: Mapping[str, object], status: int) -> web.Response:
+def probe_answer(body: Mapping[str, object], status: int) -> web.Response:
+    """Return the answer of a probe: a line of JSON."""
     return web.Response(
         text=json.dumps(body) + "\n", status=status, content_type="application/json"
     )

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
+from shared.runtime.health import probe_answer
+
 
 def role_probes(
     is_primary: Callable[[], bool], is_replica: Callable[[], bool]
@@ -19,7 +21,7 @@ def role_probes(
     def probe(name: str, holds: Callable[[], bool]) -> web.RouteDef:
         async def handle(_: web.Request) -> web.Response:
             answer = holds()
-            return web.json_response({name: answer}, status=200 if answer else 503)
+            return probe_answer({name: answer}, 200 if answer else 503)
 
         return web.get(f"/{name}", handle)
 

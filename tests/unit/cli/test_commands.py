@@ -10,8 +10,10 @@ from aiohttp import web
 from click.testing import CliRunner, Result
 
 from tests.unit.client.fake_broker import FakeBroker, error, in_a_thread
+from tidemark.cli import awaited_topic, consume, consume_group
 from tidemark.cli.main import cli
 from tidemark.formats import record
+from tidemark.testing.ports import free_ports
 
 
 @pytest.fixture
@@ -184,6 +186,22 @@ def test_consume_starts_and_ends_at_the_given_offsets(broker: FakeBroker) -> Non
     assert run(broker, "consume", "lines", "--offset", "99").stdout_bytes == b""
     followed = run(broker, "consume", "lines", "--follow", "--from-beginning", "--max", "3")
     assert followed.stdout_bytes == b"0\n1\n2\n"
+
+
+@pytest.mark.parametrize("more", [[], ["--group", "readers"], ["--follow"]])
+def test_consume_says_that_the_broker_does_not_answer(
+    more: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It tried in silence for a minute before it named the cause.
+    monkeypatch.setattr(awaited_topic, "QUIET_S", 0.05)
+    for module in (consume, consume_group):
+        monkeypatch.setattr(module, "READER_RETRY_FOR_S", 1.0)
+    url = f"http://127.0.0.1:{free_ports(1)[0]}"
+    done = CliRunner().invoke(cli, ["consume", "lines", "--url", url, *more])
+    assert done.exit_code == 1
+    waits, *error = done.stderr.splitlines()
+    assert waits == "the broker does not answer yet; trying again for up to 60 s"
+    assert error[0] == "error: The broker cannot be reached [unreachable]"
 
 
 def test_consuming_as_json_gives_the_names_of_the_api(broker: FakeBroker) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from services.broker.api.role_probes import role_probes
 from shared.metrics.process_facts import add_process_facts
 from shared.metrics.registry import Registry
 from shared.runtime.health import AdminServer, Health
@@ -43,6 +44,16 @@ async def test_a_starting_service_is_live_and_not_ready(server: AdminServer) -> 
         "reasons": [],
         "recovery": {"done_bytes": 0, "total_bytes": 0, "eta_seconds": 0.0},
     }
+
+
+@pytest.mark.parametrize("path", ["/live", "/ready", "/startup", "/primary", "/replica"])
+async def test_an_answer_of_a_probe_ends_its_line(health: Health, path: str) -> None:
+    routes = role_probes(lambda: True, lambda: False)
+    registry = Registry("broker")
+    async with AdminServer(health, registry, host="127.0.0.1", port=0, routes=routes) as server:
+        url = f"http://127.0.0.1:{server.port}{path}"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            assert (await answer.text()).endswith("}\n")
 
 
 async def test_a_serving_service_is_ready(server: AdminServer, health: Health) -> None:
