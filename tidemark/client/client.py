@@ -112,7 +112,7 @@ class Client(Admin, Consumer):
         self.delayed = Delayed(connection)
         self.dead_letters = DeadLetters(connection)
         self._subscriptions: set[Subscription] = set()
-        """Subscriptions that are entered."""
+        """Subscriptions that start or are entered."""
 
     async def start(self) -> Client:
         """Open the client without ``async with``; call ``close`` at the end."""

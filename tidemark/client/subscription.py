@@ -57,7 +57,8 @@ class Subscription:
     """
 
     def __init__(self, engine: ConsumerEngine, open_ones: set[Subscription]) -> None:
-        """open_ones: contains the subscription while it is entered; the client closes those."""
+        """open_ones: contains the subscription from its start until it has left the group; the
+        client closes those."""
         self._engine, self._open_ones = engine, open_ones
         self._member = engine.member
         self._held: HeldQueue | None = None
@@ -74,6 +75,7 @@ class Subscription:
         self._handlers: set[Handlers] = set()
         """One per ``run`` in progress."""
         self._turn_at_ms = 0.0
+        self._starting: asyncio.Task[None] | None = None
         self._is_entered = self._is_left = self._is_asked = False
 
     @property
@@ -100,9 +102,16 @@ class Subscription:
     async def __aenter__(self) -> Subscription:
         if self._is_entered:
             raise RuntimeError("a subscription is entered once; call subscribe() again")
-        await self._engine.start()
-        self._is_entered = True
         self._open_ones.add(self)
+        self._starting = asyncio.create_task(self._engine.start(), name="tidemark-start")
+        try:
+            await self._starting
+        except BaseException as error:
+            self._open_ones.discard(self)
+            if self._is_left and isinstance(error, asyncio.CancelledError):
+                raise RuntimeError("the client was closed while the subscription started") from None
+            raise
+        self._is_entered = True
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, _trace: object) -> None:
@@ -160,6 +169,11 @@ class Subscription:
 
     async def abandon(self) -> None:
         """Leave the group because the client closes; messages in hand are delivered again."""
+        if self._starting is not None and not self._starting.done():
+            self._is_left = True
+            self._starting.cancel()  # leaves the group if it has joined
+            await asyncio.wait((self._starting,))
+            return
         closed = RuntimeError("the client was closed; messages in hand are delivered again")
         try:
             await self._leave(closed, is_done=False, is_nacked=False)

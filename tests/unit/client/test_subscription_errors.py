@@ -65,6 +65,28 @@ async def test_a_start_that_is_cancelled_leaves_the_group(
     assert broker.members == {}
 
 
+# The join was answered after the client had closed: the member stayed in the group.
+async def test_closing_the_client_ends_a_start_and_leaves_the_group(broker: GroupBroker) -> None:
+    came = asyncio.Event()
+
+    async def hold(_request: web.Request) -> None:
+        came.set()
+
+    broker.answers_heartbeats.clear()
+    broker.group_faults["heartbeat"] = [hold]  # type: ignore[list-item]  # None: it is answered
+    mq = await tidemark.connect(broker.url).start()
+    starting = asyncio.create_task(mq.subscribe("orders", group="billing", member="m").start())
+    await came.wait()
+    closing = asyncio.create_task(mq.close())
+    await asyncio.sleep(0)
+    broker.answers_heartbeats.set()
+    await closing
+    with pytest.raises(RuntimeError, match="the client was closed"):
+        await starting
+    assert broker.left == ["m"]
+    assert broker.members == {}
+
+
 async def test_a_member_that_cannot_leave_is_named_in_the_log(
     broker: GroupBroker, mq: tidemark.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
