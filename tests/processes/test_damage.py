@@ -159,6 +159,10 @@ def test_damage_is_healed_or_named_and_the_remedy_heals(
             node.kill()
         node.start()
         seen = judge.settle(acked)
+        if not seen.is_complete and case.file not in NOT_DERIVED:
+            # A damaged unit is reported until reput has made it again, which takes a moment.
+            wait_until(lambda: judge.look(acked).is_complete, f"sound data behind {seen.named}")
+            seen = judge.look(acked)
         print(f"after the start: {seen.named or 'whole'}")
         if seen.is_complete:
             _, answer = node.get_json(f"{node.api_url}/v1/groups/shipping/offsets")
@@ -166,7 +170,6 @@ def test_damage_is_healed_or_named_and_the_remedy_heals(
             check_goes_on(node, judge, acked)
             return
         judge.check_named(seen.named)
-        assert case.file in NOT_DERIVED, f"sound data is down: {seen.named}"
         node.kill()
         drawn = random.Random(case.seed)
         without_copy = drawn.random() < 0.5

@@ -96,6 +96,10 @@ FILES: Final[Mapping[str, Callable[[Path], Path | None]]] = {
     "consumerOffset.json": _nth("config/consumerOffset.json", 0),
     "delayOffset.json": _nth("config/delayOffset.json", 0),
     "pending times": _nth("timer/pending.db", 0),
+    "queue of delayed messages": _nth("consumequeue/rmq_sys_wheel_timer/0/*", 0),
+    "timercheck": _nth("config/timercheck", 0),
+    "timer log": _nth("timerlog/*", 0),
+    "mark of a running node": _nth("commitlog/tidemark-is-running", 0),
     "abort": _nth("abort", 0),
     "lock": _nth("lock", 0),
 }
@@ -119,6 +123,10 @@ PARTNERS: Final[Mapping[str, str]] = {
     "log-start": "checkpoint",
     "tidemark.json": "log-start",
     "pending times": "log-start",
+    "queue of delayed messages": "file of the state's queue",
+    "timercheck": "pending times",
+    "timer log": "timercheck",
+    "mark of a running node": "abort",
     "abort": "lock",
     "lock": "abort",
 }
