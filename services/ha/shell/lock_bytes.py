@@ -12,6 +12,7 @@ from typing import Final
 
 from shared.files.disk import RecordLock
 from shared.files.store_dir import Role, StoreDir
+from tidemark.formats.filenames import RUNNING_SIGN
 
 POLL_S: Final = 0.002
 
@@ -25,6 +26,9 @@ def wait_for_byte(directory: StoreDir, role: Role, stopping: Callable[[], bool])
     while True:
         lock = directory.disk.lock(directory.lock_path, byte=role)
         if lock is not None:
+            if role is Role.APPEND:
+                # A slave's store, too, must not be recovered by a RocketMQ broker.
+                lock.show(directory.commit_log_dir / RUNNING_SIGN)
             return lock
         if stopping():
             raise Stopping
