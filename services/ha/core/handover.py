@@ -16,8 +16,8 @@ from services.ha.core.events import Command
 from services.ha.core.failover import State
 from services.ha.core.leadership import Leadership
 from services.ha.core.mastership import Mastership
-from services.ha.core.replica_context import BROKER_STOPS
-from services.ha.core.status import BELOW_MINIMUM, NOT_OPEN, could_lead, master_of, serves
+from services.ha.core.replica_context import BROKER_STOPS, NOT_OPEN
+from services.ha.core.status import BELOW_MINIMUM, could_lead, master_of, serves
 from services.ha.core.switch_targets import fit_targets, unfit
 from services.ha.lease.value import Member
 from services.ha.wire.payloads import StatusOk

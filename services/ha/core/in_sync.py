@@ -156,9 +156,19 @@ class InSync:
         return self.peer(member).leaving and member not in self.wait_set
 
     def acknowledged(
-        self, member: Member, durable: int, *, own_end: int, confirm: int, now_ms: int
+        self,
+        member: Member,
+        durable: int,
+        *,
+        own_end: int,
+        confirm: int,
+        now_ms: int,
+        cannot_open: bool = False,
     ) -> None:
-        """Record that the member acknowledged the log up to durable on its present link."""
+        """Record that the member acknowledged the log up to durable on its present link.
+
+        cannot_open: whether this master has reported that it does not open the epoch.
+        """
         peer = self.peer(member)
         peer.heard_ms = now_ms
         peer.acknowledged(durable, own_end, now_ms)
@@ -166,7 +176,11 @@ class InSync:
             return
         # Below either offset it lacks what the successor of this term must have; with nothing of
         # the epoch it lacks the epoch's entry, too.
-        if durable > self._epoch_start and durable >= confirm:
+        has_epoch = durable > self._epoch_start and durable >= confirm
+        # A master that cannot append the first record gives the lease only to a member. A node with
+        # the whole log is then as good as the members were at the beginning of the epoch.
+        is_level = cannot_open and durable >= own_end == self._epoch_start
+        if has_epoch or is_level:
             self.adding[member] = Addition(own_end, now_ms)
             self._settle()
 

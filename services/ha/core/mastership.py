@@ -28,7 +28,7 @@ from services.ha.core.in_sync import InSync
 from services.ha.core.master_protocol import MasterLink, MasterLog
 from services.ha.core.peers import Incoming, Peers
 from services.ha.core.promises import Promises
-from services.ha.core.replica_context import ReplicaContext, with_entry, without_gone
+from services.ha.core.replica_context import NOT_OPEN, ReplicaContext, with_entry, without_gone
 from services.ha.core.switchover import Switchover
 from services.ha.lease.value import Lease, Member
 from services.ha.wire.payloads import Ack, Hello
@@ -191,6 +191,7 @@ class Mastership:
                 own_end=context.end,
                 confirm=self.confirm.value,
                 now_ms=context.now_ms,
+                cannot_open=NOT_OPEN in context.alarms,
             )
         if link.closed:
             context.count.implausible_acks += 1

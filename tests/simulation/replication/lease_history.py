@@ -101,7 +101,7 @@ class LeaseHistory(ConfirmedLog):
                 if joined.is_being_emptied or joined.incarnation != member.incarnation:
                     # The node had the epoch. Acknowledgements wait for the volume that it had.
                     continue
-                if lease.epoch not in known:
+                if lease.epoch not in known and not self._is_level(lease, joined):
                     raise Violation(
                         f"{member.node} joins the set, and its table has no epoch {lease.epoch}"
                     )
@@ -130,6 +130,13 @@ class LeaseHistory(ConfirmedLog):
         begun = [at for at, (us, _) in enumerate(self._contents) if us <= since_us]
         contents = list(self._contents)[begun[-1] if begun else 0 :]
         return [lease for _, lease in contents if lease is not None]
+
+    def _is_level(self, lease: Lease, joined: Machine) -> bool:
+        """Whether the holder has no record of its epoch, and the joining node has all its log."""
+        assert lease.holder is not None
+        holder = self.node(lease.holder.member.node)
+        epoch, start = holder.table[-1]
+        return epoch == lease.epoch and joined.end >= holder.end == start
 
     def _must_have_run_out(self, before: Lease, now: Lease) -> None:
         """Check that the lease of another volume has run out before a node takes it."""

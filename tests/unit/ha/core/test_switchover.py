@@ -287,6 +287,22 @@ def test_a_new_master_whose_broker_cannot_open_leaves_the_group_to_another() -> 
     assert group.master is master, "a node with trouble does not take it back"
 
 
+@pytest.mark.parametrize("min_in_sync", [1, 2])
+def test_a_node_that_cannot_open_leaves_the_lease_to_the_old_master_when_that_is_back(
+    min_in_sync: int,
+) -> None:
+    # 1. The new master removed the old one from the set. 2. It could not open its epoch, so there
+    #    was no record of it that the old one could copy to be added again. 3. None could ever lead.
+    group = grown(min_in_sync, ("a", "b"))
+    cannot_open(group, "b", Trouble.DAMAGED)
+    group["a"].kill()
+    stays_unopened(group, "b")
+    group["a"].start()
+    assert group.wait_master() is group["a"]
+    assert group.set >= {"a"}
+    group.send_confirmed()
+
+
 def stays_unopened(group: Group, name: str) -> None:
     """It gets the lease, and keeps it without opening."""
     group.until(lambda: group[name].state == "promoting")
