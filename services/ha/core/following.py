@@ -352,14 +352,17 @@ class Following:
     def published(self) -> None:
         """Update whether this replica is in the set, after the lease was read or the link began.
 
-        A lease of an epoch before the master's does not show that: the master may have left this
-        replica out when it took the lease.
+        A lease of an epoch before the master's does not show that, nor one with an older set than
+        others have reported: the master may have left this replica out since.
         """
-        context, stored, master = self._context, self._context.session.stored, self.master
+        context, session, master = self._context, self._context.session, self.master
+        stored = session.stored
         if stored is None:
             return
-        in_set = context.member in stored.lease.in_sync
-        is_old = master is not None and stored.lease.epoch < master.epoch
+        lease = stored.lease
+        in_set = context.member in lease.in_sync
+        is_old = (lease.epoch, lease.in_sync_version) < session.seen
+        is_old = is_old or (master is not None and lease.epoch < master.epoch)
         if context.state is State.CATCHUP and in_set and not is_old:
             context.move(Trigger.PUBLISHED)
         elif context.state is State.IN_SYNC and not in_set:

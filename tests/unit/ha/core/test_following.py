@@ -314,3 +314,19 @@ def test_a_lease_of_an_epoch_before_the_masters_makes_no_slave_in_sync() -> None
     following.master = master
     following.published()
     assert slave.state == "in-sync"
+
+
+def test_a_lease_with_an_older_set_than_the_masters_makes_no_slave_in_sync() -> None:
+    # A slave without access to the lease had been removed, followed again, and counted itself in.
+    group = grown()
+    slave = group["b"]
+    group.until(lambda: slave.state == "in-sync")
+    assert slave.replica is not None
+    following, session = slave.replica.following, slave.replica.session
+    slave.context.state, seen = State.CATCHUP, session.seen
+    session.note_seen((seen[0], seen[1] + 1))
+    following.published()
+    assert slave.state == "catchup"
+    session.seen = seen
+    following.published()
+    assert slave.state == "in-sync"
