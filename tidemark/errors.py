@@ -114,6 +114,11 @@ class CorruptRecord(StoreError):
         )
 
 
+NO_FILES_LEFT: Final = (
+    "`tidemark store repair` names the `--begin-at` with which an empty log continues the queues"
+)
+
+
 class LogFilesMissing(CorruptRecord):
     """Files of the commit log that existed are missing."""
 
@@ -134,7 +139,7 @@ class LogFilesMissing(CorruptRecord):
             f"the commit log lacks the bytes from physical offset {at} on ({path}): {reason}. "
             "Nothing is served, nothing was changed.",
             "Stop the node and put the file back (from where it was moved to, a backup, another "
-            f"replica). Without it, {', '.join(ways) or 'see `tidemark store repair`'}.",
+            f"replica). Without it, {', '.join(ways) or NO_FILES_LEFT}.",
             at=at,
             reason=reason,
             path=path,

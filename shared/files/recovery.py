@@ -202,6 +202,9 @@ class _Recovery:
         decision = decide(end, marks, self._after_end(walked, last_byte), self._unmarked(end))
         if decision.verdict is Verdict.CORRUPTION:
             found = decision.sentence(walked.reason or "the log's files end here")
+            if not self.files.starts:
+                path = self.files.path(end)
+                raise LogFilesMissing(end, found, path, found=None, is_first=True)
             raise CorruptRecord(end, found, self.files.path(self.files.start_of(end)))
         next_queue_offsets = self._next_queue_offsets(start, walked)
         cut, read_only = self._write(decision, walked, last_byte, max(marks.durable, start))

@@ -144,13 +144,28 @@ class OfflineStore:
         return damaged_slots(self._slot_at) if self._is_tidemark_page else []
 
     def missing_start(self) -> int | None:
-        """Return where the log should start if its first file starts later; else None."""
+        """Return where the log should start if its first file starts later, or all files are
+        missing; else None."""
+        recorded = self._recorded_start()
+        if self.is_foreign or self.rocketmq_wrote:
+            return None
+        if not self.files.starts:
+            return (recorded or 0) if self.start_after_all() else None
+        return None if recorded is None or recorded >= self.min_offset else recorded
+
+    def start_after_all(self) -> int:
+        """Return the first start of a file at which no record has been: an empty log can start
+        there if all files are missing. 0: the store is new."""
+        ends = (Slot.FLUSHED, Slot.WRITTEN, Slot.CONFIRM)
+        known = max(self._recorded_start() or 0, self._queue_end(), *map(self.slot, ends))
+        return -(-known // self.files.file_size) * self.files.file_size
+
+    def _recorded_start(self) -> int | None:
+        """Return the start of the log at the last removal of its oldest file; None if unknown."""
         recorded = read_log_start(self.disk, self.store.log_start_path)
         if self._is_tidemark_page and self._slot_at(check_slot(Slot.MIN)):
             recorded = max(recorded or 0, self.slot(Slot.MIN))
-        if recorded is None or recorded >= self.min_offset or self.is_foreign:
-            return None
-        return None if self.rocketmq_wrote else recorded
+        return recorded
 
     @property
     def rocketmq_wrote(self) -> bool:

@@ -29,7 +29,7 @@ from tidemark.cli.store_rebuild import cut as cut_log
 from tidemark.cli.store_rebuild import rebuild as rebuild_derived
 from tidemark.cli.store_verify import report_facts
 from tidemark.cli.store_verify import verify as check
-from tidemark.errors import CorruptRecord
+from tidemark.errors import BadRequest, CorruptRecord
 from tidemark.formats.filenames import offset_name
 
 T = TypeVar("T")
@@ -233,9 +233,17 @@ def repair(
         _begin(root, begin_at, index_slots, dry_run=dry_run, yes=yes)
         return
     with OfflineStore(root) as offline:
+        missing = offline.missing_start()
+        has_no_file = missing is not None and not offline.files.starts
+        if cut_at is not None and has_no_file:
+            raise BadRequest(
+                "all files of the log are missing: there is nothing to cut. Nothing was changed.",
+                "Put them back, or start an empty log with "
+                f"--begin-at {offline.start_after_all()} --yes, which keeps the queue offsets.",
+            )
         if cut_at is None:
-            found = losses(offline)
-            if not found and offline.missing_start() is None:
+            found = [] if has_no_file else losses(offline)
+            if not found and missing is None:
                 say("no damage in the commit log; nothing to repair")
             _explain(offline, found, cut=False)
             return
@@ -284,7 +292,14 @@ def _explain(offline: OfflineStore, found: Sequence[Loss], *, cut: bool) -> None
     cut: whether the command cuts the log after this."""
     missing = offline.missing_start()
     if not as_json():
-        if missing is not None:
+        if missing is not None and not offline.files.starts:
+            click.echo(
+                f"the log started at physical offset {missing}, and all its files are missing. "
+                "Put them back, or give up all messages, groups and offsets with "
+                f"--begin-at {offline.start_after_all()} --yes: an empty log starts there, and "
+                "the queues continue with their next queue offsets"
+            )
+        elif missing is not None:
             click.echo(
                 f"the log started at physical offset {missing} and now starts at "
                 f"{offline.min_offset}: files are missing. Put them back, or give them up with "

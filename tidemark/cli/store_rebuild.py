@@ -280,16 +280,22 @@ def cut(root: Path, loss: Loss, config: StoreConfig, say: Callable[[str], None])
 def begin(root: Path, begin_at: int, config: StoreConfig, say: Callable[[str], None]) -> None:
     """Let the log start at begin_at, the start of one of its files; earlier data is lost.
 
-    Whole files before it are kept in cut/. Queues and index are adapted to the remaining log.
+    Whole files before it are kept in cut/. Queues and index are adapted to the remaining log. If
+    all files are missing, an empty one is created, and queue offsets continue.
     """
     with ExitStack() as parts, OfflineStore(root, config) as offline:
         store, files = offline.store, offline.files
-        if begin_at not in files.starts:
+        is_empty = not files.starts and begin_at == offline.start_after_all() > 0
+        if begin_at not in files.starts and not is_empty:
             raise BadRequest(
                 f"no commit log file starts at {begin_at}. Nothing was changed.",
                 "Choose an offset that `tidemark store repair` lists.",
             )
         locks = hold_all(store, parts)
+        if is_empty:
+            if begin_at in files.empty:  # an earlier run of this command was killed
+                store.disk.unlink(files.path(begin_at))
+            store.disk.create(files.path(begin_at), files.file_size, reserve=False).close()
         store.disk.make_directory(store.cut_dir)
         for start in [start for start in files.starts if start < begin_at]:
             kept = store.cut_dir / f"{start}-{start + files.file_size}-before-{begin_at}"

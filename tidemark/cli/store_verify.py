@@ -135,11 +135,11 @@ def _log_damage(offline: OfflineStore, report: Report, at: int, problem: str) ->
 def _check_start(offline: OfflineStore, report: Report) -> None:
     missing = offline.missing_start()
     if missing is not None:
+        found = f"now starts at {offline.min_offset}" if offline.files.starts else "has no file"
         report.damage(
             f"commitlog/{offset_name(missing)}",
             None,
-            f"the log started at {missing} and now starts at {offline.min_offset}: files are "
-            "missing",
+            f"the log started at {missing} and {found}: files are missing",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -393,6 +394,49 @@ def test_damage_at_the_beginning_offers_a_log_that_begins_behind_it(tmp_path: Pa
             kept = [record["queue_offset"] for record in behind if record["topic"] == "orders"]
             assert (served.min_offset, served.max_offset) == (kept[0], 100)
             assert mq.send("orders", b"more").queue_offset == 100
+
+
+@pytest.mark.parametrize("shortened", [False, True])
+@pytest.mark.parametrize("lost", ["nothing", "checkpoint", "log-start"])
+def test_all_files_are_missing(tmp_path: Path, lost: str, *, shortened: bool) -> None:
+    """No remedy healed it: a cut at 0 removed the queues and was refused after that."""
+    size = 32 << 10
+    with LocalStore(tmp_path, settings={"store.commit_log_file_size": size}) as filled:
+        with tidemark.connect_sync(filled.url) as mq:
+            mq.create_topic("orders", queues=1)
+            for n in range(60):
+                mq.send("orders", b"%04d" % n + bytes(700))
+        store = filled.store_dir
+        filled.stop()
+        if shortened:
+            done = run("store", "repair", "--store", store, "--begin-at", str(size), "--yes")
+            assert done.exit_code == 0
+        end = verified(store)[1]["log_end"]
+        for path in (store / "commitlog").iterdir():
+            path.unlink()
+        if lost != "nothing":
+            (store / lost).unlink()
+        verdict = verified(store)[1]["damages"]
+        assert any("has no file: files are missing" in damage["problem"] for damage in verdict)
+
+        derived = sorted(store.rglob("*"))
+        done = run("store", "repair", "--store", store, "--cut-at", "0", "--yes")
+        assert done.exit_code == 1
+        named = re.findall(r"--begin-at (\d+) --yes", done.stderr)
+        assert sorted(store.rglob("*")) == derived
+        shown = run("store", "repair", "--store", store).stdout
+        (remedy,) = re.findall(r"--begin-at (\d+) --yes", shown)
+        assert named == [remedy]
+        assert end <= int(remedy) < end + size
+        done = run("store", "repair", "--store", store, "--begin-at", remedy, "--yes")
+        assert done.exit_code == 0
+        assert verified(store)[1]["damages"] == []
+        for _ in range(2):
+            filled.start()
+            with tidemark.connect_sync(filled.url) as mq:
+                sent = mq.send("orders", b"more").queue_offset
+            filled.stop()
+        assert sent == 61
 
 
 def test_a_file_without_a_snapshot_is_no_beginning(store: Path) -> None:

@@ -117,6 +117,20 @@ def test_all_files_with_records_are_missing(small: SmallStore, lost: str) -> Non
         again(small)
 
 
+@pytest.mark.parametrize("shortened", [0, 1])
+def test_all_files_are_missing(small: SmallStore, shortened: int) -> None:
+    """The message named only `store repair`, whose cuts healed nothing."""
+    fill_to(small, 3 * FILE)
+    small.flush()
+    if shortened:
+        shorten(small, shortened)
+    small.close()
+    for path in small.store.commit_log_dir.glob("0*"):
+        path.unlink()
+    with pytest.raises(LogFilesMissing, match="`--begin-at` with which an empty log"):
+        again(small)
+
+
 def test_a_log_that_was_used_and_holds_no_record(small: SmallStore) -> None:
     """No witness is left; still, retention keeps the last file that has records."""
     fill_to(small, 2 * FILE)
