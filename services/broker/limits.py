@@ -56,6 +56,10 @@ QUERY_MAX: Final = 64
 
 BODY_SILENCE_S: Final = 10.0
 """Time without a byte of the body after which the request is refused."""
+BODY_STALL_S: Final = 1.0
+"""Time in which less than ``BODY_STEP`` of a body has arrived, after which its memory is given to
+other requests that need it."""
+BODY_STEP: Final = 1 << 16
 
 SHOWN_MS_MAX: Final = 10 * 365 * 24 * 3_600_000
 """Longest retention of a topic of its own."""

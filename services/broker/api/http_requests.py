@@ -3,7 +3,8 @@
 A body is limited before it is decoded: by its announced size, by the bytes that arrive, and by the
 time that it takes, in total and between two parts. Only bytes that have arrived count against the
 budget for all bodies. If a body does not arrive with its head, they also count against a budget of
-its peer. A body that is announced and does not arrive therefore does not affect other clients.
+its peer. A body that is announced and does not arrive therefore does not affect other clients. One
+that stops arriving is given up as soon as others need its memory.
 ``connections`` comes before this step; after it ``http_api`` makes the call (write path, step 1).
 """
 
@@ -22,7 +23,7 @@ from aiohttp import hdrs, web
 
 from services.broker.api import encodings
 from services.broker.fields import NAME_RULE, SHOWN_MAX, check_name, shown
-from services.broker.limits import BODY_SILENCE_S
+from services.broker.limits import BODY_SILENCE_S, BODY_STALL_S, BODY_STEP
 from services.broker.request_classes import RequestClasses
 from services.broker.schema.parsing import query
 from services.broker.schema.values import Query
@@ -66,6 +67,25 @@ class Body:
         small, or it arrived with its head."""
 
 
+class Arrival:
+    """A body of which parts have yet to arrive."""
+
+    __slots__ = ("is_given_up", "limit", "moved_at", "moved_size", "size")
+
+    def __init__(self, limit: asyncio.Timeout, now: float) -> None:
+        self.limit = limit
+        self.size = 0
+        self.moved_at, self.moved_size = now, 0
+        """When the body had last grown by BODY_STEP, and its size then."""
+        self.is_given_up = False
+
+    def take(self, size: int, now: float) -> None:
+        """Record that size more bytes have arrived."""
+        self.size += size
+        if self.size - self.moved_size >= BODY_STEP:
+            self.moved_at, self.moved_size = now, self.size
+
+
 class BodyBounds(NamedTuple):
     """Limits of request bodies."""
 
@@ -87,6 +107,7 @@ class Bodies:
         self._waiting = Budget("bytes of requests in memory", waiting_max, _ADVICE)
         self._peers: dict[str, Budget] = {}
         """Budgets of the peers that have bytes in memory."""
+        self._arriving: dict[Body, Arrival] = {}
         self._request_classes = request_classes
         self.pauses = request_classes.behind_sends()
         """The pauses for long bodies, on the event loop and in the thread."""
@@ -108,12 +129,40 @@ class Bodies:
             of_peer.give_back(body.size)
             if not of_peer.used:
                 del self._peers[body.peer]
+        body.size, body.peer = 0, None
 
     def _take(self, body: Body, size: int, peer: str | None) -> None:
-        """Count size more bytes of a body that arrives in parts. Raises Overloaded.
+        """Count size more bytes of a body. If there is no room, bodies that have stopped arriving
+        are given up. Raises Overloaded.
 
         peer: peer whose budget is charged as well, the same for all parts of a body; None: none.
         """
+        try:
+            self._count(body, size, peer)
+        except Overloaded:
+            if not self._give_up_stalled(body):
+                raise
+            self._count(body, size, peer)
+
+    def _give_up_stalled(self, but: Body) -> bool:
+        """End the requests, except one, whose bodies have stopped arriving. Returns whether there
+        were any."""
+        now = asyncio.get_running_loop().time()
+        stalled = [
+            (body, arrival)
+            for body, arrival in self._arriving.items()
+            if body is not but
+            and body.size
+            and now - arrival.moved_at > BODY_STALL_S
+            and not arrival.limit.expired()
+        ]
+        for body, arrival in stalled:
+            arrival.is_given_up = True
+            arrival.limit.reschedule(now)
+            self.end(body)
+        return bool(stalled)
+
+    def _count(self, body: Body, size: int, peer: str | None) -> None:
         if peer is None:
             self._waiting.take(size, body.size)
         else:
@@ -184,8 +233,7 @@ class Bodies:
         size = len(data)
         if size > self._size_max:
             raise too_large(size, self._size_max)
-        self._waiting.take(size)
-        body.size = size
+        self._take(body, size, None)
         return data
 
     async def whole(self, request: web.Request, body: Body) -> bytes:
@@ -211,13 +259,17 @@ class Bodies:
         parts: list[bytes] = []
         loop = asyncio.get_running_loop()
         started = loop.time()
+        limit = asyncio.timeout(None)
+        arrival = self._arriving[body] = Arrival(limit, started)
         try:
-            async with asyncio.timeout(None) as limit:
+            async with limit:
                 while True:
                     now = loop.time()
-                    limit.reschedule(min(started + self._timeout_s, now + self._silence_s))
+                    if not arrival.is_given_up:
+                        limit.reschedule(min(started + self._timeout_s, now + self._silence_s))
                     if not (part := await content.readany()):
                         return parts
+                    arrival.take(len(part), loop.time())
                     if body.size + len(part) > self._size_max:
                         raise too_large(body.size + len(part), self._size_max)
                     self._take(body, len(part), peer)
@@ -227,8 +279,15 @@ class Bodies:
                     if body.size > LONG:
                         await self.pauses.rest()
         except TimeoutError:
+            if arrival.is_given_up:
+                raise Overloaded(
+                    f"after {arrival.size} bytes the body stopped arriving for more than "
+                    f"{BODY_STALL_S} s, and other requests needed its memory. "
+                    "Nothing was stored.",
+                    _ADVICE,
+                ) from None
             raise SlowRequest(
-                f"after {loop.time() - started:.1f} s only {body.size} bytes of the body had "
+                f"after {loop.time() - started:.1f} s only {arrival.size} bytes of the body had "
                 f"arrived; {self._timeout_s} s are allowed, and {self._silence_s} s between two "
                 "parts. Nothing was stored.",
                 "Send smaller requests.",
@@ -241,6 +300,8 @@ class Bodies:
                 raise
             # aiohttp raises RuntimeError for a read on a closed connection.
             raise ConnectionResetError("the client has closed the connection") from error
+        finally:
+            del self._arriving[body]
 
 
 def _broken(error: web.RequestPayloadError) -> BadRequest:

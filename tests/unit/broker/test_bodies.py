@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -154,6 +155,38 @@ async def test_a_body_of_which_nothing_more_arrives_is_given_up(
         assert await answer(reader) == (408, "slow-request")
         assert served.used == 0
         writer.close()
+
+
+@pytest.mark.parametrize("is_one_peer", [False, True])
+async def test_bodies_that_have_stopped_give_their_memory_to_others(
+    monkeypatch: pytest.MonkeyPatch, *, is_one_peer: bool
+) -> None:
+    """48 connections that held half a body each gave everybody else 503 for ten seconds."""
+    part = 200_000
+    peers = itertools.repeat("10.0.0.1") if is_one_peer else map(str, itertools.count())
+    monkeypatch.setattr(http_requests, "peer_of", lambda request: next(peers))
+    monkeypatch.setattr(http_requests, "BODY_STALL_S", 3600.0)
+    async with serving(waiting_max=part * (4 if is_one_peer else 2)) as served:
+        held = []
+        for number in range(2):
+            held.append(await begin(served, f"Content-Length: {part + 1}", bytes(part)))
+            await until(lambda number=number: served.used == part * (number + 1))  # type: ignore[misc]
+        head = f"Content-Length: {part + 1}"
+        refused, writer = await begin(served, head, bytes(part))
+        assert await answer(refused) == (503, "overloaded")
+        writer.close()
+        monkeypatch.setattr(http_requests, "BODY_STALL_S", 0.0)
+        reader, writer = await begin(served, head, bytes(part))
+        await until(lambda: served.used == part)
+        writer.write(b"x")
+        assert await answer(reader) == (200, str(part + 1))
+        writer.close()
+        for stopped, its_writer in held:
+            assert await answer(stopped) == (503, "overloaded")
+            its_writer.close()
+        await until(lambda: served.used == 0)
+        assert served.bodies._peers == {}
+        assert served.bodies._arriving == {}
 
 
 async def test_a_chunked_body_that_becomes_too_large_is_refused_and_given_back() -> None:
