@@ -320,6 +320,27 @@ class IndexReader:
         )
         return (record if has_key else None), record.size
 
+    def has_record(self, offset: PhysicalOffset) -> bool:
+        """Whether a record that begins at offset was indexed. Raises DamagedFile."""
+
+        def begin(name: str) -> int:
+            opened = self.file(name)
+            return 0 if opened is None else opened.begin_offset
+
+        names = self.names_now()
+        count = bisect.bisect_right(names, offset, key=begin)
+        # A new file begins with the last record of the one before, which may have all its entries.
+        for name in names[max(0, count - 2) : count]:
+            file = self.file(name)
+            number = 0 if file is None else file.first_at(offset)
+            if (
+                file is not None
+                and number <= file.entry_count
+                and file.entry(number).physical_offset == offset
+            ):
+                return True
+        return False
+
     def names(self) -> list[str]:
         """Return the names of all index files, oldest first; other files are ignored."""
         return [

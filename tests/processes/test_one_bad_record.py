@@ -10,6 +10,21 @@ from tests.support.node import Node, wait_until
 BAD = 31
 
 
+FIELDS = {"size": 3, "magic": 5, "body_crc": 9, "queue": 15, "queue_offset": 27, "physical": 30}
+"""Position of one byte of each field in a record."""
+
+
+def flip(node: Node, physical_offset: int, mask: int = 1) -> None:
+    """Flip bits of one byte of the log."""
+    size = 1 << 20
+    path = node.store_dir / "commitlog" / f"{physical_offset - physical_offset % size:020}"
+    with path.open("r+b") as file:
+        file.seek(physical_offset % size)
+        (value,) = file.read(1)
+        file.seek(physical_offset % size)
+        file.write(bytes([value ^ mask]))
+
+
 def flip_body(node: Node, message: dict[str, Any]) -> None:
     """Flip a bit of the message's body in the log."""
     size = 1 << 20
@@ -67,6 +82,40 @@ def test_a_bad_record_blocks_no_sound_one(tmp_path: Path) -> None:
         assert queue["messages"] == messages[:BAD]
         status, answer = node.request_json("POST", f"{member}/fetch", fetch)
         assert (status, answer["code"]) == (503, "corrupt-record")
+
+
+def test_the_id_of_a_message_names_its_damage_whatever_field_it_is_in(tmp_path: Path) -> None:
+    """Damage in the fields that name the queue was answered as a message that never was."""
+    with Node(tmp_path) as node:
+        node.start()
+        node.wait_ready()
+        assert node.request_json("PUT", "/v1/topics/topics", {"queues": 2})[0] == 200
+        sent = {"messages": [{"body_text": f"body {n:06}", "keys": ["k"]} for n in range(32)]}
+        results = node.request_json("POST", "/v1/topics/topics/messages", sent)[1]["results"]
+        found = "/v1/topics/topics/messages?key=k&max=64"
+        wait_until(
+            lambda: len(node.request_json("GET", found)[1].get("messages", ())) == 32, "the index"
+        )
+        places = {
+            name: result["physical_offset"] for name, result in zip(FIELDS, results, strict=False)
+        }
+        for name, physical_offset in places.items():
+            flip(node, physical_offset + FIELDS[name])
+        topic_at = results[10]["physical_offset"]
+        data = b"".join(
+            each.read_bytes() for each in sorted((node.store_dir / "commitlog").glob("0*"))
+        )
+        flip(node, data.index(b"topics", topic_at), 2)
+        flip(node, results[11]["physical_offset"] + FIELDS["size"], 0xFF)
+        for at in (*places.values(), topic_at, results[11]["physical_offset"]):
+            id_ = next(each["message_id"] for each in results if each["physical_offset"] == at)
+            status, answer = node.request_json("GET", f"/v1/messages/{id_}")
+            assert (status, answer["code"], answer.get("at")) == (503, "corrupt-record", at), id_
+            beside = f"{id_[:16]}{at + 1:016X}"
+            status, answer = node.request_json("GET", f"/v1/messages/{beside}")
+            assert (status, answer["code"]) == (404, "unknown-message")
+        sound = results[-1]["message_id"]
+        assert node.request_json("GET", f"/v1/messages/{sound}")[0] == 200
 
 
 def test_a_search_by_key_finds_what_is_on_both_sides_of_a_bad_record(tmp_path: Path) -> None:

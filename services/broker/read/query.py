@@ -75,7 +75,7 @@ class Queries:
     def by_offset(self, offset: PhysicalOffset) -> Record:
         """Return the message whose record starts at offset.
 
-        Raises UnknownMessage, or CorruptRecord if a queue points to a damaged record there."""
+        Raises UnknownMessage, or CorruptRecord if a damaged record begins there."""
         end = self._dispatched()
         if self._log.min_offset <= offset < end:
             found = self._log.find(offset, end)
@@ -93,21 +93,32 @@ class Queries:
         )
 
     def _check_damage(self, offset: PhysicalOffset, end: PhysicalOffset) -> None:
-        """Raise CorruptRecord if a queue points to the bytes at offset, which are no valid record.
+        """Raise CorruptRecord if a damaged record begins at offset.
 
-        The queue is taken from the bytes themselves. If these bytes are damaged, the queue is
-        unknown and nothing is raised.
+        A record began there if the index has an entry of it, or if the queue that the bytes name
+        points to them. Nothing is raised if the record is in no index and the damage is in these
+        fields: then it cannot be distinguished from an offset where no record ever began.
         """
         data = self._log.window(offset, end)
         outcome = record.validate(data, 0, at=offset, checks=self._log.checks_at(offset))
-        if outcome.kind is not record.Kind.BAD:
-            return
+        if self._is_indexed(offset) or (
+            outcome.kind is record.Kind.BAD and self._names_its_queue(data, end)
+        ):
+            raise CorruptRecord(offset, outcome.reason or "no record begins there any more")
+
+    def _names_its_queue(self, data: memoryview, end: PhysicalOffset) -> bool:
+        """Whether the queue that these bytes name points to them."""
         try:
             damaged = record.decode(data)
         except (record.RecordError, ValueError):
-            return
-        if self._is_queued(damaged, end) and self._is_shown(damaged):
-            raise CorruptRecord(offset, outcome.reason)
+            return False
+        return self._is_queued(damaged, end) and self._is_shown(damaged)
+
+    def _is_indexed(self, offset: PhysicalOffset) -> bool:
+        try:
+            return self._index.has_record(offset)
+        except DamagedFile:  # it is no evidence then
+            return False
 
     def stored_at(self, offset: PhysicalOffset) -> Record | None:
         """Return the record that starts at offset, of any topic; None if there is none.

@@ -216,6 +216,39 @@ async def test_closing_the_client_leaves_the_groups_of_open_subscriptions(
     assert {task for task in asyncio.all_tasks() - before if "tidemark" in task.get_name()} == set()
 
 
+async def test_closing_the_client_ends_what_other_tasks_run_without_an_error(
+    broker: GroupBroker,
+) -> None:
+    """As users of aiokafka and nats-py expect: closing ends ``async for`` like the last message."""
+    broker.put("orders", 0, b"1", b"2")
+    handled: list[bytes] = []
+
+    async def iterate(messages: tidemark.Subscription) -> None:
+        async for message in messages:
+            handled.append(message.body)
+        handled.append(b"end")
+
+    async def handle(message: tidemark.Message) -> None:
+        handled.append(message.body)
+        if message.body == b"2":
+            seen.set()
+            await asyncio.Event().wait()
+
+    seen = asyncio.Event()
+    async with tidemark.connect(broker.url) as mq:
+        idle = await mq.subscribe("orders", group="other", member="n").start()
+        running = await mq.subscribe("orders", group="billing", member="m").start()
+        tasks = [
+            asyncio.create_task(iterate(idle)),
+            asyncio.create_task(running.run(handle, concurrency=2)),
+        ]
+        await seen.wait()
+    await asyncio.wait_for(tasks[0], 5)
+    tasks[1].cancel()
+    print(handled, tasks)
+    assert False
+
+
 async def test_seek_goes_back_and_forward(broker: GroupBroker, mq: tidemark.Client) -> None:
     broker.put("orders", 0, *(b"%d" % n for n in range(10)))
     broker.assign("other", [("orders", 1)])

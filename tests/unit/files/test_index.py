@@ -170,6 +170,14 @@ def test_an_entry_that_points_to_no_record_is_named(small: SmallStore) -> None:
         query(reader(small), "orders", "k", dispatched=small.end)
 
 
+def test_only_the_starts_of_indexed_records_are_known(small: SmallStore) -> None:
+    units = indexed(small, NAMES[0], ("orders", "k l", 0), ("orders", "", 1), ("orders", "k", 2))
+    units += indexed(small, NAMES[1], ("orders", "m", 600), ("orders", "k", 700))
+    index = reader(small)
+    known = [at for at in range(small.end + 1) if index.has_record(PhysicalOffset(at))]
+    assert known == offsets([units[0], *units[2:]])
+
+
 def test_foreign_files_are_ignored_and_a_short_file_is_named(small: SmallStore) -> None:
     units = indexed(small, NAMES[0], ("orders", "k", 0))
     (small.store.index_dir / "notes").write_text("mine")
