@@ -323,9 +323,9 @@ class IndexReader:
     def has_record(self, offset: PhysicalOffset) -> bool:
         """Whether a record that begins at offset was indexed. Raises DamagedFile."""
 
-        def begin(name: str) -> int:
+        def begin(name: str) -> PhysicalOffset:
             opened = self.file(name)
-            return 0 if opened is None else opened.begin_offset
+            return PhysicalOffset(0 if opened is None else opened.begin_offset)
 
         names = self.names_now()
         count = bisect.bisect_right(names, offset, key=begin)
