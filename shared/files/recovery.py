@@ -81,6 +81,8 @@ class Recovered(NamedTuple):
     end: PhysicalOffset
     """Offset of the next byte to append."""
     min_offset: PhysicalOffset
+    is_min_recorded: bool
+    """Whether a record confirms that the log starts there; else only the first file's name does."""
     next_queue_offsets: dict[tuple[str, int], QueueOffset]
     """From the log's records and the queues; snapshots may have larger ones."""
     generation: int
@@ -179,6 +181,8 @@ class _Recovery:
     def run(self, progress: Progress, recovered_by: int) -> Recovered:
         self._refuse_misnamed()
         self._refuse_missing_start()
+        # Read before this start records it.
+        is_min_recorded = self.log_min == 0 or self._is_min_recorded()
         queues_end = self._survey_queues(progress)
         dispatched_durable = self._dispatched_durable()
         start = self._start(queues_end, dispatched_durable)
@@ -211,6 +215,7 @@ class _Recovery:
         return Recovered(
             end,
             PhysicalOffset(self.log_min),
+            is_min_recorded,
             next_queue_offsets,
             self._publish(end, recovered_by),
             cut,
@@ -275,6 +280,12 @@ class _Recovery:
         """Return the start of the log at the last removal of its oldest file; None if unknown."""
         in_file = read_log_start(self.store.disk, self.store.log_start_path)
         return max((at for at in (in_file, self.page_min) if at is not None), default=None)
+
+    def _is_min_recorded(self) -> bool:
+        """Whether a record of the log's start remains, or the start is an operator's or RocketMQ's
+        choice, which leave none."""
+        is_chosen = self.begin_at is not None or self.rocketmq_wrote
+        return is_chosen or self._recorded_start() is not None
 
     def _refuse_misnamed(self) -> None:
         """Raise LogFilesMisnamed: if it were treated as damage, valid records would be cut."""

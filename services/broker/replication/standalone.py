@@ -149,6 +149,11 @@ class StandaloneNode:
                 "queues": len(recovered.next_queue_offsets),
             },
         )
+        if not recovered.is_min_recorded:
+            log.warning(
+                "no record says where the log starts: files before its first one may be missing",
+                extra={"event": "log-start-unknown", "min_offset": recovered.min_offset},
+            )
         if recovered.cut is not None:
             log.warning(
                 "a torn tail was cut and kept aside",

@@ -74,6 +74,8 @@ def test_an_expired_beginning_is_not_missing(small: SmallStore, lost: str) -> No
             (small.store.root / name).unlink()
     found = again(small)
     assert (found.min_offset, found.end) == (2 * FILE, small.end)
+    assert found.is_min_recorded == (lost != "both")
+    assert again(small).is_min_recorded
     assert read_log_start(OsDisk(), small.store.log_start_path) == 2 * FILE
 
 
