@@ -419,7 +419,8 @@ class QueueWriter:
         return (0, 0) if queue is None or not queue.has_units else (queue.first, queue.next)
 
     def unit_at(self, key: QueueKey, number: int) -> Unit | None:
-        """Return the stored unit with that queue offset; None if there is no file."""
+        """Return the stored unit with that queue offset; None if there is no file. Raises
+        DamagedFile if its file was cut."""
         start, position = place(number, self._file_size)
         return self._unit_at(self._queues[key], start, position)
 
@@ -481,14 +482,18 @@ class QueueWriter:
         return Expired(count, later=False)
 
     def _unit_at(self, queue: _Queue, start: int, position: int) -> Unit | None:
+        path = queue.directory / offset_name(start)
         try:
-            file = self._disk.open(queue.directory / offset_name(start), writable=False)
+            file = self._disk.open(path, writable=False)
         except FileNotFoundError:
             return None
         try:
-            return Unit._make(UNIT.unpack(file.pread(UNIT_SIZE, position)))
+            content = file.pread(UNIT_SIZE, position)
         finally:
             file.close()
+        if len(content) < UNIT_SIZE:
+            raise lost_queue_file(path)
+        return Unit._make(UNIT.unpack(content))
 
     def remove_first_file(self, key: QueueKey) -> int:
         """Remove a queue's first file durably; return the increase of its first queue offset."""

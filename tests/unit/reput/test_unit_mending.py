@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+
+import pytest
 
 from services.reput.dispatcher import Dispatcher
 from tests.support.small_dispatch import (
@@ -13,6 +16,7 @@ from tests.support.small_dispatch import (
 )
 from tests.support.small_store import SmallStore
 from tests.support.small_store import small as small
+from tidemark.errors import DamagedFile
 from tidemark.formats.checkpoint import Slot, queue_number
 from tidemark.offsets import UNIT_SIZE
 
@@ -130,3 +134,16 @@ def test_repaired_units_are_durable_with_the_next_sync(small: SmallStore) -> Non
     job = dispatcher.begin_sync()
     assert job is not None
     assert [path.parent.parent.name for path in job.files] == ["bills"]
+
+
+def test_a_queue_file_that_was_cut_is_named(small: SmallStore) -> None:
+    """The process ended with an exception of the unpacking instead, and without a code."""
+    dispatcher = filled(small)
+    place = max(place for place in units(small) if place[:2] == ("orders", 0))
+    size = small.store.config.consume_queue_file_size
+    position = place[2] * UNIT_SIZE
+    path = small.queue_file("orders", 0, position - position % size)
+    os.truncate(path, 3)
+    with pytest.raises(DamagedFile, match="given another size") as damaged:
+        mended(dispatcher, ("orders", 0, place[2] - 1))
+    assert damaged.value.path == path
