@@ -41,7 +41,8 @@ def details(
         here: Bools = blamed == list(stages).index(stage)
         return here
 
-    members = columns.floats(rows.pairs, "members")
+    subscribed = columns.floats(rows.pairs, "subscribed")
+    readers = np.where(subscribed == 0, 0.0, columns.floats(rows.pairs, "members"))
     in_flight = columns.floats(rows.pairs, "inflight")
     queued = columns.floats(rows.logs, "pulls_queued")
     held = columns.floats(rows.logs, "long_polls")
@@ -55,10 +56,10 @@ def details(
     for where, text in (
         (defect, _worded("age and stages differ by {} s: the data contradict", residual, 1)),
         (poison, pa.scalar(KIND_WORDS[POISON])),
-        (delivery & (members == 0), pa.scalar("no member is there to ask")),
+        (delivery & (readers == 0), pa.scalar("no member is there to ask")),
         (delivery & (queued > 0), _worded("{} pulls wait in the broker", queued, 0)),
         (delivery & (held == 0), pa.scalar("no pull is open: members do not ask")),
-        (processing & (members == 0), pa.scalar("no member is there to finish what it took")),
+        (processing & (readers == 0), pa.scalar("no member is there to finish what it took")),
         *(
             (processing & _is(skew_kind, kind), pa.scalar(text))
             for kind, text in KIND_WORDS.items()

@@ -173,7 +173,9 @@ def queues_detail(pair: Pair) -> str:
     """Return the number of stalled and unknown queues, and of members."""
     named = ((pair.stuck, "stalled"), (pair.unknown, "not known"))
     found = [f"{count} {words}" for count, words in named if count]
-    if pair.members is not None:
+    if pair.members and pair.status in (Status.STOPPED, Status.ABANDONED):
+        found.append(f"no member reads it, {plural(pair.members, 'member')} in the group")
+    elif pair.members is not None:
         found.append(plural(pair.members, "member") if pair.members else "no member")
     return ", ".join(found)
 

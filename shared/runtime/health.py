@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from shared.metrics.endpoint import MetricsEndpoint
 from shared.metrics.registry import Registry
@@ -168,7 +169,7 @@ class AdminServer:
         self._server: BoundedServer | None = None
         self._beat: asyncio.Task[None] | None = None
         self._beat_at = health.clock.monotonic()
-        self.app = web.Application()
+        self.app = web.Application(middlewares=[_end_line])
         self.app.add_routes(
             [
                 web.get("/live", self._live),
@@ -231,3 +232,13 @@ def probe_answer(body: Mapping[str, object], status: int) -> web.Response:
     return web.Response(
         text=json.dumps(body) + "\n", status=status, content_type="application/json"
     )
+
+
+@web.middleware
+async def _end_line(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """End the line of the answer that aiohttp makes for an unknown path or method."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        error.text = f"{error.text}\n"
+        raise

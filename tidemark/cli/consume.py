@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sys
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -24,6 +25,7 @@ from tidemark.cli.output import (
     client_for,
     read_from_option,
     run,
+    say,
     trace_option,
     with_broker,
 )
@@ -33,6 +35,8 @@ from tidemark.client.connection import ReadFrom
 from tidemark.errors import UnknownQueue
 
 FOLLOWED_QUEUES_MAX: Final = 64
+_OPERATOR: Final = re.compile(r"^!|[&|,\s]")
+"""A tag may contain what reads like an operator or a separator, but seldom does."""
 
 
 def _queue(text: str) -> int | None:
@@ -108,6 +112,7 @@ def consume(
         start = Start("offset", offset)
     in_json = form == "json" or as_json()
     writer = Writer(sys.stdout.buffer, as_json=in_json, count_max=count_max, tags=tags)
+    _remark_on(tags)
     try:
         if group is None:
             run(_consume(url, topic, queue, start, follow, writer, read_from))
@@ -121,6 +126,19 @@ def consume(
     except KeyboardInterrupt:
         if not follow:  # with --follow, Ctrl-C is the normal way to end
             raise
+
+
+def _remark_on(expression: str | None) -> None:
+    """Say which parts of a tag expression are one tag each, although they read like several.
+
+    They are legal tags. Without the remark, an empty answer is all that shows the mistake.
+    """
+    tags = [tag.strip() for tag in (expression or "").split("||")]
+    if odd := [f"`{tag}`" for tag in tags if _OPERATOR.search(tag)]:
+        say(
+            f"taken as one tag each, with all characters: {', '.join(odd)}. Only || separates "
+            "tags, as in `a || b`; there is no other operator."
+        )
 
 
 async def _consume(

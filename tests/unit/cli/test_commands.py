@@ -223,6 +223,11 @@ def test_only_messages_with_the_asked_tags_are_written(broker: FakeBroker) -> No
     assert run(broker, "consume", "lines", "--tags", "b || c").stdout_bytes == b"2\n"
 
 
+def test_tags_that_read_like_tags_are_not_remarked_on(broker: FakeBroker) -> None:
+    for expression in ("*", " a-b.c:d/e ", "größe || a!b || x"):
+        assert run(broker, "consume", "lines", "--tags", expression).stderr == ""
+
+
 def test_a_queue_that_the_topic_has_not_is_named(broker: FakeBroker) -> None:
     done = run(broker, "consume", "many", "--queue", "3")
     assert done.exit_code == 1

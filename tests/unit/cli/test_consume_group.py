@@ -135,3 +135,27 @@ def test_a_follower_waits_for_a_topic_and_gets_its_first_message(
     monkeypatch.setattr("tidemark.cli.awaited_topic.say", another_client_sends)
     done = run(tidemark_store, "new", "--group", "readers", "--follow", "--max", "1")
     assert done.stdout == "first\n"
+
+
+@pytest.mark.parametrize(
+    ("expression", "named"),
+    [
+        ("a & b", ": `a & b`. "),
+        ("a | b", ": `a | b`. "),
+        ("a,b || c", ": `a,b`. "),
+        ("!a", ": `!a`. "),
+        ("b || a or c || not a", ": `a or c`, `not a`. "),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--group", "readers"]])
+def test_a_tag_that_reads_like_several_is_remarked_on(
+    tidemark_store: LocalStore, expression: str, named: str, more: list[str]
+) -> None:
+    # Such tags are legal. The answer was empty with status 0, and nothing named the mistake.
+    with tidemark.connect_sync(tidemark_store.url) as mq:
+        mq.send("lines", b"0")
+        mq.send("lines", b"1", tags=expression.split("||")[0].strip())
+    done = run(tidemark_store, "lines", "--tags", expression, *more)
+    assert (done.exit_code, done.stdout_bytes) == (0, b"1\n")
+    assert named in done.stderr
+    assert "`a || b`" in done.stderr

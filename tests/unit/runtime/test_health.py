@@ -56,6 +56,20 @@ async def test_an_answer_of_a_probe_ends_its_line(health: Health, path: str) -> 
             assert (await answer.text()).endswith("}\n")
 
 
+@pytest.mark.parametrize(("method", "path"), [("GET", "/nowhere"), ("POST", "/ready")])
+async def test_an_answer_to_an_unknown_call_ends_its_line_once(
+    server: AdminServer, method: str, path: str
+) -> None:
+    url = f"http://127.0.0.1:{server.port}{path}"
+    # On one connection: an answer that was kept and changed again would grow.
+    async with aiohttp.ClientSession() as session:
+        for _ in range(2):
+            async with session.request(method, url) as answer:
+                text = await answer.text()
+                assert answer.status in (404, 405)
+                assert text == text.strip() + "\n"
+
+
 async def test_a_serving_service_is_ready(server: AdminServer, health: Health) -> None:
     health.state = "serving"
     assert (await get(server, "/ready"))[0] == 200

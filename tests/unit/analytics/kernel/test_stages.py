@@ -193,6 +193,8 @@ def test_producers_that_wait_blame_append_when_nothing_else_is_slow() -> None:
             "one message is delivered again and again",
         ),
         ((0, 0, 9, 0), {"members": 0}, {}, None, "no member is there to ask"),
+        # The member reads other topics of the group; it was said not to ask.
+        ((0, 0, 9, 0), {"members": 1, "subscribed": False}, {}, None, "no member is there to ask"),
         ((0, 0, 9, 0), {"members": 2}, {"pulls_queued": 7}, None, "7 pulls wait in the broker"),
         (
             (0, 0, 9, 0),

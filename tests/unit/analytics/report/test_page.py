@@ -18,7 +18,7 @@ from analytics.report.facts import Facts, QueueLag, to_json
 from analytics.report.gather import gather
 from analytics.report.page import page
 from analytics.report.plots import Line, Span, lines, stacked, timeline
-from analytics.report.sentences import headline, reason_words
+from analytics.report.sentences import headline, queues_detail, reason_words
 from tests.support.for_each import for_each
 from tests.support.lag_world import END, START, MemoryTables, tables
 
@@ -103,6 +103,22 @@ def test_every_section_is_there(facts: Facts) -> None:
         "All pairs",
     ):
         assert f"<h2>{heading}" in text
+
+
+@for_each(
+    ("status", "members", "text"),
+    [
+        ("STOPPED", 1, "no member reads it, 1 member in the group"),
+        ("ABANDONED", 3, "no member reads it, 3 members in the group"),
+        ("STOPPED", 0, "no member"),
+        ("STALLED", 1, "1 member"),
+    ],
+)
+def test_members_that_read_other_topics_of_the_group_are_not_shown_as_readers(
+    facts: Facts, status: str, members: int, text: str
+) -> None:
+    pair = replace(facts.pairs[0], status=status, members=members, stuck=0, unknown=0)
+    assert queues_detail(pair) == text
 
 
 def test_a_card_has_the_cause_the_time_the_age_and_the_drain_time(facts: Facts) -> None:
