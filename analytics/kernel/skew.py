@@ -37,7 +37,7 @@ KINDS: Final = (
 )
 POISON, UNASSIGNED, STUCK, SLOW_MEMBER, HOT = range(1, 6)
 
-HOT_SHARE: Final = 2.0  # times the share of a queue if all were equal
+HOT_SHARE: Final = 2.0  # times the messages of the mean of the others; of two queues, too
 HOT_SKEW: Final = 2.0  # a hot queue that keeps up is no skew
 STILL_SHARE_MAX: Final = 0.25  # if more queues stand still, the cause is the group
 
@@ -69,8 +69,8 @@ def skew(series_rows: pa.Table) -> pa.Table:
         ratio = largest / ((total - largest) / (count - 1))
     ratio[~spread] = np.nan
     top = _first_largest(np.where(known, ordered, -1.0), groups)
-    share, producer = _share_of_largest(columns.floats(series_rows, "produce_per_second"), groups)
-    kinds = _kinds(series_rows, groups, count, spread, ratio, top, share, producer)
+    share = _share_of_largest(columns.floats(series_rows, "produce_per_second"), groups)
+    kinds = _kinds(series_rows, groups, count, spread, ratio, top)
     queue = columns.ints(series_rows, "queue")[order][top]
     no_top = np.where(total > 0, queue.astype(np.float64), np.nan)
     return pa.table(
@@ -113,15 +113,14 @@ def _first_largest(values: Floats, groups: Groups) -> Ints:
     return np.minimum.reduceat(at, groups.starts)
 
 
-def _share_of_largest(produced: Floats, groups: Groups) -> tuple[Floats, Ints]:
-    """Return the share and row of the queue with the most messages; NaN without any."""
+def _share_of_largest(produced: Floats, groups: Groups) -> Floats:
+    """Return the share of the queue with the most messages; NaN without any."""
     rate = np.nan_to_num(produced[groups.order], nan=0.0)
     total = np.add.reduceat(rate, groups.starts)
-    largest = _first_largest(rate, groups)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = rate[largest] / total
+        share: Floats = np.maximum.reduceat(rate, groups.starts) / total
     share[total <= 0] = np.nan
-    return share, largest
+    return share
 
 
 def _kinds(
@@ -131,8 +130,6 @@ def _kinds(
     spread: Bools,
     ratio: Floats,
     top: Ints,
-    share: Floats,
-    producer: Ints,
 ) -> Ints:
     """The kind of each group's skew, an index into KINDS: the first that holds."""
     order, starts = groups.order, groups.starts
@@ -143,14 +140,11 @@ def _kinds(
     unassigned, one_member = _by_member(rows, groups)
     rate = np.nan_to_num(columns.floats(rows, "produce_per_second")[order])
     late = columns.truths(rows, "is_lagging")[order]
-    much = (
-        rate * np.maximum(count, 1)[groups.of]
-        > HOT_SHARE * np.add.reduceat(rate, starts)[groups.of]
-    )
+    others = np.maximum(count - 1, 1)[groups.of]
+    much = rate * others > HOT_SHARE * (np.add.reduceat(rate, starts)[groups.of] - rate)
     # A slow member delays its other queues as well.
     only_hot = np.logical_and.reduceat(~late | much, starts)
-    hot = spread & (share > HOT_SHARE / np.maximum(count, 1)) & (producer == top)
-    hot &= ratio >= HOT_SKEW
+    hot = spread & much[top] & (ratio >= HOT_SKEW)
     return np.select(
         [few_still & rising, unassigned, few_still, hot & only_hot, one_member & several, hot],
         [POISON, UNASSIGNED, STUCK, HOT, SLOW_MEMBER, HOT],

@@ -155,11 +155,30 @@ def test_unknown_members_give_no_kind() -> None:
     assert only(rows({"lag": 500, "is_lagging": True}, held))["skew_kind"] is None
 
 
-def test_a_queue_that_gets_more_than_twice_its_share_is_hot() -> None:
+def test_a_queue_that_gets_more_than_twice_the_mean_of_the_others_is_hot() -> None:
     hot = {"lag": 1000, "produce_per_second": 30.0}
     row = only(rows(hot, *({"lag": 10, "produce_per_second": 1.0} for _ in range(9))))
     assert row["skew_kind"] == "hot_queue"
     assert row["top_share"] == pytest.approx(30 / 39)
+
+
+@pytest.mark.parametrize(
+    ("rate", "kind"), [(19.0, "hot_queue"), (2.1, "hot_queue"), (2.0, "slow_member")]
+)
+def test_one_of_two_queues_may_be_hot(rate: float, kind: str) -> None:
+    # Twice its share was all messages of both: the member of a hot queue was called slow.
+    hot = {"lag": 1000, "produce_per_second": rate, "is_lagging": True, "member": 2}
+    cold = {"lag": 10, "produce_per_second": 1.0, "member": 1}
+    assert only(rows(cold, hot))["skew_kind"] == kind
+
+
+def test_two_hot_queues_of_four_are_hot() -> None:
+    hot = {"lag": 1000, "produce_per_second": 12.0, "is_lagging": True}
+    cold = {"lag": 0, "produce_per_second": 0.1, "member": 1}
+    assert (
+        only(rows(hot | {"member": 2}, cold, hot | {"lag": 5000, "member": 3}, cold))["skew_kind"]
+        == "hot_queue"
+    )
 
 
 def test_a_hot_queue_that_keeps_up_is_no_skew_of_lag() -> None:
