@@ -582,7 +582,7 @@ def rare_commits(random: Random) -> Drawn:
 
 def hot_queue(random: Random) -> Drawn:
     """One queue gets far more than the others, and more than its member can do."""
-    setting = Setting.drawn(random, queues=(4, 12))
+    setting = Setting.drawn(random, queues=(2, 12))
     setting = setting._replace(members=max(setting.members, 2))
     since = float(random.uniform(900.0, 2400.0))
     hot = int(random.integers(setting.queues))
