@@ -42,7 +42,7 @@ $(STAMP): $(RUN_STAMP)
 	@touch $(STAMP)
 
 $(ANALYTICS_STAMP): $(STAMP) requirements-analytics.lock
-	@java -version >/dev/null 2>&1 || { echo "Lag analytics needs Java 17: apt-get install openjdk-17-jre-headless" >&2; exit 1; }
+	@$(MAKE) -s java
 	$(BIN)/pip install --quiet --require-hashes -r requirements-analytics.lock
 	@touch $(ANALYTICS_STAMP)
 
@@ -126,7 +126,10 @@ alert-drill: setup ## Planted faults told by a real Prometheus and Alertmanager,
 	TIDEMARK_ALERT_FACTOR=$${TIDEMARK_ALERT_FACTOR:-1} $(BIN)/pytest -s -n0 --timeout 7200 tests/prometheus/test_live.py
 
 java:
-	@[ -x "$${JAVA_HOME:+$$JAVA_HOME/bin/java}" ] || command -v java > /dev/null || { echo "Lag analytics needs Java 17: apt-get install openjdk-17-jre-headless, or set JAVA_HOME."; exit 1; }
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; found="$$("$$java" -version 2>&1 || true)"; \
+	[[ "$$found" =~ version\ \"([0-9]+) ]] && (( BASH_REMATCH[1] >= 17 )) || { \
+	echo "Lag analytics needs Java 17 or later; $$java -version says: $${found%%$$'\n'*}" >&2; \
+	echo "apt-get install openjdk-17-jre-headless, or set JAVA_HOME." >&2; exit 1; }
 
 lag: java analytics ## Five groups that lag for five reasons, on a small cluster, and the report that says so; needs Java 17; MINUTES=4
 	$(BIN)/python -m drills.lag --minutes $(or $(MINUTES),4)
