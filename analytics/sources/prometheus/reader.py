@@ -54,7 +54,8 @@ class Reader:
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         """Yield the samples of a part, with gaps as rows. Raises BadOption for a bad selector."""
         todo = [(part.start_us, part.end_us, 0)]
-        slow_splits = count = 0
+        slow_splits = 0
+        has_values = False
         missing: list[Missing] = []
         while todo:
             low, high, depth = todo.pop()
@@ -72,14 +73,15 @@ class Reader:
                     missing.append(Missing(part.subject, low, high, trouble.reason, trouble.detail))
                 continue
             if context is not None:
+                has_values |= _has_values(context)
                 yield from _kept(context, low, high, CONTEXT)
-            count += len(found.at)
+            has_values |= _has_values(found)
             yield from _kept(found, low, high, SOURCE)
-        missing += self._holes(part, missing, has_samples=count > 0)
+        missing += self._holes(part, missing, has_values=has_values)
         if missing:
             yield gaps.batch(missing, SOURCE)
 
-    def _holes(self, part: Part, unread: Sequence[Missing], *, has_samples: bool) -> list[Missing]:
+    def _holes(self, part: Part, unread: Sequence[Missing], *, has_values: bool) -> list[Missing]:
         """Times of the part at which the server scraped nothing. unread: known gaps."""
         interval_s = self._options.interval_s
         left_us = part.end_us - part.start_us - sum(each.to_us - each.from_us for each in unread)
@@ -92,7 +94,7 @@ class Reader:
         except Unanswered as trouble:
             span = part.start_us, part.end_us
             return [Missing(part.scrapes, *span, trouble.reason, trouble.detail)]
-        if has_samples and not seen_us.size:
+        if has_values and not seen_us.size:
             return []  # the server has no `up`, or other labels: nothing is known of its scrapes
         return [
             Missing(SUBJECT, *hole, Gap.UNSCRAPED, "the server has no scrape of this time")
@@ -160,6 +162,11 @@ def _reason(status: int, message: str) -> Gap:
     if status in (408, 504) or "timed out" in lower or "deadline exceeded" in lower:
         return Gap.TIMEOUT
     return Gap.UNREACHABLE
+
+
+def _has_values(found: Samples) -> bool:
+    """Whether there is a sample of one of our metrics. `up` is not: a server scrapes itself."""
+    return any(series.metric != "up" for series in found.series)
 
 
 def _kept(found: Samples, low: int, high: int, source: str) -> Iterator[pa.RecordBatch]:

@@ -97,3 +97,25 @@ def test_a_server_that_was_down_has_a_gap_and_not_only_no_samples() -> None:
     # The last scrape before the hole is that of 585 s, which the first slice could not yet miss.
     assert 'from="585000000"' in rows[0]["labels"]
     assert rows[-1]["ts"].timestamp() == 3600
+
+
+def test_a_server_that_scrapes_only_others_has_a_gap() -> None:
+    """Nearly every Prometheus scrapes itself. As long as it had no target of ours for a whole
+    slice, its own `up` counted as a sample without `up` of a node, and there was no gap."""
+    ours = (("__name__", "up"), ("instance", "127.0.0.1:1"), ("service", "broker"))
+    own = (("__name__", "up"), ("instance", "localhost:9090"), ("job", "prometheus"))
+    whole = range(0, 3_600_000, 15_000)
+    samples: Samples = {
+        own: [(ms, 1.0) for ms in whole],
+        ours: [(ms, 1.0) for ms in whole if not 600_000 <= ms < 3_000_000],
+    }
+    with RangeServer(samples, left_open=True) as server:
+        for more in ({}, {"context": "true", "shards": "2"}):
+            reader = Reader(parse({"url": server.url, "interval": "15s", "slice": "10m", **more}))
+            rows = []
+            for part in reader.plan(0, 3600 * S):
+                for batch in reader.read(part):
+                    rows += [row for row in batch.to_pylist() if row["metric"] == "_gap"]
+            ends = [row["ts"].timestamp() for row in rows]
+            assert ends == [1200, 1800, 2400, 3000]
+            assert 'from="585000000"' in rows[0]["labels"]
