@@ -260,10 +260,15 @@ def check_is_async(handler: object, called: str = "handler(message)") -> None:
     while isinstance(inner, functools.partial):
         inner = inner.func
     inner = inspect.unwrap(inner) if callable(inner) else inner
-    if not callable(inner) or (
-        inspect.isroutine(inner)
-        and not inspect.iscoroutinefunction(inner)
-        and getattr(inner, "__name__", "") != "<lambda>"
+    is_class = isinstance(inner, type) and not hasattr(inner, "__await__")
+    if (
+        not callable(inner)
+        or is_class
+        or (
+            inspect.isroutine(inner)
+            and not inspect.iscoroutinefunction(inner)
+            and getattr(inner, "__name__", "") != "<lambda>"
+        )
     ):
         raise not_async(handler, called)
 

@@ -135,15 +135,15 @@ class Holdings:
         """Apply the assignment after a new join: the broker had restarted, or expired this member.
 
         untouched: queues whose committed offset is still the one that this member committed last.
-        If such a queue is assigned again, it continues with its messages in progress. Any other
-        queue had or may have had another owner: it is lost, and if it is assigned again it starts
-        at the committed offset.
+        If such a queue is assigned again, it continues with its messages in progress, or is still
+        being released. Any other queue had or may have had another owner: it is lost, and if it is
+        assigned again it starts at the committed offset.
         """
         assigned = list(dict.fromkeys(assignment))
         kept = set(assigned) & set(untouched)
         lost: list[HeldQueue] = []
         for held in list(self._held.values()):
-            if held.queue not in kept or held.hold is Hold.LEAVING:
+            if held.queue not in kept:
                 self._drop(held)
                 lost.append(held)
             else:

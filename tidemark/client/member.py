@@ -173,7 +173,8 @@ class Member:
         """
         sent_at_ms = self.clock()
         is_ours = sent_at_ms < self._ours_until_ms
-        claims = [held.queue for held in self.holdings.of(Hold.OWNED)] if is_ours else []
+        mine = self.holdings.of(Hold.OWNED, Hold.LEAVING) if is_ours else []
+        claims = [held.queue for held in mine]
         joined = await self._join_again(claims)
         held = list(self.holdings)
         untouched: set[Queue] = {each.queue for each in held}
@@ -191,7 +192,7 @@ class Member:
         self._take(joined, sent_at_ms)
         change = self.holdings.rejoined(joined.assignment, untouched)
         self.ledger.forget(each.queue for each in change.lost)
-        for each in self.holdings.of(Hold.OWNED):
+        for each in self.holdings.of(Hold.OWNED, Hold.LEAVING):
             if each.queue in committed:
                 self.ledger.know(each.queue, committed[each.queue])
                 if each.progress.position is not None:

@@ -83,7 +83,6 @@ class Broker(RuleBasedStateMachine):
     @rule(assignment=ASSIGNMENTS, untouched=st.sets(st.sampled_from(QUEUES)))
     def rejoin(self, assignment: list[Queue], untouched: set[Queue]) -> None:
         before = {held.queue: held for held in self.holdings}
-        busy = {queue for queue, held in before.items() if held.hold is Hold.LEAVING}
         change = self.holdings.rejoined(assignment, untouched)
         self.assigned = set(assignment)
         for held in change.lost:
@@ -92,7 +91,7 @@ class Broker(RuleBasedStateMachine):
             self.gone.append(held)
         kept = {held.queue for held in self.holdings if before.get(held.queue) is held}
         # To go on in place needs both: the broker's confirmation, and no other owner since.
-        assert kept == (set(assignment) & untouched & before.keys()) - busy
+        assert kept == set(assignment) & untouched & before.keys()
         assert all(not self.holdings.get(queue).is_placed for queue in kept)  # type: ignore[union-attr]
 
     @invariant()

@@ -161,7 +161,7 @@ class Plain:
 
 
 # Each message was handled and then sent back, until all were dead letters.
-@pytest.mark.parametrize("handler", [plain, functools.partial(plain), print, 7])
+@pytest.mark.parametrize("handler", [plain, functools.partial(plain), print, 7, Plain])
 async def test_a_plain_function_is_refused_at_the_start(
     broker: GroupBroker, mq: tidemark.Client, handler: object
 ) -> None:

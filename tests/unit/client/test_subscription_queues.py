@@ -85,6 +85,28 @@ async def test_commits_that_a_broker_lost_are_made_again_for_a_queue_that_is_kep
     assert broker.committed["orders", 0] == 5
 
 
+# 1. The broker restarts; 2. a member leaves before it has joined again; 3. what it had done since
+# was not committed, and `close` raised nothing.
+async def test_a_member_that_leaves_while_the_broker_restarts_commits_what_is_done(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, *(b"%d" % n for n in range(4)))
+    revoked: list[tuple[str, int]] = []
+
+    async def on_revoked(queues: list[tuple[str, int]]) -> None:
+        revoked.extend(queues)
+
+    messages = mq.subscribe("orders", group="billing", on_revoked=on_revoked)
+    async with messages:
+        taken = await messages.getmany(3)
+        await messages.ack(taken[0])
+        await messages.commit()
+        broker.forget()
+        await messages.ack(*taken[1:])
+    assert broker.committed["orders", 0] == 3
+    assert revoked.count(("orders", 0)) == 1
+
+
 async def test_a_member_without_a_lease_claims_no_queue(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
