@@ -227,7 +227,13 @@ class ReplicaDisk:
 
     def _recover(self, token: int) -> Done:
         """Find the end of the log and continue there. The append lock is held, the log closed."""
-        end = self._held.recover_log(lambda done, total: None, self._stopping).end
+        try:
+            end = self._held.recover_log(lambda done, total: None, self._stopping).end
+        except CorruptRecord as error:
+            if error.code == CorruptRecord.code:  # not of a subclass, whose place is a whole file
+                # The mark at which the next recovery begins may be behind it by then.
+                self._keep(Damage(error.facts["at"], error.detail))
+            raise
         self._open(end)
         return Done(token, end, end)
 
@@ -285,14 +291,17 @@ class ReplicaDisk:
         with self._changing:
             if of_log != self._emptied:
                 return
-            try:
-                self._held.files.write_damage(damage)
-            except (StoreError, OSError) as error:
-                log.warning(
-                    "where the log is damaged cannot be written: the next start does not know it",
-                    extra={"event": "damage-not-kept", "detail": str(error)},
-                )
+            self._keep(damage)
             self._report(CopyFault(CorruptRecord.code, damage.detail, self._published()[0]))
+
+    def _keep(self, damage: Damage) -> None:
+        try:
+            self._held.files.write_damage(damage)
+        except (StoreError, OSError) as error:
+            log.warning(
+                "where the log is damaged cannot be written: the next start does not know it",
+                extra={"event": "damage-not-kept", "detail": str(error)},
+            )
 
     def _check_around(self, at: int) -> None:
         """Check the log around reported damage. Raises BadBytes if it is damaged."""

@@ -158,6 +158,26 @@ def test_the_append_lock_is_given_to_the_broker_and_taken_back(replica: Replica)
     assert replica.answer(6) == Done(6, LOG.end, LOG.end)
 
 
+def test_damage_that_a_recovery_meets_is_kept_for_the_next_start(replica: Replica) -> None:
+    # The next recovery began behind it, because reput had written its mark meanwhile.
+    work, end, at = replica.work, LOG.borders[8], LOG.borders[7]
+    replica.copy(0, end)
+    work.carry_out(ReleaseAppendLock(1))
+    replica.answer(1)
+    with (replica.root / "commitlog" / f"{at - at % FILE:020}").open("r+b") as file:
+        file.seek(at % FILE + 100)
+        byte = file.read(1)[0] ^ 1
+        file.seek(at % FILE + 100)
+        file.write(bytes([byte]))
+    work.carry_out(TakeAppendLock(2))
+    failed = replica.wait_for(lambda event: isinstance(event, Failed))
+    assert isinstance(failed, Failed)
+    assert failed.code == "corrupt-record"
+    kept = replica.held.files.damage()
+    assert kept is not None
+    assert (kept.at, kept.detail) == (at, failed.detail)
+
+
 def test_a_stop_ends_the_wait_for_the_append_lock(replica: Replica) -> None:
     replica.work.carry_out(ReleaseAppendLock(1))
     replica.answer(1)
