@@ -117,7 +117,9 @@ class WithoutRoom(Trying):
         self._master().processes["ha"].end()
 
         def follows_anew() -> bool:
-            master = following.master
+            master, holder = following.master, self._history.holder
+            if self._history.epoch > epoch and holder is not None and holder.node == slave.name:
+                return True  # Or it has the new epoch itself.
             return master is not None and master.epoch > epoch and following.linked
 
         if not self._until(follows_anew, FAULT_PAUSE_MS - CHECK_MS):
