@@ -33,7 +33,7 @@ class DelayedPage(NamedTuple):
 
     messages: list[DelayedMessage]
     pending: int | None
-    """Total number of waiting messages."""
+    """Number of waiting messages of all topics; None if it is not known yet."""
     next: object | None
     """Argument ``after`` of the next call; None if this is the last page."""
 
