@@ -42,6 +42,7 @@ from shared.files.store_config import (
 from tidemark.errors import (
     DiskFull,
     GroupStore,
+    OutOfResources,
     ReadOnlyDisk,
     StoreError,
     StoreLocked,
@@ -477,8 +478,10 @@ class StoreDir:
 
     def mark_opened(self) -> None:
         """Record ``is_opened``: RocketMQ's data is in the log, the JSON files are ours. Blocks.
-        Call this after ``mark_running``. On a disk that refuses writes it is not recorded."""
-        with contextlib.suppress(DiskFull, ReadOnlyDisk, FileExistsError, FileNotFoundError):
+        Call this after ``mark_running``, again and again: on a disk that refuses writes, and
+        without a free descriptor, it is not recorded."""
+        refusals = (DiskFull, ReadOnlyDisk, OutOfResources)
+        with contextlib.suppress(*refusals, FileExistsError, FileNotFoundError):
             if self.disk.stat(self.abort_path) is not None and not self.is_opened:
                 write_atomically(self.disk, self.abort_path, str(os.getpid()).encode() + OPENED)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -556,6 +557,21 @@ class TestGroups:
 
 
 class TestAbort:
+    def test_it_is_not_recorded_without_a_free_descriptor(self, tmp_path: Path) -> None:
+        """The broker repeats it all the time, and ended by it."""
+        opened = store(tmp_path)
+        opened.open_or_create()
+        opened.mark_running(17)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+        try:
+            opened.mark_opened()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert not opened.is_opened
+        opened.mark_opened()
+        assert opened.is_opened
+
     def test_it_shows_that_our_broker_opened_the_store_until_another_program_starts(
         self, tmp_path: Path
     ) -> None:
