@@ -16,8 +16,8 @@ from services.ha.core.events import Command
 from services.ha.core.failover import State
 from services.ha.core.leadership import Leadership
 from services.ha.core.mastership import Mastership
-from services.ha.core.replica_context import BROKER_STOPS, NOT_OPEN
-from services.ha.core.status import BELOW_MINIMUM, could_lead, master_of, serves
+from services.ha.core.replica_context import BROKER_STOPS
+from services.ha.core.status import BELOW_MINIMUM, NOT_OPEN, could_lead, master_of, serves
 from services.ha.core.switch_targets import fit_targets, unfit
 from services.ha.lease.value import Member
 from services.ha.wire.payloads import StatusOk
@@ -32,6 +32,8 @@ OPENING_LEASES: Final = 2
 """Lease times without progress after which an epoch that is not open is given up."""
 UNOPENED_MAX: Final = 2
 """Doublings of the pause for the others, while this node gives up one term after the other."""
+FAILED_TERMS_MAX: Final = 2
+"""Epochs in a row that may end unopened before others come first."""
 PATIENCE_MAX: Final = 6
 """Doublings of this node's own time to open an epoch without trouble, because each member may need
 long."""
@@ -71,6 +73,10 @@ class Handover:
         """Consecutive terms that this node gave up before they were open, at most UNOPENED_MAX."""
         self._tries = 0
         """The same count, at most PATIENCE_MAX."""
+        self._failed_epoch = self._failed_terms = 0
+        """The last term in a row of terms that did not open, and their number."""
+        self._failing_since_ms = 0
+        """When the first of them began."""
         self._short_since_ms: int | None = None
         """Since when too few members follow this master for it to accept sends."""
         self._stop: int | None = None
@@ -272,9 +278,10 @@ class Handover:
         else:
             context.calm(STALLED)
         if term is not None and term.gate_open:
-            self._unopened = self._tries = 0
+            self._unopened = self._tries = self._failed_terms = 0
             context.calm(NOT_OPEN)
         elif context.state in (State.CATCHUP, State.IN_SYNC):
+            self._failed_terms = 0
             context.calm(NOT_OPEN)
         self._note_minimum(term)
 
@@ -307,12 +314,21 @@ class Handover:
         if it knows of no trouble: the log may be long, and every node slow.
         """
         context, stored = self.context, self.context.session.stored
-        if term.granted_ms is None:
-            return
+        if term.epoch != self._failed_epoch:
+            self._failed_epoch, self._failed_terms = term.epoch, self._failed_terms + 1
+            if self._failed_terms == 1:
+                self._failing_since_ms = term.begun_ms
         patience_ms = OPENING_LEASES * context.times.lease_ms
-        since_ms = term.granted_ms if trouble else max(term.granted_ms, term.moved_ms)
+        since_ms = term.begun_ms if trouble else max(term.begun_ms, term.moved_ms)
+        if self._failed_terms > FAILED_TERMS_MAX:
+            # Otherwise a broker that ends in each opening, and starts again, keeps the lease here.
+            trouble = (
+                trouble or f"{self._failed_terms - 1} epochs in a row ended before they opened"
+            )
+            since_ms = self._failing_since_ms
         if context.now_ms - since_ms < patience_ms:
             return
+        term.note_late()
         why = f"this node has trouble: {trouble}" if trouble else term.hindrance
         context.alarm("not-open", f"Epoch {term.epoch} is granted and takes no sends: {why}.")
         if not trouble and context.now_ms - since_ms < patience_ms * 2**self._tries:

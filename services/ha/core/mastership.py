@@ -28,7 +28,7 @@ from services.ha.core.in_sync import InSync
 from services.ha.core.master_protocol import MasterLink, MasterLog
 from services.ha.core.peers import Incoming, Peers
 from services.ha.core.promises import Promises
-from services.ha.core.replica_context import NOT_OPEN, ReplicaContext, with_entry, without_gone
+from services.ha.core.replica_context import ReplicaContext, with_entry, without_gone
 from services.ha.core.switchover import Switchover
 from services.ha.lease.value import Lease, Member
 from services.ha.wire.payloads import Ack, Hello
@@ -77,6 +77,7 @@ class Mastership:
         self.gate_open = False
         """Whether the broker accepts sends."""
         self._won_ms = self.moved_ms = context.now_ms
+        self._is_late = False
         self._marks: tuple[int, ...] = ()
         self._deadline_ms = context.session.deadline_ms(self.epoch)
         self._ready = False
@@ -98,12 +99,24 @@ class Mastership:
         return None if self.gate_open else self._context.now_ms - self._won_ms
 
     @property
+    def begun_ms(self) -> int:
+        """Time of the grant; before it, the time at which the lease was won."""
+        return self._won_ms if self.granted_ms is None else self.granted_ms
+
+    def note_late(self) -> None:
+        """Note that the epoch should have opened by now: a node with the whole log may join the
+        set, so that it can take the lease."""
+        self._is_late = True
+
+    @property
     def hindrance(self) -> str:
         """What the broker's gate waits for, in words."""
         context, snapshot = self._context, self._context.snapshot
         idle = context.idle_service
         if idle:
             return f"{idle} is not there, or does not move"
+        if self.granted is None:
+            return "ha's disk has not written the beginning of the epoch"
         if not self.serving:
             return "the broker has not recovered the log yet"
         if not self.opened:
@@ -191,7 +204,7 @@ class Mastership:
                 own_end=context.end,
                 confirm=self.confirm.value,
                 now_ms=context.now_ms,
-                cannot_open=NOT_OPEN in context.alarms,
+                cannot_open=self._is_late,
             )
         if link.closed:
             context.count.implausible_acks += 1

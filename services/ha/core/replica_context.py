@@ -32,8 +32,6 @@ ENDING: Final = frozenset({"disk-full", "flush-failed", "read-only-disk", "write
 """Codes of failed writes after which no open file of this process can be trusted."""
 
 
-NOT_OPEN: Final = "not-open"
-"""Alarm: the lease was taken and the broker's gate does not open."""
 TABLE_LONG: Final = 1000
 """Epochs of a long table; as many as a HELLO carries."""
 REWORD_MS: Final = 60_000

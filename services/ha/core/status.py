@@ -11,11 +11,13 @@ from typing import Any, Final
 from services.ha.core.failover import State, copies
 from services.ha.core.mastership import Mastership
 from services.ha.core.peers import Peers
-from services.ha.core.replica_context import NOT_OPEN, TABLE_LONG, ReplicaContext
+from services.ha.core.replica_context import TABLE_LONG, ReplicaContext
 from services.ha.lease.value import Member
 from services.ha.wire.payloads import REASON_SIZE_MAX, Facts, StatusOk
 from shared.cluster.nodes import Node
 
+NOT_OPEN: Final = "not-open"
+"""Alarm: the lease was taken and the broker's gate does not open."""
 BELOW_MINIMUM: Final = "below-minimum"
 """Alarm: too few members follow this master for it to accept sends."""
 _COPYING_NAMES: Final = frozenset(state.value for state in State if copies(state))

@@ -230,9 +230,14 @@ class ReplicaDisk:
         try:
             end = self._held.recover_log(lambda done, total: None, self._stopping).end
         except CorruptRecord as error:
-            if error.code == CorruptRecord.code:  # not of a subclass, whose place is a whole file
+            # Not of a subclass, whose place is a whole file, nor above the confirm offset: the next
+            # recovery meets that again, and it may rightly be cut off.
+            held = self._held
+            confirm = max(held.files.confirm(), held.published_confirm)
+            if error.code == CorruptRecord.code and error.facts["at"] < confirm:
                 # The mark at which the next recovery begins may be behind it by then.
-                self._keep(Damage(error.facts["at"], error.detail))
+                with self._changing:
+                    self._keep(Damage(error.facts["at"], error.detail))
             raise
         self._open(end)
         return Done(token, end, end)

@@ -132,11 +132,12 @@ class LeaseHistory(ConfirmedLog):
         return [lease for _, lease in contents if lease is not None]
 
     def _is_level(self, lease: Lease, joined: Machine) -> bool:
-        """Whether the holder has no record of its epoch, and the joining node has all its log."""
+        """Whether no record of the holder's epoch is confirmed, and the joining node has all before
+        it."""
         assert lease.holder is not None
         holder = self.node(lease.holder.member.node)
         epoch, start = holder.table[-1]
-        return epoch == lease.epoch and joined.end >= holder.end == start
+        return epoch == lease.epoch and joined.end >= start >= holder.slot(Slot.CONFIRM)
 
     def _must_have_run_out(self, before: Lease, now: Lease) -> None:
         """Check that the lease of another volume has run out before a node takes it."""

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from services.ha.core.effects import LeaseCreate, LeaseGet, LeasePut
+from services.ha.core.effects import (
+    Effect,
+    LeaseCreate,
+    LeaseGet,
+    LeasePut,
+    PersistTable,
+    ReleaseAppendLock,
+)
 from services.ha.core.events import Command, CopyFault
 from services.ha.core.handover import REMOVAL_MS_MAX
 from services.ha.core.in_sync import GROWTH_PAUSE_MS
@@ -301,6 +308,48 @@ def test_a_node_that_cannot_open_leaves_the_lease_to_the_old_master_when_that_is
     assert group.wait_master() is group["a"]
     assert group.set >= {"a"}
     group.send_confirmed()
+
+
+@pytest.mark.parametrize("members", ["ab", "b"])
+@pytest.mark.parametrize("alive_ms", [500, 4000])
+def test_a_node_whose_broker_ends_in_each_opening_leaves_the_lease_to_another(
+    members: str, alive_ms: int
+) -> None:
+    # The time in which it should have opened began anew with each term, and it took its own lease
+    # again at once. As the only member of the set it kept the other node out of it.
+    group = grown(1, ("a", "b"))
+    if members == "b":
+        group["a"].kill()
+        group.until(lambda: group.serves("b") and group.set == {"b"})
+        group["b"].kill_broker()
+        group["a"].start()
+    else:
+        assert order(group["a"], "switchover", to="b").ok
+    node, began_ms = group["b"], group.now
+    while not group.serves("a"):
+        node.kill_broker()
+        node.trouble = (Trouble.NONE, Trouble.NONE)
+        group.run(300)
+        node.start_broker()
+        cannot_open(group, "b")
+        group.run(alive_ms)
+        assert group.now - began_ms < 120_000
+
+
+@pytest.mark.parametrize("kind", [PersistTable, ReleaseAppendLock])
+def test_a_node_whose_disk_hangs_before_the_grant_leaves_the_lease_to_another(kind: type) -> None:
+    group = grown(min_in_sync=1)
+    master, held = group["b"], list[Effect]()
+    carry_out = master.carry_out
+
+    def holding(effect: Effect) -> None:
+        (held.append if isinstance(effect, kind) else carry_out)(effect)
+
+    master.carry_out = holding  # type: ignore[method-assign]
+    group["a"].post(Command(1, "switchover", {"to": "b"}))
+    group.until(lambda: bool(held))
+    group.wait_master(other_than="b")
+    assert "not-open" in master.raised
 
 
 def stays_unopened(group: Group, name: str) -> None:

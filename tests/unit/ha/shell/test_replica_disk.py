@@ -162,6 +162,7 @@ def test_damage_that_a_recovery_meets_is_kept_for_the_next_start(replica: Replic
     # The next recovery began behind it, because reput had written its mark meanwhile.
     work, end, at = replica.work, LOG.borders[8], LOG.borders[7]
     replica.copy(0, end)
+    replica.held.positions.publish(Slot.CONFIRM, end)
     work.carry_out(ReleaseAppendLock(1))
     replica.answer(1)
     with (replica.root / "commitlog" / f"{at - at % FILE:020}").open("r+b") as file:
