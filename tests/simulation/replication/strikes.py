@@ -357,10 +357,14 @@ class Strikes:
         if now.epoch != before.epoch:
             if Fault.DELETE_LEASE in self._armed:
                 self._armed.discard(Fault.DELETE_LEASE)
-                self._timeline.after(self._random.randint(1, 150_000), self._lease.delete)
+                self._timeline.after(self._random.randint(1, 150_000), self._delete_lease)
             self._strike_soon(Fault.WINNER, self._machines[now.holder.node])
         elif now.in_sync != before.in_sync:
             self._strike_soon(Fault.CHANGE, self._machines[now.holder.node])
+
+    def _delete_lease(self) -> None:
+        if not self._group.healed:
+            self._lease.delete()
 
     def _strike_soon(self, armed: Fault, machine: Machine) -> None:
         if armed in self._armed:

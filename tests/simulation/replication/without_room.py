@@ -229,7 +229,9 @@ class WithoutRoom(Trying):
         ways: list[tuple[Path, str]] = []
         for path in (PROMISE, CONFIRM, IDENTITY, DAMAGE, INTENT):
             ways += [(path, how) for how in HOW]
-        ways += [(TABLE, how) for how in ("one", "both", "start", "border")]
+        ways += [(TABLE, how) for how in ("one", "both", "start")]
+        if machine.table[-1].start >= machine.begins_at:  # Below it there is no record to compare.
+            ways.append((TABLE, "border"))
         if machine.table[-1].start > 0:
             ways.append((TABLE, "epoch"))
         ways.append((CONFIRM, "beyond the log"))
