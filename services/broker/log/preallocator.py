@@ -88,6 +88,7 @@ class Preallocator:
         self.made: Final = asyncio.Event()
         """Set after each attempt to create files; whoever waits for it clears it."""
         self._was_prepared = False
+        self._has_ended = False
 
     @property
     def refusal(self) -> StoreError | None:
@@ -121,7 +122,8 @@ class Preallocator:
         raise FileNotReady("the next log file is being made. Nothing was stored.", "Try again.")
 
     async def wait(self) -> None:
-        """Wait until files are created. Raises FileNotReady after wait_s, or ``failure``."""
+        """Wait until files are created. Raises ``failure``, or FileNotReady after wait_s or if
+        ``run`` has ended."""
         try:
             async with asyncio.timeout(self._wait_s):
                 await asyncio.shield(self._make())
@@ -149,11 +151,15 @@ class Preallocator:
                     continue
         finally:
             stopper.cancel()
+            self._has_ended = True
             self._executor.shutdown(wait=True)
 
     def _make(self) -> asyncio.Future[None]:
-        """Return the attempt in progress, or start one; it stores its error in ``failure``."""
+        """Return the attempt in progress, or start one; it stores its error in ``failure``. Raises
+        FileNotReady if ``run`` has ended."""
         if self._making is None:
+            if self._has_ended:
+                raise FileNotReady("the node is stopping. Nothing was stored.", "Try again.")
             self._making = asyncio.ensure_future(self._make_once())
         return self._making
 

@@ -382,6 +382,22 @@ async def test_store_times_hide_a_small_step_back_and_report_a_large_one(tmp_pat
         assert parts.steps == [65_000]
 
 
+async def test_a_file_that_is_awaited_when_the_creation_has_ended_is_not_ready(
+    tmp_path: Path,
+) -> None:
+    """It was a RuntimeError of the thread pool. A broker that was started on a read-only disk ends
+    once the disk takes writes (``restart-needed``), while the first record of the start waits for
+    its file: its last words were a traceback of both errors instead of the code and the remedy."""
+    async with parts_in(tmp_path) as parts:
+        stop = asyncio.Event()
+        stop.set()
+        await parts.files.run(stop)
+        before = parts.appender.written
+        with pytest.raises(FileNotReady, match="Nothing was stored"):
+            await parts.files.wait()
+        assert parts.appender.written == before
+
+
 async def test_retention_refuses_sends_and_not_the_brokers_own_records(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
         limits = Limits()
