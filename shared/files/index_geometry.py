@@ -48,6 +48,7 @@ def _fits(file: File, newest: int, last: int) -> Geometry | None:
         entries, rest = divmod(file.size - HEADER_SIZE - slot_size * slots, entry_size)
         if slots <= 0 or rest or entries <= newest:
             continue
+        # entries > newest and key_hash % slots < slots: both reads are within the file.
         entry_at = HEADER_SIZE + slot_size * slots + entry_size * newest
         key_hash: int = INT.unpack(file.pread(INT.size, entry_at))[0]
         slot_at = HEADER_SIZE + slot_size * (key_hash % slots)
