@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from shared.files.disk import Disk
 from shared.files.queue_files import COPIED_MAX, QueueFiles
 from shared.files.queue_math import EVERYTHING, count_visible
-from tidemark.formats import native
+from tidemark.formats import native, queue_unit
 from tidemark.formats.filenames import offset_name, parse_offset_name
 from tidemark.formats.plan import QueueKey
 from tidemark.formats.queue_unit import Unit
@@ -30,8 +30,10 @@ class Units(NamedTuple):
 
     length: QueueOffset
     """Queue offset after the last unit ever written, as ``QueueFiles.count`` returns it."""
+    last: Unit | None
+    """The last unit, whose record is the highest of all; None if there is none."""
     last_end: int
-    """Physical end of the last unit's record, the highest of all; 0 if there is none."""
+    """Physical end of its record; 0 if there is none."""
     leading: Leading
     """Result of ``leading_units``, whatever the ends of their records."""
     is_empty_behind: bool
@@ -88,6 +90,9 @@ class FoundFiles:
 
     def unit(self, queue_offset: int) -> Unit | None:
         """Return the same as ``QueueFiles.unit``."""
+        units = self._found.units
+        if units is not None and units.last is not None and queue_offset == units.length - 1:
+            return units.last
         return self._open.unit(queue_offset)
 
     def region(self, start: int) -> memoryview | None:
@@ -175,6 +180,7 @@ def _units(found: Found) -> Units | None:
     behind = content[count * UNIT_SIZE :]
     return Units(
         QueueOffset(found.first + count),
+        queue_unit.decode(content, (count - 1) * UNIT_SIZE) if count else None,
         leading_end,
         Leading(found.first + leading, leading_end),
         behind == bytes(len(behind)),

@@ -18,7 +18,6 @@ Step before: the services start. Step after: reput cuts queues and index to the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
@@ -155,6 +154,8 @@ class _Recovery:
         """Ranges that RocketMQ wrote according to state records; read only if needed."""
         self.log_min = self._drop_leftovers()
         self._lengths: dict[int, dict[tuple[str, int], QueueOffset]] = {}
+        self._last_units: list[tuple[tuple[str, int], int, Unit]] = []
+        """(queue, queue offset, unit) of each queue's last unit below DISPATCHED_DURABLE."""
 
     def _mark(self, slot: Slot) -> int:
         """Return the value of an earlier process; 0 if there is none that can be trusted."""
@@ -363,13 +364,16 @@ class _Recovery:
         durable = self._mark(Slot.DISPATCHED_DURABLE)
         farthest = -1
         size_max = self.files.file_size  # a record never crosses files
-        lengths = self._lengths[durable] = {}
+        lengths, last_units = self._lengths.setdefault(durable, {}), self._last_units
         for number, (topic, queue) in enumerate(self.store.queues()):
             if number % QUEUES_AT_ONCE == 0:
                 progress(0, 0)  # the size of the walk depends on the result of this step
             with closing(self._queue_files(topic, queue)) as units:
                 farthest = max(farthest, units.farthest_record_end(size_max))
-                lengths[topic, queue] = units.count(durable)
+                length = lengths[topic, queue] = units.count(durable)
+                last = units.unit(length - 1)
+            if last is not None and not is_filler(*last[:2]):
+                last_units.append(((topic, queue), length - 1, last))
         return farthest
 
     def _dispatched_durable(self) -> int | None:
@@ -392,22 +396,11 @@ class _Recovery:
         )
         if durable == 0 or check != resume_check(durable, units, entries):
             return None
-        lengths = self._queue_lengths(durable)
-        if sum(lengths.values()) != units:
+        if sum(self._queue_lengths(durable).values()) != units:
             return None
-        if unit_witness.names_another(self.files, self._last_units(lengths)):
+        if unit_witness.names_another(self.files, self._last_units):
             return None
         return durable
-
-    def _last_units(
-        self, lengths: Mapping[tuple[str, int], QueueOffset]
-    ) -> Iterator[tuple[tuple[str, int], int, Unit]]:
-        """Yield the last unit of each queue of that length, with the queue and its offset."""
-        for (topic, queue), length in lengths.items():
-            with closing(self._queue_files(topic, queue)) as units:
-                unit = units.unit(length - 1)
-            if unit is not None and not is_filler(*unit[:2]):
-                yield (topic, queue), length - 1, unit
 
     def _queue_lengths(self, end: int) -> dict[tuple[str, int], QueueOffset]:
         """Return for each queue how many units point to records that end at or below end."""
