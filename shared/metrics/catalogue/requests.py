@@ -70,7 +70,7 @@ BROKER_LONG_POLLS: Final = gauge("tidemark_broker_long_polls", "pulls",
 BROKER_LONG_POLL_WAKEUPS_TOTAL: Final = counter(
     "tidemark_broker_long_poll_wakeups_total{reason}", "pulls",
     "Long polls that ended: `message`, `timeout` (also: the client has gone), or `close` (the "
-    "node stops)",
+    "node stops, or serves no reads for now)",
     title="Long polls ended",
     alert="nothing: many by `timeout` mean that little is sent, or filters skip it")
 BROKER_CLOCK_STEPS_TOTAL: Final = counter("tidemark_broker_clock_steps_total", "steps",
