@@ -270,6 +270,17 @@ def grown(min_in_sync: int = 2, names: tuple[str, ...] = ("a", "b", "c")) -> Gro
     return group
 
 
+def hold(node: Node, kind: type[do.Effect]) -> list[do.Effect]:
+    """Let effects of a kind hang from now on, as on a disk that does not answer; return them."""
+    held, carry_out = list[do.Effect](), node.carry_out
+
+    def holding(effect: do.Effect) -> None:
+        (held.append if isinstance(effect, kind) else carry_out)(effect)
+
+    node.carry_out = holding  # type: ignore[method-assign]
+    return held
+
+
 def same_logs(group: Group, end: int) -> bool:
     logs = [bytes(node.volume.log[:end]) for node in group.nodes.values()]
     return len(logs[0]) == end and all(log == logs[0] for log in logs)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from services.ha.core.effects import Effect, PersistTable
+from services.ha.core.effects import PersistTable
 from services.ha.core.events import Command
 from services.ha.lease.value import Lease, Member
 from services.ha.metrics import skews
 from services.ha.wire.versions import SPOKEN, Versions
 from shared.cluster.time_rules import LOCAL
-from tests.unit.ha.group import STEP_MS, Group, grown, lease_of, order, role, same_logs
+from tests.unit.ha.group import STEP_MS, Group, grown, hold, lease_of, order, role, same_logs
 from tests.unit.ha.node_in_memory import Page, Volume
 from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.offsets import Epoch
@@ -139,13 +139,8 @@ def test_a_new_master_removes_no_member_for_the_time_in_which_its_own_disk_is_sl
     # 1. A new master had the lease and waited for its disk, or was stopped. 2. It had not answered
     #    its slaves yet, counted that as their silence, and removed them.
     group = grown(min_in_sync=1)
-    master, held = group["b"], list[Effect]()
-    carry_out = master.carry_out
-
-    def holding(effect: Effect) -> None:
-        (held.append if isinstance(effect, PersistTable) else carry_out)(effect)
-
-    master.carry_out = holding  # type: ignore[method-assign]
+    master = group["b"]
+    carry_out, held = master.carry_out, hold(master, PersistTable)
     group["a"].post(Command(1, "switchover", {"to": "b"}))
     group.until(lambda: bool(held))
     group.run(LOCAL.link_dead_ms + LOCAL.heartbeat_ms)

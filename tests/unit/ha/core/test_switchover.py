@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from services.ha.core.effects import (
-    Effect,
     LeaseCreate,
     LeaseGet,
     LeasePut,
@@ -16,7 +15,7 @@ from services.ha.core.events import Command, CopyFault
 from services.ha.core.handover import REMOVAL_MS_MAX
 from services.ha.core.in_sync import GROWTH_PAUSE_MS
 from services.ha.core.switchover import FENCE_MS_MAX
-from tests.unit.ha.group import Group, grown, lease_of, order, same_logs
+from tests.unit.ha.group import Group, grown, hold, lease_of, order, same_logs
 from tests.unit.ha.node_in_memory import Node
 from tidemark.formats.checkpoint import Slot, Trouble
 
@@ -339,13 +338,8 @@ def test_a_node_whose_broker_ends_in_each_opening_leaves_the_lease_to_another(
 @pytest.mark.parametrize("kind", [PersistTable, ReleaseAppendLock])
 def test_a_node_whose_disk_hangs_before_the_grant_leaves_the_lease_to_another(kind: type) -> None:
     group = grown(min_in_sync=1)
-    master, held = group["b"], list[Effect]()
-    carry_out = master.carry_out
-
-    def holding(effect: Effect) -> None:
-        (held.append if isinstance(effect, kind) else carry_out)(effect)
-
-    master.carry_out = holding  # type: ignore[method-assign]
+    master = group["b"]
+    held = hold(master, kind)
     group["a"].post(Command(1, "switchover", {"to": "b"}))
     group.until(lambda: bool(held))
     group.wait_master(other_than="b")
