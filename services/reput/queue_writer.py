@@ -184,20 +184,16 @@ class QueueWriter:
         with its record, and up to CHECKED_MAX units individually; those of a larger store beyond
         are trusted.
         """
-        for one in found:
-            with one.files() as files:
-                number = QueueOffset(files.count(end) - 1)
-                last = files.unit(number) if number >= one.first else None
-            if last is not None and is_of_another(one.key, number, last):
-                return False
         checked = 0
         for one in found:
             with one.files() as files:
                 next_offset = files.count(end)
+                last = files.unit(next_offset - 1) if next_offset > one.first else None
+            number = QueueOffset(next_offset - 1)
+            if last is not None and is_of_another(one.key, number, last):
+                return False
             checked += next_offset - one.first
-            if checked > CHECKED_MAX:
-                return True
-            if leading_units(one, end).next != next_offset:
+            if checked <= CHECKED_MAX and leading_units(one, end).next != next_offset:
                 return False
         return True
 
