@@ -213,6 +213,10 @@ class Replica:
 
     def _observe(self, snapshot: NodeSnapshot) -> None:
         context = self.context
+        if context.state is State.RESYNC:
+            # ha takes the bytes of broker and reput once they have ended, so held bytes prove
+            # nothing; the time that the emptying takes is no stall of theirs.
+            snapshot = snapshot._replace(broker_nonce=0, reput_alive=False)
         context.snapshot = snapshot
         context.liveness.observe(snapshot, context.now_ms)
         context.first_offset = max(context.first_offset, snapshot.first_offset)

@@ -10,10 +10,10 @@ from services.ha.core.failover import State
 from services.ha.core.following import FAULT_PAUSE_MS
 from services.ha.core.handover import REMOVAL_MS_MAX
 from services.ha.core.replica_context import RETRIED_FAULTS
-from services.ha.core.status import reason_of
+from services.ha.core.status import own_status, reason_of
 from shared.cluster.time_rules import DEFAULT, LOCAL, LONG, TimeRules
 from tests.unit.ha import group as group_module
-from tests.unit.ha.group import Group, grown, order
+from tests.unit.ha.group import Group, grown, hold, order
 from tests.unit.ha.node_in_memory import Node
 from tidemark.offsets import Epoch
 
@@ -330,3 +330,22 @@ def test_a_lease_with_an_older_set_than_the_masters_makes_no_slave_in_sync() -> 
     session.seen = seen
     following.published()
     assert slave.state == "in-sync"
+
+
+# ha holds the bytes of both while it empties the store, and took them for services that hang: the
+# node could not lead for as long again, and four times that.
+def test_services_that_wait_for_an_emptied_store_do_not_stall() -> None:
+    group, slave = in_group()
+    held = hold(slave, Resync)
+    slave.post(Command(77, "resync", {"group": "g0"}))
+    group.until(lambda: bool(held))
+    slave.pause("broker", "reput")
+    group.run(3 * LOCAL.lease_ms)
+    assert not own_status(slave.context, None, 0).facts.services_move
+    slave.resume("broker", "reput")
+    heals(slave)
+    slave.carry_out(held[0])
+    group.until(lambda: slave.state != "resync")
+    group.run(100)
+    assert slave.context.trouble == ""
+    group.wait_in_sync("a", "b", "c")
