@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from shared.state.state import BrokerState
-from tests.simulation.replication.confirmed import StateContent
+from tests.simulation.replication.confirmed import Confirmed, StateContent
 from tests.simulation.replication.confirmed_log import ANSWER_MAX_US, must_be_durable
 from tests.simulation.replication.lease_history import LeaseHistory
 from tests.simulation.replication.machine import Machine
@@ -170,7 +170,10 @@ class ClientAnswers(LeaseHistory):
         to its end."""
         if node.name in self.damaged or self.is_forced:
             return
-        served, wanted = StateContent.of(state), self._state_in_log(node)
+        served, wanted = (
+            StateContent.of(state),
+            self._records_of(node).states(node.end, node.end)[-1],
+        )
         if served != wanted:
             raise Violation(
                 f"{node.name} becomes the master with a state that its log of {node.end} bytes "
@@ -183,19 +186,24 @@ class ClientAnswers(LeaseHistory):
         later ones."""
         if node.name in self.damaged or self.is_forced or node.is_full or node.has_failed:
             return
-        served, stored = StateContent.of(state), self._state_in_log(node)
-        logged = [*self.records.states(node.slot(Slot.EPOCH_RECORD_END), node.end), stored]
+        served = StateContent.of(state)
+        logged = self._records_of(node).states(node.slot(Slot.EPOCH_RECORD_END), node.end)
         if not served.is_of(logged):
             raise Violation(
                 f"the broker of {node.name} has shut down, and its log lacks what it served: "
-                f"{served.differences(stored)}"
+                f"{served.differences(logged[-1])}"
             )
 
-    def _state_in_log(self, node: Machine) -> StateContent:
-        """The state of the whole log of a node, which may not be confirmed up to its end."""
-        if node.end <= len(self.confirmed):
-            return self.records.states(node.end, node.end)[-1]
-        return self.records.state_of(node.log(self.records.parsed, node.end))
+    def _records_of(self, node: Machine) -> Confirmed:
+        """The records of a node's whole log. Above its confirm offset they may never be confirmed:
+        a later master may have other ones there."""
+        confirm = node.slot(Slot.CONFIRM)
+        tail = node.log(confirm, node.end)
+        if self.confirmed[confirm : node.end] == tail:
+            return self.records
+        records = Confirmed()
+        records.extend(bytes(self.confirmed[:confirm]) + tail)
+        return records
 
     def read_at_master(self, node: Machine, epoch: int, newest_before: int) -> None:
         """Check reads from a master. newest_before: epoch of the lease before the broker checked

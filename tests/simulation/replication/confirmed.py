@@ -104,12 +104,13 @@ class Confirmed:
     def extend(self, data: bytes) -> None:
         """Append confirmed bytes. Raises Violation if the queues are not dense."""
         self.log += data
-        for entry in self._walk(self.log):
+        for entry in self._walk():
             self._add(entry)
 
-    def _walk(self, log: bytes | bytearray) -> Iterator[Any]:
-        """Yield the whole records of a log from the first one that was not parsed yet, and note how
-        far it is parsed. log: must begin like the confirmed log."""
+    def _walk(self) -> Iterator[Any]:
+        """Yield the whole records from the first one that was not parsed yet on, and note how far
+        the log is parsed."""
+        log = self.log
         while self._parsed < len(log):
             file_end = self._parsed - self._parsed % FILE_SIZE + FILE_SIZE
             walked = native.walk(
@@ -139,17 +140,6 @@ class Confirmed:
             bisect_right(self._states, at, key=lambda entry: entry[0]) for at in (since, end)
         )
         return [state for _, state in self._states[max(0, first - 1) : max(first, behind)]]
-
-    def state_of(self, tail: bytes) -> StateContent:
-        """The state of a log that is the confirmed log, up to its last whole record, and a tail."""
-        state, parsed = self._state.copy(), self._parsed
-        log = self.log[:parsed] + tail
-        for entry in self._walk(log):
-            if entry.topic == STATE_TOPIC:
-                stored = record.decode(bytes(log[entry.physical_offset :]))
-                state.apply(state_replay.decoded(stored), entry.physical_offset)
-        self._parsed = parsed
-        return StateContent.of(state)
 
     @property
     def now(self) -> StateContent:

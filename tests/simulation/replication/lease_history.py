@@ -291,7 +291,9 @@ class LeaseHistory(ConfirmedLog):
         again: it would refuse that epoch, or two terms would have it."""
         for (member, promised), us in self._promised.items():
             is_known = self._now_us() - us > STATUS_US
-            is_there = self.node(member.node).incarnation == member.incarnation
+            node = self.node(member.node)
+            # A power cut may have taken back a promise that was not on the disk yet.
+            is_there = node.incarnation == member.incarnation and node.durably_promised >= promised
             if promised >= epoch and is_known and is_there:
                 raise Violation(
                     f"{machine.name} makes the lease again with epoch {epoch}, but "
