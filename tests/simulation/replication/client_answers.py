@@ -170,10 +170,8 @@ class ClientAnswers(LeaseHistory):
         to its end."""
         if node.name in self.damaged or self.is_forced:
             return
-        served, wanted = (
-            StateContent.of(state),
-            self._records_of(node).states(node.end, node.end)[-1],
-        )
+        served = StateContent.of(state)
+        wanted = self._records_of(node).states(node.end, node.end)[-1]
         if served != wanted:
             raise Violation(
                 f"{node.name} becomes the master with a state that its log of {node.end} bytes "
