@@ -117,14 +117,11 @@ def guard_failover(context: ReplicaContext, peers: Peers, order: Command) -> Los
             "Stop it, and confirm that.",
             **loss.body,
         )
-    if not copies(context.state) or context.idle_service:
-        why = (
-            f"without a {context.idle_service} that moves"
-            if context.idle_service
-            else context.state.value
-        )
+    if not copies(context.state) or context.cannot_open:
+        why = context.cannot_open or f"it is {context.state.value}"
         raise Refused(
-            f"{context.name} is {why}. Nothing was done.", "See `tidemark cluster status`."
+            f"{context.name} cannot lead: {why}. Nothing was done.",
+            "See `tidemark cluster status`.",
         )
     if not lease_over(context):
         raise Refused(

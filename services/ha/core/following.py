@@ -240,14 +240,14 @@ class Following:
 
     def _table_token(self) -> int:
         slave = self.link
-        self._context.table_writes += 1
+        self._context.begin_table_write()
         return self._context.out.token(
             lambda done: self._table_persisted(slave, done), self._table_unwritten
         )
 
     def _table_unwritten(self, code: str, detail: str) -> None:
         context = self._context
-        context.table_writes -= 1
+        context.end_table_write()
         context.no_room(code, detail)
         self._not_before_ms = context.now_ms + FAULT_PAUSE_MS
         self.leave(f"{code}: {detail}")
@@ -256,7 +256,7 @@ class Following:
         # The link may have ended. The entry is on disk in any case; the next link begins without it
         # if its bytes never arrived.
         context = self._context
-        context.table_writes -= 1
+        context.end_table_write()
         if slave is None:
             return
         context.table = slave.table

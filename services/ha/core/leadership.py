@@ -70,11 +70,11 @@ class Leadership:
 
     @property
     def can_campaign(self) -> bool:
-        """Whether a campaign could begin: nothing is under way here, and broker and reput are
-        responsive, so that the epoch would be opened."""
+        """Whether a campaign could begin: nothing is under way here, broker and reput are
+        responsive, and the disk writes, so that the epoch would be opened."""
         context = self.context
         ready = copies(context.state) and self.campaign is None and not context.table_writes
-        return ready and not context.idle_service and not context.stopping
+        return ready and not context.cannot_open and not context.stopping
 
     def tick(self) -> None:
         """Send the requests that are due and update campaign, term and following."""

@@ -112,9 +112,8 @@ class Mastership:
     def hindrance(self) -> str:
         """What the broker's gate waits for, in words."""
         context, snapshot = self._context, self._context.snapshot
-        idle = context.idle_service
-        if idle:
-            return f"{idle} is not there, or does not move"
+        if context.cannot_open:
+            return context.cannot_open
         if self.granted is None:
             return "ha's disk has not written the beginning of the epoch"
         if not self.serving:
@@ -332,18 +331,18 @@ class Mastership:
         start = self.start if context.table else context.first_offset
         entry = EpochStart(Epoch(self.epoch), PhysicalOffset(start))
         table = with_entry(without_gone(context.table, context.first_offset), entry)
-        context.table_writes += 1
+        context.begin_table_write()
         context.out.ask(
             lambda token: PersistTable(token, table), lambda _: self._entered(table), self._no_room
         )
 
     def _no_room(self, code: str, detail: str) -> None:
-        self._context.table_writes -= 1
+        self._context.end_table_write()
         self._context.no_room(code, detail)
 
     def _entered(self, table: tuple[EpochStart, ...]) -> None:
         context = self._context
-        context.table_writes -= 1
+        context.end_table_write()
         context.table = table
         if self.over:
             return

@@ -1,9 +1,9 @@
 """Passes received frames to the parts, by epoch and type (docs/replication.md). Pure.
 
 A frame of an epoch below the promised one is answered with FENCED, and the link closed. A higher
-epoch is promised durably first, and everything older ends before. STATUS is answered at any epoch
-and promises nothing. Step before: ``frames``. Step after: ``following``, ``mastership``,
-``recreation``.
+epoch is promised durably first, and everything older ends before. STATUS is answered at any epoch,
+also while a promise is being written, and promises nothing. Step before: ``frames``. Step after:
+``following``, ``mastership``, ``recreation``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from services.ha.core.recreation import Recreation
 from services.ha.core.status import own_status
 from services.ha.lease.value import Holder
 from services.ha.wire import payloads
-from services.ha.wire.frames import BadFrame
+from services.ha.wire.frames import BadFrame, FrameType
 from services.ha.wire.payloads import (
     Ack,
     Append,
@@ -41,6 +41,10 @@ from services.ha.wire.payloads import (
 HELD_FRAMES_MAX: Final = 65_536
 """Frames that wait for the write of a promise; the window of a link is far smaller."""
 
+_AT_ANY_EPOCH: Final = frozenset({FrameType.STATUS, FrameType.STATUS_OK})
+"""Frames that wait for no promise. Otherwise: 1. A node wins the lease, and its disk hangs. 2. It
+hears of no member that could lead, and keeps the lease."""
+
 
 class MessageDispatcher:
     """The dispatcher of one start of ha."""
@@ -58,7 +62,7 @@ class MessageDispatcher:
         if not self.peers.open(event.link):
             return
         self.peers.heard(event.link)
-        if self.promises.pending:
+        if self.promises.pending and event.frame.type not in _AT_ANY_EPOCH:
             self._hold(event)
             return
         self._take(event)

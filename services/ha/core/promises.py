@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from services.ha.core.effects import PersistPromise
-from services.ha.core.replica_context import ReplicaContext
+from services.ha.core.replica_context import PROMISE, ReplicaContext
 
 RETRY_MS: Final = 2000
 """Pause after a write that found no room."""
@@ -71,6 +71,7 @@ class Promises:
         if self._writing or self._retry_ms is not None or wanted == (self.promised, self._seen):
             return
         self._writing = True
+        self._context.must_write(PROMISE)
         promised, (epoch, version) = wanted
         self._context.out.ask(
             lambda token: PersistPromise(token, promised, epoch, version),
@@ -86,6 +87,7 @@ class Promises:
 
     def _written(self, promised: int, seen: tuple[int, int]) -> None:
         self._writing = False
+        self._context.wrote(PROMISE)
         if self._alarm is not None:
             self._context.calm(self._alarm)
             self._alarm = None

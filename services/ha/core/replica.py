@@ -224,7 +224,7 @@ class Replica:
         if term is not None:
             term.observe()
         gate_open = term is not None and term.gate_open
-        fitness = context.idle_service, context.trouble, context.stalls_are_over, gate_open
+        fitness = context.cannot_open, context.trouble, context.stalls_are_over, gate_open
         if fitness != self._fitness:
             self._fitness = fitness
             self._dispatcher.broadcast_status()

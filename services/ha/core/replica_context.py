@@ -45,6 +45,8 @@ RETRIED_FAULTS: Final = frozenset(
 """Codes of faults of the log and its marks that may not occur again."""
 BROKER_STOPS: Final = Trouble.STOPPING.name.lower()
 """Trouble of a node whose broker waits for a moment until another node serves."""
+PROMISE: Final = "promise of the epoch"
+TABLE: Final = "table of epochs"
 LOGS_DIFFER: Final = "logs-differ"
 """Alarm of a slave whose confirmed bytes differ from the master's."""
 
@@ -72,6 +74,8 @@ class ReplicaContext:
         self.table_writes = 0
         """Table writes under way. Until they are done, nothing begins that reads or cuts the table.
         """
+        self._unwritten_ms: dict[str, int] = {}
+        """Since when a file of ha is to be written, by what it contains."""
         self.first_offset = found.first_offset
         self.end = found.end
         self.durable = found.end
@@ -158,6 +162,15 @@ class ReplicaContext:
         return "" if moves else "reput"
 
     @property
+    def cannot_open(self) -> str:
+        """Why no epoch could be opened here now, in words; empty: it could."""
+        if self.idle_service:
+            return f"{self.idle_service} is not there, or does not move"
+        limit_ms = self.now_ms - self.times.broker_silent_ms
+        what = next((what for what, since in self._unwritten_ms.items() if since <= limit_ms), "")
+        return f"ha's disk does not write the {what}" if what else ""
+
+    @property
     def trouble(self) -> str:
         """What makes this node unfit as a master, for example ``disk_full``; empty: nothing."""
         stalling = self.liveness.stalling
@@ -166,8 +179,8 @@ class ReplicaContext:
     @property
     def unfit(self) -> str:
         """Why this node should not lead now, in words; empty: it can."""
-        if self.idle_service:
-            return f"{self.idle_service} is not there, or does not move"
+        if self.cannot_open:
+            return self.cannot_open
         stalling = self.liveness.stalling
         if self.stalls_are_over:
             return f"{stalling} stood still too long or too often of late: others come first"
@@ -196,6 +209,25 @@ class ReplicaContext:
         if self.damage or Trouble.DAMAGED in found:
             return Trouble.DAMAGED.name.lower()
         return next((each.name.lower() for each in found if each is not Trouble.NONE), "")
+
+    def must_write(self, what: str) -> None:
+        """Note that a file of ha is to be written, unless that is noted already."""
+        self._unwritten_ms.setdefault(what, self.now_ms)
+
+    def wrote(self, what: str) -> None:
+        """Note that the file is on disk, or need not be written any more."""
+        self._unwritten_ms.pop(what, None)
+
+    def begin_table_write(self) -> None:
+        """Note that a write of the epoch table begins."""
+        self.table_writes += 1
+        self.must_write(TABLE)
+
+    def end_table_write(self) -> None:
+        """Note that a write of the epoch table has ended."""
+        self.table_writes -= 1
+        if not self.table_writes:
+            self.wrote(TABLE)
 
     def move(self, trigger: Trigger, reason: str = "") -> bool:
         """Move to the state that follows, and log it; return whether it is another one."""

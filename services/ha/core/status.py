@@ -31,7 +31,7 @@ def own_status(context: ReplicaContext, term: Mastership | None, promised: int) 
         trouble=context.trouble,
         stalls_are_over=context.stalls_are_over,
         stalled_ms=context.liveness.remembered_ms,
-        services_move=not context.idle_service,
+        services_move=not context.cannot_open,
         open=term is not None and term.gate_open,
         refused_at=context.refused_at,
         hindrance="" if term is None or term.gate_open else term.hindrance,

@@ -164,7 +164,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     stalled_ms: Offset = 0
     """Recent stalls of its services, in sum."""
     services_move: bool = msgspec.field(default=True, name="broker")
-    """Whether broker and reput run and move."""
+    """Whether broker and reput run and move, and ha's disk writes."""
     open: bool = True
     """Whether a master accepts sends; other states ignore it."""
     refused_at: Offset | None = None

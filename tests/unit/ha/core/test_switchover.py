@@ -8,6 +8,7 @@ from services.ha.core.effects import (
     LeaseCreate,
     LeaseGet,
     LeasePut,
+    PersistPromise,
     PersistTable,
     ReleaseAppendLock,
 )
@@ -15,6 +16,7 @@ from services.ha.core.events import Command, CopyFault
 from services.ha.core.handover import REMOVAL_MS_MAX
 from services.ha.core.in_sync import GROWTH_PAUSE_MS
 from services.ha.core.switchover import FENCE_MS_MAX
+from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import Group, grown, hold, lease_of, order, same_logs
 from tests.unit.ha.node_in_memory import Node
 from tidemark.formats.checkpoint import Slot, Trouble
@@ -335,7 +337,7 @@ def test_a_node_whose_broker_ends_in_each_opening_leaves_the_lease_to_another(
         assert group.now - began_ms < 120_000
 
 
-@pytest.mark.parametrize("kind", [PersistTable, ReleaseAppendLock])
+@pytest.mark.parametrize("kind", [PersistPromise, PersistTable, ReleaseAppendLock])
 def test_a_node_whose_disk_hangs_before_the_grant_leaves_the_lease_to_another(kind: type) -> None:
     group = grown(min_in_sync=1)
     master = group["b"]
@@ -419,3 +421,25 @@ def test_a_switch_whose_broker_keeps_the_log_frees_the_lease() -> None:
     group.send_confirmed()
     broker.keeps_log = False
     group.wait_in_sync("a", "b", "c")
+
+
+def test_a_node_whose_disk_does_not_write_what_ha_must_know_is_no_target_and_says_so() -> None:
+    # Its status waited for that disk, too: it looked like a node that is gone.
+    group = grown(min_in_sync=1)
+    group["c"].kill()
+    slave = group["b"]
+    carry_out, held = slave.carry_out, hold(slave, PersistPromise)
+    group.until(lambda: group.set == {"a", "b"} and bool(held))
+    group.run(LOCAL.broker_silent_ms + LOCAL.heartbeat_ms)
+    reply = order(group["a"], "switchover", to="b")
+    assert not reply.ok
+    assert "b cannot take over: ha's disk does not write the promise" in reply.body["detail"]
+    (seen,) = [node for node in group["a"].status()["nodes"] if node["node"] == "b"]
+    assert "does not write the promise" in seen["reason"]
+    group["a"].kill()
+    group.run(5 * LOCAL.lease_ms)
+    assert (group["b"].state, lease_of(group).epoch) == ("follower", 1)
+    slave.carry_out = carry_out  # type: ignore[method-assign]
+    for effect in held:
+        carry_out(effect)
+    assert group.wait_master() is slave
