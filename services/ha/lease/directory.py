@@ -66,6 +66,8 @@ REMEDIES: Final = {
     errno.EMFILE: "raise the limit of open files of ha (`ulimit -n`)",
 }
 """Remedies by error number; the reason of an error ends with one."""
+DAMAGED: Final = frozenset({errno.EIO, errno.EUCLEAN})
+"""Error numbers of a link that exists and cannot be read, because of the disk below it."""
 LINK_REMEDY: Final = (
     "A living master replaces it with its next renewal; without one, put its text back or remove it"
 )
@@ -224,8 +226,11 @@ class DirectoryObject:
         try:
             text = _target(path)
             return None if text is None else _decoded(text, number, uid)
-        except UnreadableLease as error:
-            raise UnreadableLease(f"{path}: {error}. {LINK_REMEDY}") from error
+        except (OSError, UnreadableLease) as error:
+            if isinstance(error, OSError) and error.errno not in DAMAGED:
+                raise
+            why = os.strerror(error.errno or 0) if isinstance(error, OSError) else error
+            raise UnreadableLease(f"{path}: {why}. {LINK_REMEDY}") from error
 
     def _path(self, number: int, uid: str) -> Path:
         return self._dir / f"{number}.{uid}"

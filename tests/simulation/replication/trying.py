@@ -127,7 +127,7 @@ class Trying:
         if STALLED not in own.alarms:
             known |= {"trouble": facts.trouble, "over": facts.stalls_are_over}
         known |= {"table writes": own.table_writes, "damage": own.damage, "halted": own.halted}
-        known |= {"stopping": own.stopping, "idle": own.idle_service}
+        known |= {"stopping": own.stopping, "idle": own.cannot_open}
         for node, skew in skews(replica).items():  # All wall clocks are equal.
             known[f"clock of {node}"] = skew if abs(skew.ahead_ms) > SKEW_MS else None
         broker = self._group.broker_of(name)

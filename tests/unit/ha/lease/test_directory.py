@@ -325,6 +325,29 @@ def test_a_newest_link_that_was_unreadable_for_a_while_does_not_wedge_the_lease(
     assert len(list((tmp_path / NAME).iterdir())) == VERSIONS_KEPT + 1
 
 
+def test_a_newest_link_on_a_bad_block_does_not_wedge_the_lease(
+    made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its holder wrote link 5, could not compare 4 with its base, and neither read nor wrote again.
+    older = advance(made, 2)
+    base = found(made.put(FREE._replace(holder=HOLDER), older))
+    bad, readlink = tmp_path / NAME / f"4.{base.uid}", os.readlink
+
+    def read(path: Path) -> str:
+        if path == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return readlink(path)
+
+    monkeypatch.setattr(os, "readlink", read)
+    others = DirectoryObject(tmp_path, NAME)
+    with pytest.raises(UnreadableLease, match=r"/4\..*: Input/output error\. A living master"):
+        others.get()
+    renewed = found(made.put(base.lease._replace(renewed=7), base))
+    assert found(others.get()) == renewed
+    assert advance(made, 20).lease.holder == HOLDER
+    assert not os.path.lexists(bad)
+
+
 def test_a_newest_link_that_is_unreadable_is_the_newest_until_it_is_gone(
     made: DirectoryObject, tmp_path: Path
 ) -> None:
