@@ -40,6 +40,7 @@ long."""
 STEADIER: Final = 2
 """Divisor of a lease time. A master whose services stalled for a lease time hands over only to a
 slave whose services stalled for less than half of one."""
+HANGS: Final = "the disk of the broker has flushed nothing for a lease time"
 STALLED: Final = "stalled-service"
 """Alarm: a service of this node stalls too long or too often."""
 REMOVAL_MS_MAX: Final = 1500
@@ -244,6 +245,8 @@ class Handover:
             self._begin_switch(term, fit[0])
         elif not term.gate_open:
             self._leave_unopened(term, trouble)
+        elif self._disk_hangs(term):
+            self._leave_hanging(term)
 
     def _alarm_hand_over(self, trouble: str, text: str) -> None:
         """Raise the alarm, unless the broker is only stopping."""
@@ -275,6 +278,8 @@ class Handover:
             context.calm("handed-over")
         if stalling:
             context.alarm(STALLED, f"{stalling} stands still, or stood still too often of late.")
+        elif term is not None and self._disk_hangs(term):
+            context.alarm(STALLED, f"{HANGS}.")
         else:
             context.calm(STALLED)
         if term is not None and term.gate_open:
@@ -342,6 +347,20 @@ class Handover:
         context.step_back(why, times=2**self._unopened)
         self._unopened = min(self._unopened + 1, UNOPENED_MAX)
         self._tries = min(self._tries + 1, PATIENCE_MAX)
+
+    def _disk_hangs(self, term: Mastership) -> bool:
+        return term.unflushed_ms >= self.context.times.lease_ms
+
+    def _leave_hanging(self, term: Mastership) -> None:
+        """Let the lease expire if the disk hangs, and a slave has on its own what is missing here.
+
+        There is no switch: it begins with a log that is confirmed to its end.
+        """
+        stored = self.context.session.stored
+        if stored is None or stored.lease.paused or not self._takers():
+            return
+        if term.durable_elsewhere:
+            self.context.step_back(HANGS)
 
     def _watch_switch(self) -> None:
         context, switch = self.context, self._switch

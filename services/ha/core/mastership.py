@@ -76,6 +76,10 @@ class Mastership:
         """Whether the broker serves the epoch."""
         self.gate_open = False
         """Whether the broker accepts sends."""
+        self._flushed = 0
+        self._flush_began_ms: int | None = None
+        """Since when the broker's disk has flushed nothing, although there is something to flush;
+        None: there is nothing."""
         self._won_ms = self.moved_ms = context.now_ms
         self._is_late = False
         self._marks: tuple[int, ...] = ()
@@ -102,6 +106,17 @@ class Mastership:
     def begun_ms(self) -> int:
         """Time of the grant; before it, the time at which the lease was won."""
         return self._won_ms if self.granted_ms is None else self.granted_ms
+
+    @property
+    def unflushed_ms(self) -> int:
+        """Time for which the broker's disk has flushed nothing of what is written."""
+        since_ms = self._flush_began_ms
+        return 0 if since_ms is None else self._context.now_ms - since_ms
+
+    @property
+    def durable_elsewhere(self) -> bool:
+        """Whether a slave has more of the log on disk than this node."""
+        return any(end > self._context.durable for end in self._durable.values())
 
     def note_late(self) -> None:
         """Note that the epoch should have opened by now: a node with the whole log may join the
@@ -148,6 +163,7 @@ class Mastership:
             self.serving = True
             context.end = max(context.end, snapshot.written)
             context.durable = max(context.durable, snapshot.flushed)
+            self._note_flush()
             self.turn()
             self.gate_open = self.gate_open or (self.opened and snapshot.gate_open)
             if self.switch is not None:
@@ -156,7 +172,9 @@ class Mastership:
             self._broker_lost("the broker has stopped serving the epoch")
 
     def restart_slave_clocks(self) -> None:
-        """Restart the clocks of slaves after a stall of this process."""
+        """Restart the clocks of slaves and disk after a stall of this process."""
+        if self._flush_began_ms is not None:
+            self._flush_began_ms = self._context.now_ms
         if self._ready:
             self.in_sync.begin(self._context.now_ms)
 
@@ -392,6 +410,19 @@ class Mastership:
         )
         if marks != self._marks:
             self._marks, self.moved_ms = marks, self._context.now_ms
+
+    def _note_flush(self) -> None:
+        """Note whether the broker's disk moves. A broker that stalls is judged by its heartbeat."""
+        context, snapshot = self._context, self._context.snapshot
+        if snapshot.flushed >= snapshot.written:
+            self._flush_began_ms = None
+        elif (
+            self._flush_began_ms is None
+            or snapshot.flushed != self._flushed
+            or context.liveness.broker.still_ms >= context.times.broker_silent_ms // 2
+        ):
+            self._flush_began_ms = context.now_ms
+        self._flushed = snapshot.flushed
 
     # The lease and the set
 

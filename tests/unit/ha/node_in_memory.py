@@ -71,6 +71,7 @@ class Broker:
         """Trouble that its broker reports after a grant, instead of serving."""
         self.keeps_log = False
         """Its disk hangs: the broker keeps the log after its grant has ended."""
+        self.flush_hangs = False
 
     def step(self, now: int) -> None:
         page, node = self.node.page, self.node
@@ -107,7 +108,8 @@ class Broker:
         node.volume.log += bytes([self.epoch % 251 + 1]) * size
         end = len(node.volume.log)
         node.page.publish(Slot.WRITTEN, end)
-        node.page.publish(Slot.FLUSHED, end)
+        if not self.flush_hangs:
+            node.page.publish(Slot.FLUSHED, end)
         return end
 
 

@@ -13,12 +13,12 @@ from services.ha.core.effects import (
     ReleaseAppendLock,
 )
 from services.ha.core.events import Command, CopyFault
-from services.ha.core.handover import REMOVAL_MS_MAX
+from services.ha.core.handover import HANGS, REMOVAL_MS_MAX
 from services.ha.core.in_sync import GROWTH_PAUSE_MS
 from services.ha.core.switchover import FENCE_MS_MAX
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import Group, grown, hold, lease_of, order, same_logs
-from tests.unit.ha.node_in_memory import Node
+from tests.unit.ha.node_in_memory import Broker, Node
 from tidemark.formats.checkpoint import Slot, Trouble
 
 
@@ -443,3 +443,47 @@ def test_a_node_whose_disk_does_not_write_what_ha_must_know_is_no_target_and_say
     for effect in held:
         carry_out(effect)
     assert group.wait_master() is slave
+
+
+def hang(group: Group) -> Broker:
+    """Let the disk of the master's broker hang while it has something to flush."""
+    broker = group.master.broker
+    assert broker is not None
+    broker.flush_hangs = broker.keeps_log = True
+    broker.append(100)
+    return broker
+
+
+def test_a_master_whose_disk_hangs_leaves_the_lease_to_another() -> None:
+    # Its broker answered and renewed its heartbeat. No send was acknowledged, without an alarm, and
+    # a switch failed, because the log was never confirmed to its end.
+    group = grown()
+    broker, old = hang(group), group["a"]
+    group.run(LOCAL.lease_ms - 500)
+    assert (group.master, lease_of(group).epoch) == (old, 1)
+    group.wait_master(other_than="a", at_most_ms=4 * LOCAL.lease_ms)
+    assert old.context.state_reason == HANGS
+    group.send_confirmed()
+    broker.flush_hangs = broker.keeps_log = False
+    group.wait_in_sync("a", "b", "c")
+
+
+def test_a_disk_that_hangs_for_less_than_a_lease_changes_no_epoch() -> None:
+    group = grown()
+    for _ in range(5):
+        broker = hang(group)
+        group.run(LOCAL.lease_ms - 500)
+        broker.flush_hangs = broker.keeps_log = False
+        group.send_confirmed()
+    assert (group.master, lease_of(group).epoch) == (group["a"], 1)
+    assert "stalled-service" not in group["a"].raised
+
+
+def test_a_master_whose_disk_hangs_keeps_the_lease_if_no_other_could_do_better() -> None:
+    group = grown()
+    group["b"].kill()
+    group["c"].kill()
+    hang(group)
+    group.run(10 * LOCAL.lease_ms)
+    assert (group.master, lease_of(group).epoch) == (group["a"], 1)
+    assert group["a"].context.alarms["stalled-service"] == f"{HANGS}."
