@@ -70,10 +70,8 @@ class Handover:
         self._not_before_ms = 0
         self._failed_at: tuple[int, int] | None = None
         """Version of the in-sync set at which the last switch failed; None: none failed since."""
-        self._unopened = 0
-        """Consecutive terms that this node gave up before they were open, at most UNOPENED_MAX."""
-        self._tries = 0
-        """The same count, at most PATIENCE_MAX."""
+        self._given_up = 0
+        """Consecutive terms that this node gave up before they were open."""
         self._failed_epoch = self._failed_terms = 0
         """The last term in a row of terms that did not open, and their number."""
         self._failing_since_ms = 0
@@ -283,7 +281,7 @@ class Handover:
         else:
             context.calm(STALLED)
         if term is not None and term.gate_open:
-            self._unopened = self._tries = self._failed_terms = 0
+            self._given_up = self._failed_terms = 0
             context.calm(NOT_OPEN)
         elif context.state in (State.CATCHUP, State.IN_SYNC):
             self._failed_terms = 0
@@ -336,7 +334,8 @@ class Handover:
         term.note_late()
         why = f"this node has trouble: {trouble}" if trouble else term.hindrance
         context.alarm("not-open", f"Epoch {term.epoch} is granted and takes no sends: {why}.")
-        if not trouble and context.now_ms - since_ms < patience_ms * 2**self._tries:
+        own_time_ms = patience_ms * 2 ** min(self._given_up, PATIENCE_MAX)
+        if not trouble and context.now_ms - since_ms < own_time_ms:
             return
         if stored is None or stored.lease.paused or not self._takers():
             return
@@ -344,9 +343,8 @@ class Handover:
             self._alarm_hand_over(
                 trouble, f"This node has trouble: {trouble}. It cannot open epoch {term.epoch}."
             )
-        context.step_back(why, times=2**self._unopened)
-        self._unopened = min(self._unopened + 1, UNOPENED_MAX)
-        self._tries = min(self._tries + 1, PATIENCE_MAX)
+        context.step_back(why, times=2 ** min(self._given_up, UNOPENED_MAX))
+        self._given_up += 1
 
     def _disk_hangs(self, term: Mastership) -> bool:
         return term.unflushed_ms >= self.context.times.lease_ms

@@ -163,11 +163,11 @@ class InSync:
         own_end: int,
         confirm: int,
         now_ms: int,
-        cannot_open: bool = False,
+        is_late: bool = False,
     ) -> None:
         """Record that the member acknowledged the log up to durable on its present link.
 
-        cannot_open: whether this master has reported that it does not open the epoch.
+        is_late: whether this master has reported that it does not open the epoch.
         """
         peer = self.peer(member)
         peer.heard_ms = now_ms
@@ -179,7 +179,7 @@ class InSync:
         has_epoch = durable > self._epoch_start and durable >= confirm
         # A master that cannot append the first record gives the lease only to a member. A node with
         # the whole log is then as good as the members were at the beginning of the epoch.
-        is_level = cannot_open and durable >= own_end == self._epoch_start
+        is_level = is_late and durable >= own_end == self._epoch_start
         if has_epoch or is_level:
             self.adding[member] = Addition(own_end, now_ms)
             self._settle()

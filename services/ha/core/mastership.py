@@ -221,7 +221,7 @@ class Mastership:
                 own_end=context.end,
                 confirm=self.confirm.value,
                 now_ms=context.now_ms,
-                cannot_open=self._is_late,
+                is_late=self._is_late,
             )
         if link.closed:
             context.count.implausible_acks += 1
