@@ -39,6 +39,7 @@ from analytics.sources.prometheus.reader import Reader
 from analytics.tables import Batch, DataFile, TableRoot
 from analytics.tables.in_use import is_written
 from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
+from analytics.ticks.closed import waited_for
 from shared.runtime.clock import SystemClock
 
 PROMETHEUS: Final = "tidemark_prometheus"
@@ -103,7 +104,7 @@ def run(spark: SparkSession, options: BackfillOptions) -> Filled:
     manifest = root.manifest("positions")
     there = {from_us(file.hour_us) for file in manifest.files}
     hours = wanted(since, before, there, options.hours)
-    _check_closed(root, hours)
+    _check_closed(root, hours, options.period_s)
     filled = Filled(
         hours, [h for h in sorted(there) if since <= h < before and h not in hours], 0, {}, [], 0.0
     )
@@ -209,23 +210,25 @@ def _differences(
     return [Difference(table, hour, **counts) for (table, hour), counts in sorted(sums.items())]
 
 
-def _check_closed(root: TableRoot, hours: list[datetime]) -> None:
+def _check_closed(root: TableRoot, hours: list[datetime], period_s: float) -> None:
     """Refuse an hour that is not over, or that a running collection is writing."""
     now = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
     closed = hour_of(now - _SETTLE)
-    writing = _written_now(root)
+    writing = _written_now(root, period_s)
     for hour in hours:
         if hour >= closed or (writing is not None and hour >= writing):
             until = closed if writing is None else min(closed, writing)
             raise HourOpen(f"{hour:%Y-%m-%dT%H}", closed_until=f"{until:%Y-%m-%dT%H:%M:%S}")
 
 
-def _written_now(root: TableRoot) -> datetime | None:
-    """Return the hour that a running collection is writing; None if none runs."""
-    seen = root.manifest("positions").seen
-    if not seen or not is_written(root.path, "collect"):
+def _written_now(root: TableRoot, period_s: float) -> datetime | None:
+    """Return the first hour that a running collection is writing; None if none runs. Of several
+    collectors, the latest one writes the earliest hour."""
+    positions = root.manifest("positions")
+    if not positions.seen or not is_written(root.path, "collect"):
         return None
-    return hour_of(from_us(max(seen.values())))
+    read_to = waited_for(positions, round(period_s * 1e6)).values()
+    return hour_of(from_us(min(max(positions.seen.values()), *read_to)))
 
 
 @click.command("backfill")

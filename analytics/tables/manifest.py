@@ -45,6 +45,12 @@ class Manifest(NamedTuple):
     done: Mapping[str, int]  # writer → number of its last batch
     watermark_us: int | None  # set by the writer: last tick evaluated, newest time collected
     seen: Mapping[str, int]  # node → its newest tick [microseconds]
+    read_to: Mapping[str, int] = {}
+    """Collector → time up to which it has read everything [microseconds]; only of collectors that
+    brought the newest tick of a node. Empty in manifests of earlier versions.
+    """
+    sent_by: Mapping[str, str] = {}
+    """Node → the collector that brought its newest tick."""
 
     def has(self, batch: Batch) -> bool:
         """Whether the batch, or a later one of its writer, is committed."""
@@ -84,14 +90,32 @@ def changed(manifest: Manifest, batch: Batch, change: Change, now_us: int) -> Ma
     done = dict(manifest.done)
     if batch.number is not None:
         done[batch.writer] = batch.number
+    read_to, sent_by = _collectors(manifest, batch.writer, change)
     after = manifest._replace(
         files=tuple(sorted(kept.values(), key=lambda file: (file.first_us, file.path))),
         removed={path: at for path, at in removed.items() if path not in kept},
         done=done,
         watermark_us=max(marks, default=None),
         seen=seen,
+        read_to=read_to,
+        sent_by=sent_by,
     )
     return manifest if after == manifest else after._replace(version=manifest.version + 1)
+
+
+def _collectors(
+    manifest: Manifest, writer: str, change: Change
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return read_to and sent_by after a change. Only a batch with a watermark is a collector's."""
+    read_to, sent_by = dict(manifest.read_to), dict(manifest.sent_by)
+    if change.watermark_us is not None:
+        read_to[writer] = max(change.watermark_us, read_to.get(writer, change.watermark_us))
+        # A collector on a new checkpoint has another name, and takes the nodes over as it reads.
+        for node, tick in change.seen.items():
+            if tick > manifest.seen.get(node, -1):
+                sent_by[node] = writer
+    readers = set(sent_by.values())
+    return {name: mark for name, mark in read_to.items() if name in readers}, sent_by
 
 
 class ManifestStore:
@@ -153,6 +177,8 @@ def _encoded(manifest: Manifest) -> dict[str, Any]:
         "version": manifest.version,
         "watermark": manifest.watermark_us,
         "seen": dict(manifest.seen),
+        "read_to": dict(manifest.read_to),
+        "sent_by": dict(manifest.sent_by),
         "done": dict(manifest.done),
         "columns": ["batch", "part", "hour", "bucket", "rows", "size", "first", "last"],
         "files": [list(file[1:]) for file in manifest.files],
@@ -171,4 +197,6 @@ def _decoded(table: str, value: dict[str, Any]) -> Manifest:
         value["done"],
         value["watermark"],
         value["seen"],
+        value.get("read_to", {}),
+        value.get("sent_by", {}),
     )

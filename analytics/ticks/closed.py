@@ -7,6 +7,9 @@ that `collect` has read past. Example: 1. `collect` is down for five minutes; 2.
 the ticks of these minutes, as if the brokers were silent; 3. `collect` returns and reads them, too
 late. While `collect` is behind, ticks stay open, and the alert TidemarkAnalyticsBehind fires.
 
+Several collectors may write the same tables, each the positions of its own nodes. No tick closes
+that one of them has not read past, unless it is an hour behind the others or its nodes were silent.
+
 Samples that arrive after their tick was closed stay in the tables. `evaluate` over a range uses
 them; the stream never evaluates a tick twice.
 """
@@ -15,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
+
+from analytics.tables.manifest import Manifest
 
 _WAITED_FOR: Final = 2  # periods
 GRACE_PERIODS: Final = 8  # by the clock: `collect` may be this late; two minutes at 15 s
@@ -28,12 +33,18 @@ class ByClock(NamedTuple):
     now_us: int
     grace_us: int  # minimum time from a tick's start until it closes
     written_us: int  # last time when positions were written
-    collected_us: int | None  # `collect` has read everything up to here; None in older tables
+    collected_us: int | None  # every `collect` has read up to here; None in older tables
 
 
-def last_closed(seen: Mapping[str, int], period_us: int, by_clock: ByClock | None) -> int | None:
+def last_closed(
+    seen: Mapping[str, int],
+    period_us: int,
+    by_clock: ByClock | None,
+    read_to: Mapping[str, int] | None = None,
+) -> int | None:
     """The newest closed tick [microseconds], or None if there is none.
-    seen: the newest tick of each node. by_clock: null: only data close ticks."""
+    seen: the newest tick of each node. by_clock: null: only data close ticks. read_to: the time up
+    to which each collector has read, of those that are waited for."""
     if not seen:
         return None
     newest = max(seen.values())
@@ -42,7 +53,26 @@ def last_closed(seen: Mapping[str, int], period_us: int, by_clock: ByClock | Non
     if by_clock is not None:
         late = min(_passed(by_clock, period_us), newest + BLIND_US)
         closed = max(closed, late // period_us * period_us)
+    if read_to:
+        closed = min(closed, tick_of(min(read_to.values()), period_us) - period_us)
     return closed
+
+
+def waited_for(positions: Manifest, period_us: int) -> dict[str, int]:
+    """Return the time up to which each collector has read, of those that ticks wait for.
+
+    Not waited for is a collector that is an hour behind the newest positions: it was removed, or
+    `evaluate` over a range judges these hours later. Nor one none of whose nodes sent anything at
+    the end: it may have a new checkpoint, and so another name.
+    """
+    newest = max(positions.seen.values(), default=0)
+    found = {}
+    for name, mark in positions.read_to.items():
+        nodes = (node for node, sender in positions.sent_by.items() if sender == name)
+        last = max((positions.seen[node] for node in nodes), default=0)
+        if mark >= newest - BLIND_US and last >= mark - (_WAITED_FOR + 1) * period_us:
+            found[name] = mark
+    return found
 
 
 def _passed(by_clock: ByClock, period_us: int) -> int:

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from analytics.moments import to_us
 from analytics.tables import TableRoot
 from analytics.tables.manifest import ManifestStore
-from analytics.ticks.closed import GRACE_PERIODS, ByClock, last_closed, tick_of
+from analytics.ticks.closed import GRACE_PERIODS, ByClock, last_closed, tick_of, waited_for
 from shared.runtime.clock import SystemClock
 
 NAME: Final = "tidemark_ticks"
@@ -100,11 +100,12 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         root = TableRoot(Path(self._tables))
         written_us = ManifestStore(root.path).written_us("positions")
         positions = root.manifest("positions")
-        clock = None
+        read_to, clock = waited_for(positions, self._period_us), None
         if self._by_clock and written_us is not None:
             now_us, grace_us = SystemClock().wall_ms() * 1000, GRACE_PERIODS * self._period_us
-            clock = ByClock(now_us, grace_us, written_us, positions.watermark_us)
-        return last_closed(positions.seen, self._period_us, clock)
+            collected_us = min(read_to.values(), default=positions.watermark_us)
+            clock = ByClock(now_us, grace_us, written_us, collected_us)
+        return last_closed(positions.seen, self._period_us, clock, read_to)
 
 
 class Ticks(DataSource):

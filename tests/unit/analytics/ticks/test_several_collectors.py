@@ -1,0 +1,128 @@
+"""Ticks of tables that several collectors write, one of which is late, replaced or removed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from analytics.errors import HourOpen
+from analytics.jobs.backfill import _check_closed
+from analytics.moments import HOUR_US, from_us, hour_of
+from analytics.tables import Batch, TableRoot
+from analytics.tables.in_use import writing
+from analytics.ticks.closed import tick_of
+from analytics.ticks.spark import TicksReader
+
+P = 15_000_000
+NOW = time.time_ns() // 1000
+TICK = tick_of(NOW, P) - P
+
+
+class Tables:
+    """Tables, and the batches that collectors commit to them."""
+
+    def __init__(self, path: Path) -> None:
+        self.root = TableRoot.create(path)
+        self._batches = 0
+
+    def read(self, collector: str, to_us: int, *nodes: str) -> None:
+        """Commit a batch that reads up to a time, with a position of each node in its tick."""
+        seen = dict.fromkeys(nodes, tick_of(to_us, P))
+        self._batches += 1
+        batch = Batch(collector, self._batches)
+        self.root.commit("positions", batch=batch, seen=seen, watermark=from_us(to_us))
+
+    def closed(self, closing: str = "clock") -> int:
+        """The last tick that the stream hands out [microseconds]."""
+        options = {"tables": str(self.root.path), "period_us": str(P), "closing": closing}
+        return int(TicksReader(options).latestOffset({"tick": P}, ReadAllAvailable())["tick"])
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    return Tables(tmp_path / "tables")
+
+
+@pytest.mark.parametrize("closing", ["clock", "data"])
+@pytest.mark.parametrize("late_ticks", [3, 9, 22, 200])
+def test_ticks_wait_for_the_collector_that_is_late(
+    tables: Tables, late_ticks: int, closing: str
+) -> None:
+    # Nodes behind the newest positions counted as silent: the ticks that the second collector had
+    # not read yet closed without its nodes, whose positions came into the tables later.
+    late = TICK - late_ticks * P
+    for at in (late - P, late):
+        tables.read("a", at, "a0", "a1")
+        tables.read("b", at, "b0", "b1")
+    tables.read("a", TICK, "a0", "a1")
+    assert tables.closed(closing) == late - P
+    # It catches up in two batches, and one of its nodes was silent meanwhile.
+    tables.read("b", late + P, "b0")
+    assert tables.closed(closing) == late
+    tables.read("b", TICK, "b0")
+    assert tables.closed(closing) == TICK - P
+
+
+def test_a_batch_that_is_committed_again_changes_nothing(tables: Tables) -> None:
+    tables.read("a", TICK, "a0")
+    tables.read("b", TICK - 9 * P, "b0")
+    before = tables.closed()
+    version = tables.root.manifest("positions").version
+    again = Batch("b", 2)
+    assert not tables.root.commit("positions", batch=again, seen={"b0": TICK}, watermark=None)
+    assert (tables.closed(), tables.root.manifest("positions").version) == (before, version)
+
+
+def test_a_collector_with_a_new_checkpoint_takes_over_the_nodes(tables: Tables) -> None:
+    tables.read("old", TICK - 20 * P, "n0", "n1")
+    tables.read("new", TICK - 30 * P, "n0", "n1")  # it reads again what the old one has read
+    assert tables.closed() == TICK - 21 * P
+    tables.read("new", TICK, "n0", "n1")
+    assert tables.closed() == TICK - P
+    assert tables.root.manifest("positions").read_to == {"new": TICK}
+
+
+def test_of_two_collectors_with_the_same_nodes_the_later_one_delays_nothing(tables: Tables) -> None:
+    tables.read("b", TICK - 20 * P, "n0", "n1")
+    tables.read("a", TICK, "n0", "n1")
+    tables.read("b", TICK - 10 * P, "n0", "n1")
+    assert tables.closed() == TICK - P
+
+
+def test_a_removed_collector_is_waited_for_an_hour(tables: Tables) -> None:
+    tables.read("removed", TICK - 241 * P, "b0")
+    tables.read("a", TICK - 2 * P, "a0")
+    assert tables.closed() == TICK - 242 * P
+    tables.read("a", TICK, "a0")
+    assert tables.closed() == TICK - P
+
+
+def test_a_node_that_was_removed_earlier_does_not_hold_a_collector_in_place(tables: Tables) -> None:
+    tables.read("old", TICK - 90 * P, "n0", "removed")
+    tables.read("old", TICK - 80 * P, "n0")
+    tables.read("new", TICK, "n0")
+    assert tables.closed() == TICK - P
+
+
+def test_a_collector_whose_brokers_are_silent_reads_on(tables: Tables) -> None:
+    tables.read("a", TICK - 30 * P, "a0")
+    tables.read("b", TICK - 30 * P, "b0")
+    tables.read("a", TICK, "a0")
+    tables.read("b", TICK)
+    assert tables.closed() == TICK - P
+
+
+def test_the_hour_that_the_later_collector_writes_cannot_be_filled(tables: Tables) -> None:
+    # The newest positions counted: rows of the late collector would have come in twice.
+    begun = tick_of(NOW, HOUR_US) - 4 * HOUR_US
+    tables.read("b", begun + 40 * P, "b0")
+    tables.read("a", begun + HOUR_US + 10 * P, "a0")
+    hour = hour_of(from_us(begun))
+    with writing(tables.root.path, "collect"):
+        with pytest.raises(HourOpen):
+            _check_closed(tables.root, [hour], 15.0)
+        tables.read("b", begun + HOUR_US, "b0")
+        _check_closed(tables.root, [hour], 15.0)
