@@ -80,7 +80,7 @@ def _first_unequal(left: Iterable[str], right: Iterable[str]) -> str:
 
 async def _level(stage: GroupStage[G], names: Sequence[str], master: str) -> int:
     """Wait until all nodes have flushed, confirmed and dispatched the whole log; return its end."""
-    deadline = time.monotonic() + LEVEL_S
+    deadline = time.monotonic() + LEVEL_S * stage.finder.pace.now
     while True:
         stores = [stage.group.nodes[name].store_dir for name in names]
         end = slot(stage.group.nodes[master].store_dir, Slot.WRITTEN)

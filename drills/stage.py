@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from drills.finding import Finder, Known
 from drills.group import Group
 from drills.lease_server import LeaseServer
-from drills.ledger import Ledger
+from drills.ledger import Ledger, Request
 from drills.workload import Workload
 from shared.cluster.time_rules import PROFILES, TimeRules
 
@@ -156,8 +156,11 @@ class GroupStage(Generic[G]):
     async def eventually(
         self, holds: Callable[[], Awaitable[object]], sentence: Callable[[], str], timeout_s: float
     ) -> None:
-        """Wait until the condition holds. Raises DrillFailed with the sentence."""
-        deadline = time.monotonic() + timeout_s
+        """Wait until the condition holds. Raises DrillFailed with the sentence.
+
+        A slow machine extends the timeout, as in all waits of a drill.
+        """
+        deadline = time.monotonic() + timeout_s * self.finder.pace.now
         while not await holds():
             self.check(time.monotonic() < deadline, sentence())
             await asyncio.sleep(PAUSE_S)
@@ -264,6 +267,21 @@ class GroupStage(Generic[G]):
         took = await self.acked_again(timeout_s)
         self.observed.gaps.append((began, began + took))
         return took
+
+    def check_none_late(self, acks: Iterable[Request], deadline: float, how: str) -> None:
+        """Raise DrillFailed if one of the acks is later than the deadline [time.monotonic].
+
+        The time for which the machine did not run the node, or this process, does not count: an ack
+        of before the deadline may be read after it.
+        """
+        held_back_s = self.finder.pace.held_back_s
+        late = [
+            ack
+            for ack in acks
+            if ack.ended_at > deadline
+            and ack.ended_at - deadline > held_back_s(deadline, ack.ended_at, ack.node)
+        ]
+        self.check(not late, f"{len(late)} sends were acknowledged {how}")
 
     def gap_since(self, began: float) -> float:
         """Add the longest time without an ack since began to the judged gaps; return it [s]."""

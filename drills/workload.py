@@ -54,7 +54,7 @@ class Workload:
 
     def __init__(self, finder: Finder, plan: Plan, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._plan = plan
+        self._plan, self._finder = plan, finder
         self._running = asyncio.Event()
         self._running.set()
         self._give_up_at: float | None = None
@@ -110,14 +110,14 @@ class Workload:
 
     async def quiet(self) -> None:
         """Wait after ``pause`` until no request is pending. Raises TimeoutError."""
-        async with asyncio.timeout(GIVE_UP_S):
+        async with self._patience(GIVE_UP_S):
             while self._sending:
                 await self._rest()
 
     async def acked(self, more: int, timeout_s: float = 30.0) -> None:
         """Wait until so many more messages are acked. Raises TimeoutError."""
         goal = len(self.ledger.acked) + more
-        async with asyncio.timeout(timeout_s):
+        async with self._patience(timeout_s):
             while len(self.ledger.acked) < goal:
                 await self._rest()
 
@@ -126,13 +126,17 @@ class Workload:
         owed: dict[int, int] = {}
         for ack in self.ledger.acked.values():
             owed[ack.place.queue] = max(owed.get(ack.place.queue, 0), ack.place.queue_offset + 1)
-        async with asyncio.timeout(timeout_s):
+        async with self._patience(timeout_s):
             while any(
                 self._next_offsets.get((consumer, queue), 0) < end
                 for consumer in range(self._plan.consumers)
                 for queue, end in owed.items()
             ):
                 await self._rest()
+
+    def _patience(self, timeout_s: float) -> asyncio.Timeout:
+        """Return a timeout that a slow machine extends."""
+        return asyncio.timeout(timeout_s * self._finder.pace.now)
 
     async def _rest(self) -> None:
         """Pause. Raises the unexpected error of a producer or consumer, to fail the drill."""

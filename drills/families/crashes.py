@@ -103,7 +103,7 @@ async def lose_one_of_three(stage: Stage) -> None:
     stage.note(f"{gone} is in sync again after {await stage.in_sync():.1f} s")
 
 
-@drill("18", "both slaves of three nodes are killed; sends fail until one is back", THREE)
+@drill("18", "both slaves of three nodes are killed; sends fail until one is back", THREE, 15.0)
 async def lose_two_of_three(stage: Stage) -> None:
     """Expect no acks with fewer than min_in_sync members, and no change of the master."""
     master, epoch = await stage.master(), stage.epoch
@@ -121,7 +121,6 @@ async def lose_two_of_three(stage: Stage) -> None:
     stage.group.start(first)
     took = await stage.restored(20)
     stage.note(f"with {first} back sends succeed after {took:.1f} s")
-    stage.check(took <= 15, "more than 15 s")
 
 
 @drill("26", "two failovers with nothing written in between; both former masters come back", THREE)

@@ -97,7 +97,7 @@ async def cut_from_lease(stage: Stage) -> None:
         f"{master} acknowledged until {last - cut_at:.2f} s after the cut "
         f"(deadline {stage.fenced_s:.2f} s), its successor came {taken_at - cut_at:.2f} s after it"
     )
-    stage.check(last - cut_at <= stage.fenced_s + IN_FLIGHT_S, "acks after the deadline")
+    stage.check_none_late(old, cut_at + stage.fenced_s + IN_FLIGHT_S, "after the deadline")
     stage.check(stage.epoch > epoch, "the epoch did not rise")
     stage.group.network.heal()
 

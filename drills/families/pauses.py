@@ -139,12 +139,8 @@ async def stalled_loop(stage: Stage) -> None:
         node.processes[service].send_signal(signal.SIGUSR1)
         await asyncio.sleep(stall_s)
         deadline = at + stage.fenced_s + SLACK_S
-        late = [
-            request
-            for request in stage.ledger.acked_by(master, at)
-            if deadline < request.ended_at < at + stall_s
-        ]
-        stage.check(not late, f"{master} answered {len(late)} sends after its deadline")
+        in_stall = [ack for ack in stage.ledger.acked_by(master, at) if ack.ended_at < at + stall_s]
+        stage.check_none_late(in_stall, deadline, f"by {master} after its deadline")
         await stage.acked_again(20)
         stage.note(
             f"{service} of {master} stood still for {stall_s:.1f} s: {await stage.master()} is "

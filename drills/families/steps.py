@@ -83,7 +83,7 @@ async def crash_at_resync(stage: Stage) -> None:
         await stage.load.acked(30)
         node.faults.arm(f"resync-{step}", "kill")
         starts = ha.starts
-        deadline = time.monotonic() + ORDER_S
+        deadline = time.monotonic() + ORDER_S * stage.finder.pace.now
         # The command gets no response, because the process dies. It may also be starting.
         while node.faults.armed is not None:
             late = time.monotonic() > deadline

@@ -15,7 +15,7 @@ from drills.families.planned import _is_due
 from drills.ledger import Ledger, Outcome, Request
 from drills.pace import QUIET_S, Pace, _delay_ns, _descendants, allowed_s
 from drills.running import Result, judge_drill
-from drills.stage import Observed
+from drills.stage import DrillFailed, GroupStage, Observed
 
 FAULT_AT = 100.0
 
@@ -228,3 +228,49 @@ def test_what_a_process_waited_for_is_read_of_all_that_this_one_started() -> Non
 async def test_the_pace_is_measured_by_work_of_its_own_while_it_is_open() -> None:
     async with Pace() as found:
         assert found.now >= 1.0
+
+
+class Loaded(GroupStage[Any]):
+    """A stage without a group, on a machine that is as slow as the pace says."""
+
+    def __init__(self, found: Pace) -> None:
+        self.finder = cast(Any, SimpleNamespace(pace=found))
+
+
+def ack(ended_at: float) -> Request:
+    return Request(0, ended_at - 0.01, ended_at, Outcome.ACKED, "", "n0", 1)
+
+
+@pytest.mark.parametrize(
+    ("ended_at", "held_back_s", "is_late"),
+    [(109.9, 0.0, False), (110.4, 0.0, True), (110.4, 0.5, False), (111.0, 0.5, True)],
+)
+def test_an_ack_that_the_machine_held_back_is_not_late(
+    ended_at: float, held_back_s: float, is_late: bool
+) -> None:
+    # The slack behind a deadline was a fixed number of milliseconds: on a loaded machine, acks of
+    # before the deadline that were read later failed the drill.
+    found = Loaded(held_back(pace(), 110.0, held_back_s))
+    if is_late:
+        with pytest.raises(DrillFailed, match="1 sends were acknowledged by a fenced master"):
+            found.check_none_late([ack(ended_at)], 110.0, "by a fenced master")
+    else:
+        found.check_none_late([ack(ended_at)], 110.0, "by a fenced master")
+
+
+async def test_a_slow_machine_extends_every_wait_of_a_drill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("drills.stage.time", SimpleNamespace(monotonic=lambda: now[0]))
+    asked = []
+
+    async def holds() -> bool:
+        asked.append(now[0])
+        now[0] += 1.0
+        return False
+
+    monkeypatch.setattr("drills.stage.PAUSE_S", 0.0)
+    with pytest.raises(DrillFailed, match="nothing came"):
+        await Loaded(pace(by_clock=4.0)).eventually(holds, lambda: "nothing came", 10.0)
+    assert asked[-1] == 39.0
