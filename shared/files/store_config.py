@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -198,8 +198,14 @@ def described_sizes(disk: Disk, path: Path, names: Iterable[str]) -> dict[str, i
     return found
 
 
-def compare_sizes(found: dict[str, int], config: StoreConfig, path: Path) -> None:
-    """Raise StoreSizesDiffer, naming both, if a found size differs from the configured one."""
+def compare_sizes(
+    found: dict[str, int],
+    config: StoreConfig,
+    path: Path,
+    files: Mapping[str, Path] | None = None,
+) -> None:
+    """Raise StoreSizesDiffer, naming both, if a found size differs from the configured one. files:
+    by name, the file that a size was taken from; it may have been cut."""
     configured = config.sizes | {"index_file_size": config.index_geometry.size}
     differing = [name for name, size in found.items() if configured[name] != size]
     if differing:
@@ -207,23 +213,30 @@ def compare_sizes(found: dict[str, int], config: StoreConfig, path: Path) -> Non
             f"{name} is {found[name]} in the store and {configured[name]} as configured"
             for name in differing
         )
+        taken = [str(files[name]) for name in differing if files and name in files]
+        advice = "Configure the store's own sizes, or choose another directory."
+        if taken:
+            names += f"; the store's is the size of {' and of '.join(taken)}"
+            advice += " A file that is shorter than the others of its directory was cut."
         raise StoreSizesDiffer(
             f"{path}: {names}. Nothing was changed.",
-            "Configure the store's own sizes, or choose another directory.",
+            advice,
             path=path,
             found={name: found[name] for name in differing},
             configured={name: configured[name] for name in differing},
         )
 
 
-def existing_sizes(disk: Disk, root: Path) -> dict[str, int]:
+def existing_sizes(disk: Disk, root: Path, files: dict[str, Path] | None = None) -> dict[str, int]:
     """Return the sizes of a store without tidemark.json, from the first file of each kind.
 
     Keys: commit_log_file_size, consume_queue_file_size, index_slots and index_entries, or only
     index_file_size if no index file reveals the two; a kind without files has no key. Empty files
-    are ignored: RocketMQ leaves one behind when it is killed while creating it.
+    are ignored: RocketMQ leaves one behind when it is killed while creating it. files: receives, by
+    key, the file whose length is the size.
     """
     found: dict[str, int] = {}
+    files = {} if files is None else files
 
     def take(key: str, directory: Path) -> None:
         for entry in disk.list_directory(directory):
@@ -231,10 +244,10 @@ def existing_sizes(disk: Disk, root: Path) -> dict[str, int]:
                 continue
             facts = disk.stat(directory / entry.name)
             if facts is not None and facts.size > 0:
-                found[key] = facts.size
+                found[key], files[key] = facts.size, directory / entry.name
 
     take("commit_log_file_size", root / "commitlog")
-    found |= _index_sizes(disk, root / "index")
+    found |= _index_sizes(disk, root / "index", files)
     for topic in disk.list_directory(root / "consumequeue"):
         for queue in disk.list_directory(root / "consumequeue" / topic.name):
             if "consume_queue_file_size" in found:
@@ -244,7 +257,7 @@ def existing_sizes(disk: Disk, root: Path) -> dict[str, int]:
     return found
 
 
-def _index_sizes(disk: Disk, directory: Path) -> dict[str, int]:
+def _index_sizes(disk: Disk, directory: Path, files: dict[str, Path]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for entry in disk.list_directory(directory):
         if entry.is_directory or parse_index_name(entry.name) is None:
@@ -256,6 +269,7 @@ def _index_sizes(disk: Disk, directory: Path) -> dict[str, int]:
         if geometry is not None:
             return {"index_slots": geometry.slots, "index_entries": geometry.entries}
         sizes.setdefault("index_file_size", facts.size)
+        files.setdefault("index_file_size", directory / entry.name)
     return sizes
 
 

@@ -231,9 +231,10 @@ class StoreDir:
                 # abort is from our own start by now; this records how RocketMQ left the store.
                 self.is_foreign, self._was_clean = True, adopting == "clean"
         else:
-            found = existing_sizes(self.disk, self.root)
+            files: dict[str, Path] = {}
+            found = existing_sizes(self.disk, self.root, files)
             self.is_foreign = "commit_log_file_size" in found
-            compare_sizes(found, self.config, self.root)
+            compare_sizes(found, self.config, self.root, files)
         if not writable:
             return
         self._refuse_alone()

@@ -169,7 +169,7 @@ class AdminServer:
         self._server: BoundedServer | None = None
         self._beat: asyncio.Task[None] | None = None
         self._beat_at = health.clock.monotonic()
-        self.app = web.Application(middlewares=[_end_line])
+        self.app = web.Application(middlewares=[end_line])
         self.app.add_routes(
             [
                 web.get("/live", self._live),
@@ -235,7 +235,7 @@ def probe_answer(body: Mapping[str, object], status: int) -> web.Response:
 
 
 @web.middleware
-async def _end_line(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def end_line(request: web.Request, handler: Handler) -> web.StreamResponse:
     """End the line of the answer that aiohttp makes for an unknown path or method."""
     try:
         return await handler(request)

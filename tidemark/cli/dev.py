@@ -235,7 +235,7 @@ Send and read with curl:
     -d '{{"messages": [{{"body_text": "hello", "tags": "new", "keys": ["order-1"]}}]}}'
   curl -s '{url}/v1/topics/orders/queues/0/messages?offset=0' -H 'Accept: application/json'
 
-or from Python (python -m asyncio):
+or from Python (in a checkout: .venv/bin/python -m asyncio):
 
   import tidemark
   async with tidemark.connect("{url}") as mq:

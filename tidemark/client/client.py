@@ -37,6 +37,7 @@ from tidemark.client.messages import (
     SendResult,
     outgoing,
 )
+from tidemark.client.options import check_options
 from tidemark.client.producer import Producer, as_outgoing
 from tidemark.client.subscription import Subscription
 from tidemark.client.times import as_ms
@@ -86,7 +87,10 @@ def connect(
     on_connected, on_disconnected: plain functions that are called in the loop with the address of a
     node when it first answers, and with the address and the error when it stops answering. A client
     that makes no calls does not notice either.
+
+    Raises TypeError, ValueError.
     """
+    check_options(locals())
     bounds = limits if limits is not None else Limits()
     settings = ConnectionSettings(
         retry_for_s=retry_for_s,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from datetime import datetime
 from typing import Any, Final
 
 from tidemark import errors
@@ -19,6 +20,7 @@ from tidemark.client.messages import Message, PullResult, RawPull
 from tidemark.client.paths import path
 from tidemark.client.received import decode_sound
 from tidemark.client.tags import passing, wanted_tags
+from tidemark.client.times import as_ms
 
 PULL_COUNT_MAX: Final = 1024
 PULL_SIZE_MAX: Final = 4 << 20
@@ -223,15 +225,24 @@ class Consumer:
         topic: str,
         key: str,
         *,
-        begin_ms: int | None = None,
-        end_ms: int | None = None,
+        begin: datetime | int | None = None,
+        end: datetime | int | None = None,
+        begin_ms: datetime | int | None = None,
+        end_ms: datetime | int | None = None,
         max: int = 32,
     ) -> list[Message]:
-        """Messages with this key stored in [begin_ms, end_ms], oldest first, at most ``max``.
+        """Messages with this key stored in [begin, end], oldest first, at most ``max``.
 
-        The list is empty if there are none.
+        begin, end: datetimes with a time zone, or milliseconds. begin_ms and end_ms are other names
+        of them. The list is empty if there are none.
         """
-        return await self._query(topic, {"key": key, "begin_ms": begin_ms, "end_ms": end_ms}, max)
+        query: dict[str, object] = {"key": key}
+        for name, time, in_ms in (("begin", begin, begin_ms), ("end", end, end_ms)):
+            if time is not None and in_ms is not None:
+                raise TypeError(f"{name} and {name}_ms are the same; give one of them")
+            given, called = (in_ms, f"{name}_ms") if time is None else (time, name)
+            query[f"{name}_ms"] = None if given is None else as_ms(given, called)
+        return await self._query(topic, query, max)
 
     async def _query(self, topic: str, query: dict[str, object], count_max: int) -> list[Message]:
         """Return the newest count_max messages.

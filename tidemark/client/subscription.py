@@ -273,12 +273,15 @@ class Subscription:
         group's committed offset stays until they are done. Messages in hand of this queue are no
         longer committed.
         """
+        if not isinstance(offset, int) or isinstance(offset, bool):
+            raise TypeError(f"offset must be a whole number, not {type(offset).__name__}")
         held = self._held_queue((topic, queue))
         end = await self._engine.end_of(held.queue)
         if not 0 <= offset <= end:
+            reason = "an offset is at least 0" if offset < 0 else f"{offset} is beyond it"
             raise errors.OffsetBeyondEnd(
-                f"queue {queue} of topic {topic!r} ends at queue offset {end}; {offset} is beyond "
-                "its range. Nothing was changed.",
+                f"queue {queue} of topic {topic!r} ends at queue offset {end}; {reason}. "
+                "Nothing was changed.",
                 topic=topic,
                 queue=queue,
                 offset=offset,

@@ -37,8 +37,8 @@ def _why_pure() -> str:
         except ImportError as error:
             # -B: without it make considers everything up to date after a compiler was installed.
             return (
-                f"the native modules are not built ({error}); "
-                "install a C compiler and run `make -B setup`"
+                f"the native modules are not built ({error}); install a C compiler, then run "
+                "`make -B setup` in a checkout, or build the wheel again and install it"
             )
     return ""
 

@@ -21,6 +21,7 @@ from yarl import URL
 from services.ha.core.effects import Reply
 from services.ha.core.events import Command
 from shared.runtime.doorbell import socket_path
+from shared.runtime.health import end_line
 from tidemark.errors import (
     BadRequest,
     ClusterRefused,
@@ -206,7 +207,7 @@ class ControlSocket:
     def __init__(self, control: Control, run_dir: Path) -> None:
         """Raises PathTooLong."""
         self._path = socket_path(run_dir, SOCKET_NAME)
-        self._app = web.Application()
+        self._app = web.Application(middlewares=[end_line])
         self._app.add_routes(control.socket_routes())
         self._runner: web.AppRunner | None = None
 

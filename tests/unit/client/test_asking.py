@@ -263,8 +263,8 @@ async def test_seek_goes_back_and_forward(broker: GroupBroker, mq: tidemark.Clie
         found = await messages.getone()
         assert found is not None
         assert found.body == b"10"
-        for offset in (-1, 12):
-            with pytest.raises(errors.OffsetBeyondEnd):
+        for offset, reason in ((-1, "an offset is at least 0"), (12, "12 is beyond it")):
+            with pytest.raises(errors.OffsetBeyondEnd, match=f"at queue offset 11; {reason}"):
                 await messages.seek(*QUEUE, offset)
         with pytest.raises(errors.NotAssigned):
             await messages.seek("orders", 1, 0)

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -148,3 +149,36 @@ async def test_an_ssl_context_decides_which_servers_are_trusted(tmp_path: Path) 
             with pytest.raises(errors.Unreachable, match="certificate verify failed") as raised:
                 await mq.send("orders", b"2")
         assert raised.value.facts["sent"] is False
+
+
+@pytest.mark.parametrize("connect", [tidemark.connect, tidemark.connect_sync])
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"url": 5}, "url must be a string or a list of strings, not int"),
+        ({"url": None}, "url must be a string or a list of strings, not NoneType"),
+        ({"url": b"http://a:1"}, "url must be a string or a list of strings, not bytes"),
+        ({"url": ["http://a:1", 5]}, r"url\[1\] must be a string, not int"),
+        ({"linger_ms": "5"}, "linger_ms must be a number, not str"),
+        ({"retry_for_s": None}, "retry_for_s must be a number, not NoneType"),
+        ({"request_timeout_s": True}, "request_timeout_s must be a number, not bool"),
+        ({"limits": 5}, r"limits must be tidemark.Limits\(…\), not int"),
+        ({"limits": {"count_max": 5}}, r"limits must be tidemark.Limits\(…\), not dict"),
+        ({"limits": tidemark.Limits(count_max="5")}, "limits.count_max must be a number, not str"),  # type: ignore[arg-type]
+        ({"read_from": ["any"]}, "read_from must be a string, not list"),
+        ({"trace": 5}, "trace must be a string, not int"),
+        ({"headers": ["a"]}, "headers must be a map of strings, not list"),
+        ({"headers": {"a": 5}}, r"headers\['a'\] must be a string, not int"),
+        ({"headers": {5: "a"}}, "a name in headers must be a string, not int"),
+        ({"ssl": False}, "ssl must be an ssl.SSLContext, not bool"),
+        ({"on_connected": "x"}, "on_connected must be a function, not str"),
+        ({"on_disconnected": 5}, "on_disconnected must be a function, not int"),
+    ],
+)
+def test_an_option_of_a_wrong_type_is_refused_by_its_name(
+    connect: Any, wrong: dict[str, Any], sentence: str
+) -> None:
+    # Some raised what Python said within the client, as that an int has no attribute _replace;
+    # others were accepted, and the first call failed or a callback was never called.
+    with pytest.raises(TypeError, match=f"^{sentence}$"):
+        connect(**wrong)

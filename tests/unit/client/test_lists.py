@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import msgpack
 import pytest
 from aiohttp import web
@@ -101,3 +103,32 @@ async def test_an_answer_in_chunks_within_the_bound_is_whole() -> None:
     app.router.add_get("/v1/topics", chunked)
     async with TestServer(app) as server, tidemark.connect(str(server.make_url("/"))) as mq:
         assert len(await mq.topics()) == 300
+
+
+async def test_times_of_a_query_by_key_are_datetimes_or_milliseconds_by_either_name() -> None:
+    asked: list[dict[str, str]] = []
+
+    async def found(request: web.Request) -> web.Response:
+        asked.append(dict(request.query))
+        page = {"messages": [], "next": None}
+        return web.Response(body=msgpack.packb(page), content_type="application/msgpack")
+
+    app = web.Application()
+    app.router.add_get("/v1/topics/orders/messages", found)
+    server = TestServer(app)
+    await server.start_server()
+    at = datetime(2026, 3, 4, 10, tzinfo=UTC)
+    ms = 1_772_618_400_000
+    async with tidemark.connect(str(server.make_url("/"))) as mq:
+        await mq.messages_by_key("orders", "k", begin=at, end=ms + 5)
+        await mq.messages_by_key("orders", "k", begin_ms=ms, end_ms=at + timedelta(milliseconds=5))
+        await mq.messages_by_key("orders", "k")
+        with pytest.raises(ValueError, match="begin has no time zone"):
+            await mq.messages_by_key("orders", "k", begin=datetime(2026, 3, 4))  # noqa: DTZ001
+        with pytest.raises(TypeError, match="end and end_ms are the same"):
+            await mq.messages_by_key("orders", "k", end=at, end_ms=ms)
+        with pytest.raises(TypeError, match="begin_ms must be a datetime or whole milliseconds"):
+            await mq.messages_by_key("orders", "k", begin_ms="10:00")  # type: ignore[arg-type]
+    await server.close()
+    times = [(query.get("begin_ms"), query.get("end_ms")) for query in asked]
+    assert times == [(str(ms), str(ms + 5))] * 2 + [(None, None)]

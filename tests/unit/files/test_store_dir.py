@@ -217,6 +217,17 @@ class TestOpening:
             store(tmp_path, config).open_or_create()
         assert not (tmp_path / "tidemark.json").exists()
 
+    @pytest.mark.parametrize("directory", ["commitlog", "consumequeue", "index"])
+    def test_the_file_whose_size_differs_is_named(self, tmp_path: Path, directory: str) -> None:
+        # A file that was cut looked like a mistake in the configuration, of no file in particular.
+        make_foreign(tmp_path)
+        cut = min(path for path in (tmp_path / directory).rglob("*") if path.is_file())
+        os.truncate(cut, 60)
+        with pytest.raises(StoreSizesDiffer) as differ:
+            store(tmp_path).open_or_create()
+        assert f"the store's is the size of {cut}. Nothing was changed." in str(differ.value)
+        assert "was cut" in differ.value.advice
+
     def test_a_tool_uses_the_sizes_of_the_store(self, tmp_path: Path) -> None:
         make_foreign(tmp_path)
         found = config_of(DISK, tmp_path, StoreConfig())

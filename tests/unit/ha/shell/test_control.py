@@ -141,6 +141,24 @@ async def test_a_body_that_does_not_end_costs_a_connection_for_a_bounded_time(se
     assert operator.commands == []
 
 
+@pytest.mark.parametrize(("method", "status"), [("GET", b" 404 "), ("DELETE", b" 405 ")])
+async def test_the_answer_to_an_unknown_path_or_method_ends_with_a_newline(
+    method: str, status: bytes
+) -> None:
+    where = "/v1/cluster" if status == b" 405 " else "/v1/nothing"
+    operator = ControlClient()
+    with tempfile.TemporaryDirectory(prefix="tm-") as directory:
+        async with ControlSocket(operator.control, Path(directory)):
+            reader, writer = await asyncio.open_unix_connection(f"{directory}/ha-control.sock")
+            writer.write(
+                f"{method} {where} HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n".encode()
+            )
+            answer = await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+    assert status in answer.partition(b"\r\n")[0]
+    assert answer.endswith(b"\n")
+
+
 async def test_commands_that_wait_are_bounded() -> None:
     operator = ControlClient(ok=None)
 
