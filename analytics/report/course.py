@@ -23,7 +23,9 @@ from analytics.statuses import BY_SEVERITY
 from analytics.tables import TableRoot
 
 QUEUES_MAX: Final = 24
-"""Maximum number of queues drawn per pair: those with most lag."""
+"""Maximum number of queues drawn per pair: those with most lag, and some of unknown lag."""
+UNKNOWN_MIN: Final = 6
+"""Number of these that may be queues of unknown lag, whatever the others have."""
 STAGES: Final = ("replication", "dispatch", "delivery", "processing")
 _LAG_COLUMNS: Final = (
     "tick", "pair_id", "series_id", "lag", "age_seconds", "age_low_seconds", "age_high_seconds",
@@ -134,9 +136,17 @@ def _queues(
                 QueueLag(numbers[row["series_id"]], row["lag"], row["age_seconds"], status)
             )
     for pair, found in queues.items():
-        most = sorted(found, key=lambda each: (-(each.lag or 0), each.queue))[:QUEUES_MAX]
-        queues[pair] = sorted(most, key=lambda each: each.queue)
+        queues[pair] = _drawn(found)
     return queues, evidence, clocks
+
+
+def _drawn(found: list[QueueLag]) -> list[QueueLag]:
+    """Return the queues with most lag, and queues whose lag is unknown; by number."""
+    known = [each for each in found if each.lag is not None]
+    known.sort(key=lambda each: (-(each.lag or 0), each.queue))
+    unknown = sorted((each for each in found if each.lag is None), key=lambda each: each.queue)
+    unknown = unknown[: max(UNKNOWN_MIN, QUEUES_MAX - len(known))]
+    return sorted((*known[: QUEUES_MAX - len(unknown)], *unknown), key=lambda each: each.queue)
 
 
 def other_clock(row: Mapping[str, Any]) -> OtherClock | None:

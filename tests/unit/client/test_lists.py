@@ -110,7 +110,7 @@ async def test_times_of_a_query_by_key_are_datetimes_or_milliseconds_by_either_n
 
     async def found(request: web.Request) -> web.Response:
         asked.append(dict(request.query))
-        page = {"messages": [], "next": None}
+        page: dict[str, object] = {"messages": [], "next": None}
         return web.Response(body=msgpack.packb(page), content_type="application/msgpack")
 
     app = web.Application()

@@ -14,6 +14,7 @@ import pytest
 
 from analytics.report.axes import BYTES, COUNT, RATE, SECONDS, Unit, marks_of, times, top_of
 from analytics.report.changes import previous
+from analytics.report.course import _drawn
 from analytics.report.facts import Facts, QueueLag, to_json
 from analytics.report.gather import gather
 from analytics.report.page import page
@@ -147,7 +148,11 @@ def test_everything_that_needs_attention_is_named_before_the_first_plot(facts: F
     many = [replace(of, group=f"g{number}", pair_id=number) for number in range(100)]
     text = page(replace(facts, pairs=many, counts={"STOPPED": 104}))
     assert "<b>g0</b>" in text.split("<figure")[0]
-    assert "and 44 more" in text
+    assert "<summary>and 44 more</summary>" in text
+    # Only 60 were named, however many needed attention.
+    assert "<b>g99</b>" in text.split("<figure")[0]
+    assert "and 4 beyond the list of pairs" in text
+    assert "beyond the list" not in page(replace(facts, pairs=many, counts={"STOPPED": 100}))
     calm = replace(facts, pairs=[], attention=[])
     assert '<ul class="names"' not in page(calm)
 
@@ -166,8 +171,36 @@ def test_a_queue_that_is_unread_and_unknown_has_a_bar(facts: Facts) -> None:
     (one,) = (one for one in facts.attention if one.pair.group == "mailer")
     queues = [QueueLag(0, 500, None, "UNKNOWN"), QueueLag(1, 1000, 9.0, "STALLED")]
     text = page(replace(facts, attention=[replace(one, queues=queues)]))
-    assert '<i class="s-unknown" style="width:50.0%">' in text
+    assert '<i class="s-unknown" style="width:50.0%;min-width:2px">' in text
     assert ".bars .s-unknown{background:var(--unknown)}" in text
+
+
+def test_an_unread_queue_has_a_bar_however_much_the_largest_has(facts: Facts) -> None:
+    # It had 0.0 % of the width, as a queue that is read.
+    (one,) = (one for one in facts.attention if one.pair.group == "mailer")
+    queues = [QueueLag(queue, lag, 9.0, "STALLED") for queue, lag in enumerate((10**7, 1, 0))]
+    text = page(replace(facts, attention=[replace(one, queues=queues)]))
+    widths = re.findall(r'<i class="s-stalled" style="([^"]+)">', text)
+    assert widths == ["width:100.0%;min-width:2px", "width:0.0%;min-width:2px", "width:0.0%"]
+
+
+def test_a_long_name_breaks_within_the_page(facts: Facts) -> None:
+    # Of the list before the first plot: it made the whole page as wide as the name.
+    assert ".names li{min-width:0;overflow-wrap:anywhere}" in page(facts)
+
+
+@pytest.mark.parametrize(
+    ("known", "unknown"), [(100, 1), (100, 50), (20, 50), (0, 50), (3, 2), (24, 0)]
+)
+def test_queues_of_unknown_lag_are_drawn_beside_those_with_most(known: int, unknown: int) -> None:
+    # An unknown lag counted as 0: beside 24 queues that lag such a queue was never drawn.
+    made = [QueueLag(queue, 1000 - queue, 9.0, "LAGGING") for queue in range(known)]
+    made += [QueueLag(known + queue, None, None, "UNKNOWN") for queue in range(unknown)]
+    drawn = _drawn(made)
+    assert len(drawn) == min(24, known + unknown)
+    assert drawn[: min(known, 1)] == made[: min(known, 1)]
+    assert sum(queue.lag is None for queue in drawn) >= min(6, unknown)
+    assert [queue.queue for queue in drawn] == sorted(queue.queue for queue in drawn)
 
 
 @pytest.mark.parametrize("skew", [1.0, 1.04, 1.2])
