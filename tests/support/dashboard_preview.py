@@ -24,6 +24,7 @@ from tests.support.dashboard_shapes import (
     Line,
     graph,
     heat,
+    ink_on,
     shown,
     timeline,
     unit_of,
@@ -165,7 +166,8 @@ def _stat(panel: Mapping[str, Any], lines: Sequence[Line]) -> str:
         unknown = html.escape(panel["fieldConfig"]["defaults"]["noValue"])
         return f'<div class="big" style="background:#3a3d44;font-size:20px">{unknown}</div>'
     text, colour = worded(panel, lines[0].points[-1][1])
-    return f'<div class="big" style="background:{colour}">{html.escape(text)}</div>'
+    style = f"background:{colour};color:{ink_on(colour)}"
+    return f'<div class="big" style="{style}">{html.escape(text)}</div>'
 
 
 def _table(panel: Mapping[str, Any], lines: Sequence[Line]) -> str:

@@ -19,6 +19,9 @@ NAMED: Final = {
 }  # fmt: skip
 
 
+INKS: Final = ("#ffffff", "#111217")
+
+
 class Asked(NamedTuple):
     """Where to ask, and about when."""
 
@@ -73,6 +76,26 @@ def shown(value: float, unit: str) -> str:
 
 def _colour(name: str) -> str:
     return NAMED.get(name, name)
+
+
+def ink_on(colour: str) -> str:
+    """Return the colour of text on this background, given as #RRGGBB: light or dark, whichever has
+    more contrast."""
+    return max(INKS, key=lambda ink: contrast(ink, colour))
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours, from 1 to 21 (WCAG 2.1, section 1.4.3)."""
+    low, high = sorted(_luminance(colour) for colour in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def worded(panel: Mapping[str, Any], value: float) -> tuple[str, str]:
@@ -245,9 +268,11 @@ def timeline(
                 f'<rect x="{x - w:.1f}" y="{y + 2:.1f}" width="{w:.1f}" height="{cell - 4:.1f}" '
                 f'fill="{colour}" opacity=".8"/>'
             )
-        text = html.escape(worded(panel, line.points[-1][1])[0])
+        # At the right end, where the last value is: at the left it named the colour of another.
+        text, colour = worded(panel, line.points[-1][1])
         parts.append(
-            f'<text x="{x0 + 6}" y="{y + cell / 2 + 3:.1f}" style="fill:#fff">{text}</text>'
+            f'<text x="{x1 - 6}" y="{y + cell / 2 + 3:.1f}" text-anchor="end" '
+            f'style="fill:{ink_on(colour)}">{html.escape(text)}</text>'
         )
     return _svg(parts, width, height)
 

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from tests.support.dashboard_preview import pages
-from tests.support.dashboard_shapes import Asked, Line, graph, runs
+from tests.support.dashboard_shapes import NAMED, Asked, Line, contrast, graph, ink_on, runs
 from tests.support.dashboards import BOARDS, graphs
 
 
@@ -36,3 +36,11 @@ def test_what_is_unknown_is_not_drawn() -> None:
         200,
     )
     assert drawn == '<div class="none">All values unknown</div>'
+
+
+def test_the_digits_of_a_tile_are_readable_on_each_of_its_colours() -> None:
+    # White digits on the orange of a warning had a contrast of 2.6.
+    for colour in NAMED.values():
+        assert contrast(ink_on(colour), colour) >= 4.5, colour
+    assert round(contrast("#ffffff", "#000000"), 6) == 21
+    assert contrast("#767676", "#ffffff") > 4.5 > contrast("#777777", "#ffffff")
