@@ -24,6 +24,9 @@ help: ## Print this list
 
 SPEEDUPS := setup.py $(wildcard tidemark/formats/speedups/*.pyx tidemark/formats/speedups/*.h)
 
+# Lines that match, as they come. Not awk: mawk reads whole blocks, and showed nothing for half a minute.
+show = { pattern='$(1)'; while IFS= read -r line; do [[ ! $$line =~ $$pattern ]] || echo "$$line"; done; }
+
 # What running needs is a quarter of what testing needs: a first `make run` waits for no test tool.
 $(RUN_STAMP): requirements.lock pyproject.toml deploy/docker/locked.py $(SPEEDUPS)
 	@$(PYTHON) -c 'import sys; sys.exit("Tidemark needs Python 3.11 or later; set PYTHON=") if sys.version_info < (3, 11) else None'
@@ -31,9 +34,10 @@ $(RUN_STAMP): requirements.lock pyproject.toml deploy/docker/locked.py $(SPEEDUP
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python deploy/docker/locked.py run build > $(VENV)/run.lock
 	@echo "Installing into $(VENV): 2 of 3, $$(grep -c == $(VENV)/run.lock) packages"
-	@$(BIN)/pip install --require-hashes -r $(VENV)/run.lock | awk '/^ *(Downloading|Installing|Successfully)/ {print; fflush()}'
-	@echo "Installing into $(VENV): 3 of 3, Tidemark itself; the compiler takes half a minute"
-	@$(BIN)/pip install --quiet --no-build-isolation --no-deps -e .
+	@$(BIN)/pip install --require-hashes -r $(VENV)/run.lock | $(call show,^ *(Downloading|Installing|Successfully installed))
+	@echo "Installing into $(VENV): 3 of 3, Tidemark itself; the compiler takes half a minute, or more on a busy machine"
+	@$(BIN)/pip install --verbose --no-build-isolation --no-deps -e . 2>&1 | tee $(VENV)/build.log \
+	  | $(call show,building .* extension) || { cat $(VENV)/build.log >&2; exit 1; }
 	@$(BIN)/python -c 'from tidemark.formats import native; print("Pure Python runs:", native.WHY_PURE) if native.WHY_PURE else None'
 	@touch $(RUN_STAMP)
 
