@@ -10,7 +10,6 @@ name is the one that lists the nodes of a group.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -91,9 +90,6 @@ class Connection:
             request_timeout_s = max(REQUEST_TIMEOUT_S, settings.retry_for_s)
         if not request_timeout_s > 0:
             raise ValueError(f"request_timeout_s must be more than 0, not {request_timeout_s}")
-        for callback in (on_connected, on_disconnected):
-            if inspect.iscoroutinefunction(callback):
-                raise TypeError(f"{callback.__name__} must be a plain function, not a coroutine")
         self.request_timeout_s = request_timeout_s
         """Time limit of a call with all retries, not counting the time that a broker holds it."""
         self._on_connected, self._on_disconnected = on_connected, on_disconnected

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 from collections.abc import AsyncIterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from aiohttp import web
 
 import tidemark
 from tests.support import certificates
 from tests.unit.client.fake_broker import FakeBroker, error, in_a_thread
-from tidemark import errors
+from tidemark import Limits, errors
 
 
 @pytest.fixture
@@ -107,13 +110,6 @@ async def test_a_callback_that_raises_is_reported_to_the_loop_and_ends_no_call(
     assert [str(each) for each in reported] == ["the program's own mistake"]
 
 
-async def test_a_coroutine_function_as_callback_is_refused_at_once(broker: FakeBroker) -> None:
-    async def waits(_url: str) -> None: ...
-
-    with pytest.raises(TypeError, match="waits must be a plain function"):
-        tidemark.connect(broker.url, on_connected=waits)  # type: ignore[arg-type]
-
-
 async def test_headers_go_with_every_request(broker: FakeBroker) -> None:
     headers = {"Authorization": "Bearer a", "Content-Type": "text/plain"}
     async with tidemark.connect(broker.url, headers=headers, trace="t") as mq:
@@ -164,7 +160,8 @@ async def test_an_ssl_context_decides_which_servers_are_trusted(tmp_path: Path) 
         ({"request_timeout_s": True}, "request_timeout_s must be a number, not bool"),
         ({"limits": 5}, r"limits must be tidemark.Limits\(…\), not int"),
         ({"limits": {"count_max": 5}}, r"limits must be tidemark.Limits\(…\), not dict"),
-        ({"limits": tidemark.Limits(count_max="5")}, "limits.count_max must be a number, not str"),  # type: ignore[arg-type]
+        ({"limits": Limits(count_max="5")}, "limits.count_max must be a whole number, not str"),  # type: ignore[arg-type]
+        ({"limits": Limits(count_max=2.5)}, "limits.count_max must be a whole number, not float"),  # type: ignore[arg-type]
         ({"read_from": ["any"]}, "read_from must be a string, not list"),
         ({"trace": 5}, "trace must be a string, not int"),
         ({"headers": ["a"]}, "headers must be a map of strings, not list"),
@@ -173,6 +170,7 @@ async def test_an_ssl_context_decides_which_servers_are_trusted(tmp_path: Path) 
         ({"ssl": False}, "ssl must be an ssl.SSLContext, not bool"),
         ({"on_connected": "x"}, "on_connected must be a function, not str"),
         ({"on_disconnected": 5}, "on_disconnected must be a function, not int"),
+        ({"url": {5}}, r"url\[0\] must be a string, not int"),
     ],
 )
 def test_an_option_of_a_wrong_type_is_refused_by_its_name(
@@ -182,3 +180,25 @@ def test_an_option_of_a_wrong_type_is_refused_by_its_name(
     # others were accepted, and the first call failed or a callback was never called.
     with pytest.raises(TypeError, match=f"^{sentence}$"):
         connect(**wrong)
+
+
+class Waits:
+    """Its instances are coroutine functions by another name."""
+
+    async def __call__(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("name", ["on_connected", "on_disconnected"])
+@pytest.mark.parametrize("callback", [Waits(), Waits().__call__, functools.partial(Waits.__call__)])
+def test_a_callback_that_would_never_be_awaited_is_refused(name: str, callback: Any) -> None:
+    # A partial function raised AttributeError: it has no name. An object was accepted.
+    options: dict[str, Any] = {name: callback}
+    with pytest.raises(TypeError, match=f"^{name} must be a plain function, not a coroutine"):
+        tidemark.connect(**options)
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    # For example of NumPy: they were refused with "must be a number, not int64".
+    limits = tidemark.Limits(count_max=numpy.int64(5), linger_ms=numpy.float32(1))  # type: ignore[arg-type]
+    tidemark.connect(linger_ms=numpy.int64(5), retry_for_s=numpy.float32(5), limits=limits)  # type: ignore[arg-type]
+    tidemark.connect(retry_for_s=Fraction(1, 2), on_connected=functools.partial(print))  # type: ignore[arg-type]
