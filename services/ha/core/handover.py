@@ -274,7 +274,8 @@ class Handover:
         context, stalling = self.context, self.context.liveness.stalling
         if not trouble:
             context.calm("handed-over")
-        if stalling:
+        # While the store is emptied, broker and reput wait for ha.
+        if stalling and context.state is not State.RESYNC:
             context.alarm(STALLED, f"{stalling} stands still, or stood still too often of late.")
         elif term is not None and self._disk_hangs(term):
             context.alarm(STALLED, f"{HANGS}.")

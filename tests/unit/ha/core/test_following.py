@@ -342,6 +342,7 @@ def test_services_that_wait_for_an_emptied_store_do_not_stall() -> None:
     slave.pause("broker", "reput")
     group.run(3 * LOCAL.lease_ms)
     assert not own_status(slave.context, None, 0).facts.services_move
+    assert "stalled-service" not in slave.raised
     slave.resume("broker", "reput")
     heals(slave)
     slave.carry_out(held[0])
