@@ -66,8 +66,9 @@ REMEDIES: Final = {
     errno.EMFILE: "raise the limit of open files of ha (`ulimit -n`)",
 }
 """Remedies by error number; the reason of an error ends with one."""
-DAMAGED: Final = frozenset({errno.EIO, errno.EUCLEAN})
-"""Error numbers of a link that exists and cannot be read, because of the disk below it."""
+DAMAGED: Final = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})
+"""Error numbers of a link that exists and cannot be read, because of the disk below it. EBADMSG: a
+wrong checksum, as ext4 reports it."""
 LINK_REMEDY: Final = (
     "A living master replaces it with its next renewal; without one, put its text back or remove it"
 )
@@ -89,6 +90,8 @@ class DirectoryObject:
         """name: name of the object, a file name."""
         self._lease_dir = lease_dir
         self._dir = lease_dir / name
+        self._stuck: set[Path] = set()
+        """Links that the disk does not remove."""
         self._synced: tuple[str, Lease] | None = None
         """Object id and lease, without `renewed`, that are known to be on disk."""
 
@@ -194,11 +197,19 @@ class DirectoryObject:
 
     def _remove_old(self, uid: str, *, newest: int) -> None:
         """Remove versions, oldest first, by number: a listing may miss one."""
-        oldest = min(self._numbers(uid), default=newest)
+        removable = (n for n in self._numbers(uid) if self._path(n, uid) not in self._stuck)
+        oldest = min(removable, default=newest)
         while oldest > 1 and os.path.lexists(self._path(oldest - 1, uid)):
             oldest -= 1
         for number in range(oldest, min(newest - VERSIONS_KEPT + 1, oldest + REMOVED_MAX)):
-            self._path(number, uid).unlink(missing_ok=True)
+            path = self._path(number, uid)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                if error.errno not in DAMAGED:
+                    raise
+                # The version is written: no renewal may fail because of an old one.
+                self._stuck.add(path)
 
     def _numbers(self, uid: str) -> list[int]:
         with contextlib.suppress(FileNotFoundError):

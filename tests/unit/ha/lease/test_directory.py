@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -346,6 +347,35 @@ def test_a_newest_link_on_a_bad_block_does_not_wedge_the_lease(
     assert found(others.get()) == renewed
     assert advance(made, 20).lease.holder == HOLDER
     assert not os.path.lexists(bad)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG])
+def test_a_link_whose_inode_is_on_a_bad_block_is_left_where_it_is(
+    made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    # It can be neither read nor removed. Each write after it was made, and reported as failed.
+    base = advance(made, 3)
+    bad = tmp_path / NAME / f"4.{base.uid}"
+
+    def failing(call: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        def called(path: Path) -> Any:
+            if path == bad:
+                raise OSError(number, os.strerror(number), str(path))
+            return call(path)
+
+        return called
+
+    monkeypatch.setattr(os, "readlink", failing(os.readlink))
+    monkeypatch.setattr(os, "unlink", failing(os.unlink))
+    monkeypatch.setattr(directory, "REMOVED_MAX", 4)
+    newest = found(made.put(FREE._replace(holder=HOLDER, renewed=7), base))
+    assert found(DirectoryObject(tmp_path, NAME).get()) == newest
+    newest = advance(made, 20)
+    assert newest.lease.holder == HOLDER
+    assert found(DirectoryObject(tmp_path, NAME).get()) == newest
+    assert os.path.lexists(bad)
+    # The bad one, and the link `uid`.
+    assert len(list((tmp_path / NAME).iterdir())) == VERSIONS_KEPT + 2
 
 
 def test_a_newest_link_that_is_unreadable_is_the_newest_until_it_is_gone(
