@@ -95,7 +95,8 @@ async def grow_tail(stage: Stage, name: str, size: int) -> int:
     It uses one connection, because the node soon notices that it is alone and rejects sends.
     """
     store_dir, url = stage.group.nodes[name].store_dir, _tail_url(stage, name) + "/messages"
-    began, deadline = slot(store_dir, Slot.WRITTEN), time.monotonic() + GIVE_UP_S
+    began = slot(store_dir, Slot.WRITTEN)
+    deadline = time.monotonic() + GIVE_UP_S * stage.finder.pace.now
     timeout = aiohttp.ClientTimeout(total=TAIL_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout, headers=HEADERS) as session:
         while (grown := slot(store_dir, Slot.WRITTEN) - began) < size:

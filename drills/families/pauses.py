@@ -202,8 +202,7 @@ async def hung_reput(stage: Stage) -> None:
     stage.group.resume(master, "reput")
     await stage.in_sync()
     # The other node learns it with a heartbeat; stalls are forgotten only after eight leases.
-    lease_s = stage.lease_s * stage.finder.pace.now
-    await stage.ordered(new, "switchover", lease_s, to=master)
+    await stage.ordered(new, "switchover", stage.lease_s, to=master)
     await stage.acked_again(20)
     stage.check(await stage.master() == master, f"{master} handed the lease back")
 
