@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from numbers import Integral
 from typing import Any, Final, TypeVar
 
 from tidemark import errors
@@ -267,14 +268,15 @@ class Subscription:
         return held.progress.reached
 
     async def seek(self, topic: str, queue: int, offset: int) -> None:
-        """Continue at a queue offset. Raises NotAssigned, OffsetBeyondEnd.
+        """Continue at a queue offset. Raises NotAssigned, OffsetBeyondEnd, TypeError.
 
         Forward: the skipped messages are committed. Backward: messages are delivered again, and the
         group's committed offset stays until they are done. Messages in hand of this queue are no
         longer committed.
         """
-        if not isinstance(offset, int) or isinstance(offset, bool):
+        if not isinstance(offset, Integral) or isinstance(offset, bool):
             raise TypeError(f"offset must be a whole number, not {type(offset).__name__}")
+        offset = int(offset)  # NumPy's could not be sent
         held = self._held_queue((topic, queue))
         end = await self._engine.end_of(held.queue)
         if not 0 <= offset <= end:

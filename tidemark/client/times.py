@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from numbers import Integral
 
 
 def as_ms(time: datetime | int, name: str) -> int:
-    """Return a time in milliseconds; an int is returned unchanged.
+    """Return a time in milliseconds; a whole number is one already.
 
     name: name of the argument, for the error. Raises ValueError for a datetime without time zone,
     because its meaning depends on the machine.
@@ -15,6 +16,6 @@ def as_ms(time: datetime | int, name: str) -> int:
         if time.tzinfo is None:
             raise ValueError(f"{name} has no time zone; datetime.now(timezone.utc) has one")
         return round(time.timestamp() * 1000)
-    if isinstance(time, bool) or not isinstance(time, int):
+    if isinstance(time, bool) or not isinstance(time, Integral):
         raise TypeError(f"{name} must be a datetime or whole milliseconds, not {time!r}")
-    return time
+    return int(time)

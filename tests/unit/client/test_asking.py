@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import NoReturn
 
 import aiohttp
+import numpy
 import pytest
 from aiohttp import web
 
@@ -250,7 +251,7 @@ async def test_seek_goes_back_and_forward(broker: GroupBroker, mq: tidemark.Clie
         again = await messages.getmany(2)
         assert bodies(again) == [b"1", b"2"]
         assert messages.position(*QUEUE) == 3
-        await messages.seek(*QUEUE, 8)
+        await messages.seek(*QUEUE, numpy.int64(8))  # type: ignore[arg-type]
         last = await messages.getmany(9)
         assert bodies(last) == [b"8", b"9"]
         assert await messages.ack(*again) == 0
@@ -266,6 +267,9 @@ async def test_seek_goes_back_and_forward(broker: GroupBroker, mq: tidemark.Clie
         for offset, reason in ((-1, "an offset is at least 0"), (12, "12 is beyond it")):
             with pytest.raises(errors.OffsetBeyondEnd, match=f"at queue offset 11; {reason}"):
                 await messages.seek(*QUEUE, offset)
+        for wrong in (True, 1.0, "1", None):
+            with pytest.raises(TypeError, match="offset must be a whole number, not"):
+                await messages.seek(*QUEUE, wrong)  # type: ignore[arg-type]
         with pytest.raises(errors.NotAssigned):
             await messages.seek("orders", 1, 0)
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import msgpack
+import numpy
 import pytest
 from aiohttp import web
 
@@ -317,6 +318,7 @@ def test_a_time_without_a_zone_is_refused() -> None:
     for wrong in (1.5, "now", True):
         with pytest.raises(TypeError, match="start must be"):
             as_ms(wrong, "start")  # type: ignore[arg-type]
+    assert repr(as_ms(numpy.int64(5), "start")) == "5"  # type: ignore[arg-type]
 
 
 @contextmanager
