@@ -228,7 +228,7 @@ def _written_now(root: TableRoot, period_s: float) -> datetime | None:
     if not positions.seen or not is_written(root.path, "collect"):
         return None
     read_to = waited_for(positions, round(period_s * 1e6)).values()
-    return hour_of(from_us(min(max(positions.seen.values()), *read_to)))
+    return hour_of(from_us(min([max(positions.seen.values()), *read_to])))
 
 
 @click.command("backfill")

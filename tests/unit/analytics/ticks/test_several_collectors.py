@@ -126,3 +126,21 @@ def test_the_hour_that_the_later_collector_writes_cannot_be_filled(tables: Table
             _check_closed(tables.root, [hour], 15.0)
         tables.read("b", begun + HOUR_US, "b0")
         _check_closed(tables.root, [hour], 15.0)
+
+
+@pytest.mark.parametrize("silent_ticks", [0, 9])
+def test_the_newest_positions_count_if_no_collector_is_waited_for(
+    tables: Tables, silent_ticks: int
+) -> None:
+    # Tables of an earlier version name no collector; or all brokers were silent at the end. The
+    # check failed with "'int' object is not iterable".
+    begun = tick_of(NOW, HOUR_US) - 4 * HOUR_US
+    if silent_ticks:
+        tables.read("a", begun + 10 * P, "a0")
+        tables.read("a", begun + (10 + silent_ticks) * P)
+    else:
+        tables.root.commit("positions", batch=Batch("a", 1), seen={"a0": begun}, watermark=None)
+    with writing(tables.root.path, "collect"):
+        with pytest.raises(HourOpen):
+            _check_closed(tables.root, [hour_of(from_us(begun))], 15.0)
+        _check_closed(tables.root, [hour_of(from_us(begun - HOUR_US))], 15.0)
