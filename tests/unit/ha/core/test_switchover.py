@@ -487,3 +487,30 @@ def test_a_master_whose_disk_hangs_keeps_the_lease_if_no_other_could_do_better()
     group.run(10 * LOCAL.lease_ms)
     assert (group.master, lease_of(group).epoch) == (group["a"], 1)
     assert group["a"].context.alarms["stalled-service"] == f"{HANGS}."
+
+
+def test_a_master_whose_disk_hangs_keeps_the_lease_while_failover_is_paused() -> None:
+    group = grown()
+    group.edit_lease(paused=True)
+    hang(group)
+    group.run(5 * LOCAL.lease_ms)
+    assert (group.master, lease_of(group).epoch) == (group["a"], 1)
+    assert group["a"].context.alarms["stalled-service"] == f"{HANGS}."
+    group.edit_lease(paused=False)
+    group.wait_master(other_than="a", at_most_ms=4 * LOCAL.lease_ms)
+    # It is fenced now, which says what it waits for.
+    assert "stalled-service" not in group["a"].context.alarms
+    assert group["a"].state == "fenced"
+
+
+@pytest.mark.parametrize("service", ["ha", "broker"])
+def test_time_in_which_a_service_stalled_is_no_time_of_its_disk(service: str) -> None:
+    group = grown()
+    hang(group)
+    group.run(LOCAL.lease_ms * 2 // 3)
+    group["a"].pause(service)
+    group.run(LOCAL.lease_ms // 2)
+    group["a"].resume(service)
+    group.run(LOCAL.lease_ms // 3)
+    assert (group.master, lease_of(group).epoch) == (group["a"], 1)
+    assert "stalled-service" not in group["a"].raised
