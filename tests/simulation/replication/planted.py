@@ -40,9 +40,9 @@ REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
 
 FAULTS: Final[dict[str, Planted]] = {
     "added-member-not-waited-for": Planted(
-        acks.added_member_not_waited_for, "A: |may be in the published set|lacks some of the", 0
+        acks.added_member_not_waited_for, "A: |may be in the published set|lacks some of the", 2
     ),
-    "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: |lacks some of the", 0),
+    "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: |lacks some of the", 5),
     "acks-of-an-old-epoch-counted": Planted(
         acks.acks_of_an_old_epoch_counted, "A: |B: |counts", 35, LINKS
     ),
@@ -54,32 +54,32 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |its log ends at", 11, HASTE
     ),
     "term-confirms-its-whole-log": Planted(
-        acks.term_confirms_its_whole_log, "A: |does not serve yet", 0
+        acks.term_confirms_its_whole_log, "A: |does not serve yet", 1
     ),
     "shrunk-without-compare-and-set": Planted(
-        acks.shrunk_without_compare_and_set, "A: |may be in the published set", 0
+        acks.shrunk_without_compare_and_set, "A: |may be in the published set", 2
     ),
     "shrunk-before-it-is-confirmed": Planted(
         acks.shrunk_before_it_is_confirmed,
         "A: |members, 2 is the minimum|publishes IN_SYNC_SIZE",
-        0,
+        1,
     ),
     "added-below-the-confirm-offset": Planted(
         acks.added_below_the_confirm_offset, "A: |joins the set, and its table|lacks some of the", 2
     ),
     "no-growth-before-the-epoch-is-open": Planted(
-        acks.no_growth_before_the_epoch_is_open, "healed for", 3
+        acks.no_growth_before_the_epoch_is_open, "healed for", 5
     ),
     "two-incarnations-of-a-node": Planted(
-        acks.two_incarnations_of_a_node, "two incarnations of one node", 3
+        acks.two_incarnations_of_a_node, "two incarnations of one node", 14
     ),
     "promotion-of-a-non-member": Planted(
-        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 57
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 15
     ),
     "candidate-removed-as-the-old-holder": Planted(
         logs.candidate_removed_as_the_old_holder,
         "is not in the set|below the minimum|and its version",
-        3,
+        1,
     ),
     "promised-before-the-lease-is-won": Planted(
         logs.promised_before_the_lease_is_won, "no node has acquired", 2
@@ -88,7 +88,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.old_version_read_as_not_applied, "A: |may be in the published set", 1, WRITES
     ),
     "no-truncation-on-rejoin": Planted(
-        logs.no_truncation_on_rejoin, "healed for|cannot be true", 50
+        logs.no_truncation_on_rejoin, "healed for|cannot be true", 6
     ),
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
@@ -99,7 +99,7 @@ FAULTS: Final[dict[str, Planted]] = {
     "table-cut-only-with-bytes": Planted(
         logs.table_cut_only_with_bytes,
         "healed for|has no connection|closes a link, for epoch",
-        3,
+        0,
         TABLES,
     ),
     "no-entry-for-an-empty-term": Planted(
@@ -109,33 +109,33 @@ FAULTS: Final[dict[str, Planted]] = {
         TABLES,
     ),
     "log-taken-before-byte-0-is-free": Planted(
-        logs.log_taken_before_byte_0_is_free, "without byte 0", 0
+        logs.log_taken_before_byte_0_is_free, "without byte 0", 1
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 2
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 8
     ),
     "byte-0-before-the-flush-ended": Planted(
         shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 3, FLUSHES
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
-        shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
+        shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 1
     ),
     "hello-before-the-promise-is-durable": Planted(
         shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 12
     ),
     "grant-not-looked-at-with-byte-0": Planted(
-        shells.GRANT_NOT_LOOKED_AT_WITH_BYTE_0, "before it took byte 0", 0
+        shells.GRANT_NOT_LOOKED_AT_WITH_BYTE_0, "before it took byte 0", 1
     ),
     "silent-broker-renewed": Planted(
         shells.SILENT_BROKER_RENEWED, "its broker is silent", 10, SILENCE
     ),
     "released-before-the-target-has-the-end": Planted(
-        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 145, SWITCHES
+        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 20, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 127, REPLACED
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 14, REPLACED
     ),
     "state-read-from-the-confirm-offset": Planted(
-        shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 14
+        shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 2
     ),
 }
