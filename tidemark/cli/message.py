@@ -71,9 +71,7 @@ def find(
     """List the messages of TOPIC that have a key."""
     found = with_client(
         url,
-        lambda client: client.messages_by_key(
-            topic, key, begin_ms=begin, end_ms=end, max=count_max
-        ),
+        lambda client: client.messages_by_key(topic, key, begin=begin, end=end, max=count_max),
         read_from=read_from,
     )
     facts = [message_facts(one) for one in found]

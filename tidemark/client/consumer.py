@@ -227,21 +227,18 @@ class Consumer:
         *,
         begin: datetime | int | None = None,
         end: datetime | int | None = None,
-        begin_ms: datetime | int | None = None,
-        end_ms: datetime | int | None = None,
         max: int = 32,
     ) -> list[Message]:
         """Messages with this key stored in [begin, end], oldest first, at most ``max``.
 
-        begin, end: datetimes with a time zone, or milliseconds. begin_ms and end_ms are other names
-        of them. The list is empty if there are none.
+        begin, end: datetimes with a time zone, or milliseconds. The list is empty if there are
+        none.
         """
-        query: dict[str, object] = {"key": key}
-        for name, time, in_ms in (("begin", begin, begin_ms), ("end", end, end_ms)):
-            if time is not None and in_ms is not None:
-                raise TypeError(f"{name} and {name}_ms are the same; give one of them")
-            given, called = (in_ms, f"{name}_ms") if time is None else (time, name)
-            query[f"{name}_ms"] = None if given is None else as_ms(given, called)
+        query: dict[str, object] = {
+            "key": key,
+            "begin_ms": None if begin is None else as_ms(begin, "begin"),
+            "end_ms": None if end is None else as_ms(end, "end"),
+        }
         return await self._query(topic, query, max)
 
     async def _query(self, topic: str, query: dict[str, object], count_max: int) -> list[Message]:
