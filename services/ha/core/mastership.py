@@ -171,7 +171,7 @@ class Mastership:
         elif self.serving:
             self._broker_lost("the broker has stopped serving the epoch")
 
-    def restart_slave_clocks(self) -> None:
+    def restart_clocks(self) -> None:
         """Restart the clocks of slaves and disk after a stall of this process."""
         if self._flush_began_ms is not None:
             self._flush_began_ms = self._context.now_ms

@@ -81,7 +81,7 @@ class Replica:
         context = self.context
         context.now_ms = now_ms
         if context.liveness.turned(now_ms) and self.leadership.term is not None:
-            self.leadership.term.restart_slave_clocks()
+            self.leadership.term.restart_clocks()
         if not self._begun:
             self._begin()
         match event:
