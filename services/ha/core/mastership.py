@@ -25,6 +25,7 @@ from services.ha.core.confirm import ConfirmOffset
 from services.ha.core.effects import Grant, PersistTable, Publish
 from services.ha.core.failover import Trigger
 from services.ha.core.in_sync import InSync
+from services.ha.core.liveness import stall_ms
 from services.ha.core.master_protocol import MasterLink, MasterLog
 from services.ha.core.peers import Incoming, Peers
 from services.ha.core.promises import Promises
@@ -419,7 +420,7 @@ class Mastership:
         elif (
             self._flush_began_ms is None
             or snapshot.flushed != self._flushed
-            or context.liveness.broker.still_ms >= context.times.broker_silent_ms // 2
+            or context.liveness.broker.still_ms >= stall_ms(context.times)
         ):
             self._flush_began_ms = context.now_ms
         self._flushed = snapshot.flushed
