@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -53,6 +54,13 @@ HIDDEN_SHARE: Final = 0.15
 """Hidden lag is bytes over a mean size: an estimate, with this for an error here."""
 RATE_TICKS: Final = 10
 """Rates are judged at so many ticks."""
+PACE_TICKS: Final = 15
+"""Faults are judged once so many ticks in a row had their input: a machine that stands still for
+seconds changes the master, and progress is unknown for half a window (10 ticks) after that."""
+PACE_SHARE: Final = 0.5
+"""The part of the planned input that each of them must have."""
+LONGEST_WATCHES: Final = 3
+"""How long this is waited for, in planned times of watching."""
 LOOSE_SHARE: Final = 0.15 if MINUTES else 0.25
 """Progress is judged against the plan where at each tick no more than this of the input was
 missing: when a busy machine stands still for five of twenty seconds, it is not as planted."""
@@ -160,6 +168,19 @@ def has_settled(prometheus: Prometheus, moment_s: float) -> bool:
     return float(scraped_s) >= moment_s and time.time() >= moment_s + SETTLE_S
 
 
+def keeps_pace(sent: Sequence[tuple[float, int]], period_s: float) -> bool:
+    """Whether each of the last periods has its share of the planned orders.
+
+    sent: (time, orders acknowledged up to then), in order of time.
+    """
+    ends = [
+        max((number for when, number in sent if when <= sent[-1][0] - ago * period_s), default=0)
+        for ago in range(PACE_TICKS, -1, -1)
+    ]
+    least = PACE_SHARE * plan.ORDERS_PER_S * period_s
+    return all(after - before >= least for before, after in pairwise(ends))
+
+
 def samples_of(prometheus: Prometheus) -> dict[tuple[str, str, int], float]:
     """How long every sample took that was scraped. The figures of a sample are read while it goes
     on: when the machine stalls, a message or two come in between the first and the last of them."""
@@ -225,12 +246,16 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         if MINUTES:
             jobs.start_collect()
         sent: list[tuple[float, int]] = []
+        orders_sent = [(time.monotonic(), load.sent[plan.ORDERS])]
         watched_from, is_planted, is_evaluating = time.monotonic(), False, False
-        while (passed := time.monotonic() - watched_from) < TIMES.watch_s:
+        while (passed := time.monotonic() - watched_from) < TIMES.watch_s or (
+            passed < LONGEST_WATCHES * TIMES.watch_s and not keeps_pace(orders_sent, TIMES.period_s)
+        ):
             cluster.check()
             load.check()
             jobs.check()
             sent.append((time.time(), load.sent[plan.PAYMENTS]))
+            orders_sent.append((time.monotonic(), load.sent[plan.ORDERS]))
             if not is_planted and passed >= TIMES.calm_s:
                 load.plant_poison()
                 load.kill_member()
@@ -253,7 +278,10 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         sent.append((time.time(), load.sent[plan.PAYMENTS]))
         facts = json.loads((out / "report.json").read_text())
         page = (out / "report.html").read_text()
-        print(f"{time.time() - began:.0f} s in all; report: {out}")
+        print(f"{time.time() - began:.0f} s in all, {passed:.0f} s watched; report: {out}")
+        if passed > TIMES.watch_s + TIMES.period_s:
+            # Shown with a failure: why did the group stand still?
+            print(cluster.pair.logs())
         took_s = samples_of(prometheus)
         yield Ran(directory / "tables", facts, page, observer, sent, took_s)
 
