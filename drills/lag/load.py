@@ -208,14 +208,20 @@ class Load:
                 await asyncio.sleep(max(0.0, free_at - loop.time()))
 
     async def _crash_again_and_again(self) -> None:
-        """Run the poisoned group's program: handle all queues concurrently, crash, restart."""
+        """Run the poisoned group's program: handle all queues concurrently, crash, restart.
+
+        Its session is short, because a new master keeps the queues of an ordered group for the
+        former members for as long."""
         async with tidemark.connect(self._orders) as client:
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with (
                         asyncio.timeout(self._times.crash_s),
                         client.subscribe(
-                            plan.ORDERS, group=plan.POISON.group, member="poisoned"
+                            plan.ORDERS,
+                            group=plan.POISON.group,
+                            member="poisoned",
+                            session_ms=self._times.session_ms,
                         ) as messages,
                     ):
                         await messages.run(_handle, concurrency=plan.ORDERS_QUEUES)

@@ -54,8 +54,8 @@ HIDDEN_SHARE: Final = 0.15
 """Hidden lag is bytes over a mean size: an estimate, with this for an error here."""
 RATE_TICKS: Final = 10
 """Rates are judged at so many ticks."""
-PACE_TICKS: Final = 15
-"""Faults are judged once so many ticks in a row had their input: a machine that stands still for
+PACE_TICKS: Final = 22
+"""Faults are judged once so many ticks in a row had their input. A machine that stands still for
 seconds changes the master, and progress is unknown for half a window (10 ticks) after that."""
 PACE_SHARE: Final = 0.5
 """The part of the planned input that each of them must have."""
