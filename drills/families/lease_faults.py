@@ -54,7 +54,7 @@ async def lease_down(stage: Stage) -> None:
     at = stage.mark()
     await server.faults(drop_requests=1)
     await stage.pass_time(DOWN_S)
-    deadline = at + stage.fenced_s + 0.3
+    deadline = at + stage.fenced_s
     stage.check_none_late(stage.ledger.acks(), deadline, "after the deadline")
     await server.faults()
     restored_s = await stage.restored(20)

@@ -243,7 +243,13 @@ def ack(ended_at: float) -> Request:
 
 @pytest.mark.parametrize(
     ("ended_at", "held_back_s", "is_late"),
-    [(109.9, 0.0, False), (110.4, 0.0, True), (110.4, 0.5, False), (111.0, 0.5, True)],
+    [
+        (110.2, 0.0, False),
+        (110.4, 0.0, True),
+        (110.4, 0.2, False),
+        (110.7, 0.5, False),
+        (111.0, 0.5, True),
+    ],
 )
 def test_an_ack_that_the_machine_held_back_is_not_late(
     ended_at: float, held_back_s: float, is_late: bool
