@@ -12,7 +12,7 @@ from drills.hostile_peer import HostilePeer
 from services.ha.lease.value import Holder
 from services.ha.wire.frames import FrameType
 from services.ha.wire.handshake import Identity, Refused
-from services.ha.wire.payloads import Append, Promise, PromisePurpose, Status
+from services.ha.wire.payloads import Append, Payload, Promise, PromisePurpose, Status
 from tests.processes.test_replication import REPLICATED, make_topic, send_acked
 from tests.support.cluster import Cluster
 from tests.support.node import SMALL_STORE, wait_until
@@ -48,6 +48,22 @@ def connected(cluster: Cluster, target: str, identity: Identity) -> Iterator[Hos
         yield peer
 
 
+def say_until(wanted: FrameType, cluster: Cluster, *frames: tuple[int, Payload]) -> None:
+    """Say these (epoch, payload) to n1 as a peer that claims to be n0, until n1 sends the wanted
+    frame. The true n0 may connect again meanwhile, which closes this connection."""
+
+    def is_sent() -> bool:
+        with connected(cluster, "n1", claimed("n0")) as peer:
+            for epoch, payload in frames:
+                peer.say(epoch, payload)
+            while (frame := peer.receive()) is not None:
+                if frame.type is wanted:
+                    return True
+        return False
+
+    wait_until(is_sent, f"{wanted.name} of n1")
+
+
 @pytest.mark.parametrize(
     ("identity", "reason"),
     [
@@ -79,12 +95,9 @@ def test_a_node_without_the_secret_gets_no_information(group: Cluster) -> None:
 def test_unrequested_bytes_are_appended_nowhere(group: Cluster) -> None:
     send_acked(group, "n0", "before")
     epoch, end = group.epoch(), group.slot("n1", Slot.WRITTEN)
-    with connected(group, "n1", claimed("n0")) as peer:
-        peer.say(epoch, Append(epoch, 0, end, 1 << 40, 1, 4, b"evil"))
-        peer.say(epoch, Status())
-        answer = peer.receive()  # so the frame before it has been processed, too
-        assert answer is not None
-        assert answer.type is FrameType.STATUS_OK
+    evil = epoch, Append(epoch, 0, end, 1 << 40, 1, 4, b"evil")
+    # The answer to the second shows that the first has been processed.
+    say_until(FrameType.STATUS_OK, group, evil, (epoch, Status()))
     assert group.slot("n1", Slot.CONFIRM) <= group.slot("n0", Slot.WRITTEN)
     assert send_acked(group, "n0", "after") == REPLICATED
     group.compare_logs()
@@ -103,11 +116,8 @@ def test_an_epoch_without_a_holder_stops_the_group_until_the_lease_is_recreated(
     assert send_acked(group, "n0", "before the promise") == REPLICATED
     epoch = group.epoch()
     unknown = Holder("n0", "ab" * 16, "00" * 8)
-    with connected(group, "n1", claimed("n0")) as peer:
-        peer.say(epoch + EPOCH_STEP, Promise(PromisePurpose.NEW_TERM, unknown))
-        answer = peer.receive()
-        assert answer is not None
-        assert answer.type is FrameType.PROMISE_OK
+    promise = epoch + EPOCH_STEP, Promise(PromisePurpose.NEW_TERM, unknown)
+    say_until(FrameType.PROMISE_OK, group, promise)
     wait_until(lambda: "lease-went-backwards" in alarms(group, "n0"), "the alarm")
     assert group.serving() is None
 

@@ -35,9 +35,10 @@ from tests.truth.tables import collected, pair_id
 TOLERANCE_S: Final = 30.0
 LAPSE_S: Final = 60.0
 """How long a fault may be taken back for: the raise time of FALLING_BEHIND."""
-SLOW_LAPSE_S: Final = 120.0
-"""The same of a group that is only a little too slow: some minutes it truly keeps pace, beyond its
-objective. That is LAGGING, and this is its raise time."""
+SLOW_LAPSE_S: Final = 180.0
+"""The same of a group that is only a little too slow. Some minutes it truly keeps pace beyond its
+objective, and in some its age falls: that is CATCHING_UP. LAGGING is raised 120 s after the minute
+in which it fell."""
 REWIND: Final = "rewind to the start, drains by itself"
 
 
