@@ -6,12 +6,13 @@ what makes the same drill take longer on another machine, independently of the p
 - how much longer a fixed piece of work takes: in CPU time, which grows on a slower or shared core,
   and in wall time, which also grows with other load;
 - how long the drill's own processes were runnable but not running, according to the kernel
-  (/proc/PID/schedstat).
+  (/proc/PID/schedstat);
+- how long a file of its own, on the disk of the stores, takes to be synced.
 
-The judgement subtracts the run queue wait from a gap, but at most as much as the factor by wall
-time explains. The factor alone could not tell load from a delay of the product: 1. on a machine
-that was 16 times slower, a limit of one second became 8; 2. a switchover that waited four seconds
-for no reason passed.
+The judgement subtracts the time in which the disk synced nothing from a gap, or the run queue wait
+if that is longer, but of the latter at most as much as the factor by wall time explains. The factor
+alone could not tell load from a delay of the product: 1. on a machine that was 16 times slower, a
+limit of one second became 8; 2. a switchover that waited four seconds for no reason passed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -42,6 +45,10 @@ RECENT: Final = 5
 SAMPLES_MAX: Final = 3600
 DELAY_PAUSE_S: Final = 0.05
 DELAYS_MAX: Final = 72_000
+DISK_PAUSE_S: Final = 0.2
+"""Time between two syncs."""
+DISK_QUIET_S: Final = 0.1
+"""Longest sync on a quiet machine."""
 STEADY_S: Final = 10.0
 """Age after which a process counts as started: from then on it only waits where the drill waits."""
 _NS: Final = 1e-9
@@ -58,11 +65,18 @@ class Sample(NamedTuple):
 class Pace:
     """Measures how much slower than a quiet machine this one is, while its context is open."""
 
-    def __init__(self, patience: float = 1.0, nodes: Mapping[str, DrillNode] | None = None) -> None:
+    def __init__(
+        self,
+        patience: float = 1.0,
+        nodes: Mapping[str, DrillNode] | None = None,
+        directory: Path | None = None,
+    ) -> None:
         """patience: additional factor on all measured times. nodes: the nodes of the drill; None:
-        all processes that this process started count as one node.
+        all processes that this process started count as one node. directory: on the disk of the
+        stores; None: that of temporary files.
         """
         self._nodes = nodes or {}
+        self._directory = directory
         self._patience = patience
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         self._delays_ns: dict[int, int] = {}
@@ -76,10 +90,15 @@ class Pace:
         self._working: int | None = None
         """Process that currently executes WORK."""
         self._measuring: list[asyncio.Task[None]] = []
+        self._long_syncs: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
+        """Begin and end of each that took longer than on a quiet machine."""
+        self._closing = threading.Event()
+        self._syncing = threading.Thread(target=self._sync_on, name="syncs", daemon=True)
 
     async def __aenter__(self) -> Self:
         self._sample_delays()
         await self._measure()
+        self._syncing.start()
         self._measuring = [
             asyncio.create_task(self._measure_on(), name="pace"),
             asyncio.create_task(self._keep_sampling(), name="delays"),
@@ -90,6 +109,8 @@ class Pace:
         for task in self._measuring:
             task.cancel()
         await asyncio.gather(*self._measuring, return_exceptions=True)
+        self._closing.set()
+        await asyncio.to_thread(self._syncing.join)
 
     @property
     def now(self) -> float:
@@ -123,6 +144,18 @@ class Pace:
         longest = max(_grown(delayed, begin, end) for delayed in (*series, self._steady))
         return min(end - begin, longest)
 
+    def disk_stood_s(self, begin: float, end: float) -> float:
+        """Return how long, within [begin, end], a sync took that was longer than usual [s]."""
+        return sum(
+            max(0.0, min(end, ended) - max(begin, began))
+            for began, ended in tuple(self._long_syncs)
+        )
+
+    def note_sync(self, began: float, ended: float) -> None:
+        """Record that a sync of the file began and ended."""
+        if ended - began > DISK_QUIET_S:
+            self._long_syncs.append((began, ended))
+
     def note(self, ended_at: float, took_s: float, processor_s: float) -> None:
         """Record a measurement: wall time and CPU time of a process with WORK."""
         self._samples.append(
@@ -153,6 +186,15 @@ class Pace:
     async def _measure(self) -> None:
         took_s, processor_s = await asyncio.to_thread(self._work)
         self.note(time.monotonic(), took_s, processor_s)
+
+    def _sync_on(self) -> None:
+        with tempfile.TemporaryFile(dir=self._directory, buffering=0) as file:
+            while not self._closing.wait(DISK_PAUSE_S):
+                began = time.monotonic()
+                # It grows, so that its inode has to be written as well.
+                file.write(b"x")
+                os.fdatasync(file.fileno())
+                self.note_sync(began, time.monotonic())
 
     def _work(self) -> tuple[float, float]:
         began = time.monotonic()

@@ -147,7 +147,7 @@ class Runner:
                 disks.mount(node.store_dir for node in group.nodes.values())
                 await parts.enter_async_context(group)
                 group.start()
-                pace = await parts.enter_async_context(Pace(self._patience, group.nodes))
+                pace = await parts.enter_async_context(Pace(self._patience, group.nodes, directory))
                 finder = await parts.enter_async_context(Finder(group.apis, pace))
                 load = Workload(finder, self._plan, ledger)
                 try:
@@ -267,8 +267,9 @@ def judge_drill(
 ) -> None:
     """Record violations, and whether the interruption was too long.
 
-    The time for which the machine did not run the drill's processes is subtracted from every gap,
-    as far as the measured slowness explains it. began: start time of the drill.
+    The time for which the disk synced nothing is subtracted from every gap, or that for which the
+    machine did not run the drill's processes, as far as the measured slowness explains it. began:
+    start time of the drill.
     """
     drill, result.verdict = result.drill, verdict
     violations = [*verdict.violations, *sorted(stage.finder.known.contradictions)]
@@ -285,9 +286,10 @@ def judge_drill(
             allowed = allowed_s(limit, waits_s, slowness.on_processor)
             excused_max = allowed_s(limit, waits_s, slowness.by_clock) - allowed
             owed_s, away_s = max(
-                (end - begin - min(held_s, excused_max), end - begin)
+                (end - begin - max(min(held_s, excused_max), disk_s), end - begin)
                 for begin, end in gaps
                 for held_s in [pace.held_back_s(begin, end, stage.ledger.acked_at(end))]
+                for disk_s in [pace.disk_stood_s(begin, end)]
             )
             summary = (
                 f"of {away_s:.2f} s without an ack the machine held the drill back for "

@@ -59,7 +59,7 @@ class PodRunner:
     ) -> None:
         """directory: of claims, logs and the report. patience: as in ``drills.running``."""
         self._objects, self._directory, self._network = objects, directory, network
-        self._report, self._pace, self._seed = report, Pace(patience), seed
+        self._report, self._pace, self._seed = report, Pace(patience, directory=directory), seed
         self.results: list[Result] = []
 
     async def run(self, drills: Sequence[Drill[PodGroup]]) -> list[Result]:

@@ -105,6 +105,16 @@ def test_no_more_is_excused_than_the_machine_was_slower() -> None:
     assert judged(2.0, away(60.0), by).failure
 
 
+def test_a_disk_that_syncs_nothing_is_no_delay_of_the_product() -> None:
+    # Beside other work, fdatasync took 12 s on a disk that both nodes of a drill shared.
+    by = pace(by_clock=1.0)
+    by.note_sync(FAULT_AT + 1.0, FAULT_AT + 1.09)
+    by.note_sync(FAULT_AT + 1.5, FAULT_AT + 13.5)
+    assert not judged(2.0, away(13.9), by).failure
+    assert "held the drill back for 12.00 s" in judged(2.0, away(14.1), by).failure
+    assert by.disk_stood_s(FAULT_AT + 13.0, FAULT_AT + 20.0) == pytest.approx(0.5)
+
+
 def test_each_gap_is_judged_by_what_held_it_back() -> None:
     by = held_back(held_back(pace(), 110.0, 5.0), 130.0, 1.0)
     assert not judged(2.0, stage((110.0, 116.0), (130.0, 132.0)), by).failure
