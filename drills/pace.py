@@ -47,8 +47,8 @@ DELAY_PAUSE_S: Final = 0.05
 DELAYS_MAX: Final = 72_000
 DISK_PAUSE_S: Final = 0.2
 """Time between two syncs."""
-DISK_QUIET_S: Final = 0.1
-"""Longest sync on a quiet machine."""
+DISK_STALL_S: Final = 1.0
+"""A sync that takes less is no stall of the disk, but a wait for a core or for other writes."""
 STEADY_S: Final = 10.0
 """Age after which a process counts as started: from then on it only waits where the drill waits."""
 _NS: Final = 1e-9
@@ -91,7 +91,7 @@ class Pace:
         """Process that currently executes WORK."""
         self._measuring: list[asyncio.Task[None]] = []
         self._long_syncs: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
-        """Begin and end of each that took longer than on a quiet machine."""
+        """Begin and end of each in which the disk stalled."""
         self._closing = threading.Event()
         self._syncing = threading.Thread(target=self._sync_on, name="syncs", daemon=True)
 
@@ -145,7 +145,7 @@ class Pace:
         return min(end - begin, longest)
 
     def disk_stood_s(self, begin: float, end: float) -> float:
-        """Return how long, within [begin, end], a sync took that was longer than usual [s]."""
+        """Return how long, within [begin, end], the disk stalled [s]."""
         return sum(
             max(0.0, min(end, ended) - max(begin, began))
             for began, ended in tuple(self._long_syncs)
@@ -153,7 +153,7 @@ class Pace:
 
     def note_sync(self, began: float, ended: float) -> None:
         """Record that a sync of the file began and ended."""
-        if ended - began > DISK_QUIET_S:
+        if ended - began > DISK_STALL_S:
             self._long_syncs.append((began, ended))
 
     def note(self, ended_at: float, took_s: float, processor_s: float) -> None:
@@ -190,11 +190,12 @@ class Pace:
     def _sync_on(self) -> None:
         with tempfile.TemporaryFile(dir=self._directory, buffering=0) as file:
             while not self._closing.wait(DISK_PAUSE_S):
-                began = time.monotonic()
+                began, delay_ns = time.monotonic(), _delay_ns("thread-self") or 0
                 # It grows, so that its inode has to be written as well.
                 file.write(b"x")
                 os.fdatasync(file.fileno())
-                self.note_sync(began, time.monotonic())
+                waited_s = ((_delay_ns("thread-self") or 0) - delay_ns) * _NS
+                self.note_sync(began, time.monotonic() - waited_s)
 
     def _work(self) -> tuple[float, float]:
         began = time.monotonic()
@@ -271,8 +272,9 @@ def _listed(directory: Path) -> list[Path]:
         return []
 
 
-def _delay_ns(pid: int) -> int | None:
-    """Return how long the main thread was runnable but not running [ns]; None if it has ended."""
+def _delay_ns(pid: int | str) -> int | None:
+    """Return how long the main thread of a process, or "thread-self", was runnable but not running
+    [ns]; None if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1])
     except (OSError, IndexError):
