@@ -53,16 +53,22 @@ def keep_alive(cluster: Cluster, name: str) -> None:
         cluster.nodes[name].start(*ended)
 
 
-def wait_together(cluster: Cluster, slave: str) -> None:
-    """Wait until both are in the set, the slave's services started again as often as they end."""
+def wait_joined(cluster: Cluster, name: str) -> None:
+    """Wait until a node is in the set, its services started again as often as they end.
 
-    def are_in() -> bool:
-        keep_alive(cluster, slave)
-        master = cluster.serving()
-        return master is not None and bool(status_of(cluster, slave, master).get("in_sync"))
+    The master's word alone may be of the node before: it stays in the set until it is removed."""
 
-    wait_until(are_in, f"{slave} to be in sync again")
-    cluster.wait_in_sync()
+    def is_in() -> bool:
+        keep_alive(cluster, name)
+        own, master = status_of(cluster, name, name), cluster.serving()
+        seen = {} if master is None else status_of(cluster, name, master)
+        return (
+            own.get("state") == "in-sync"
+            and bool(seen.get("in_sync"))
+            and seen["incarnation"] == own["incarnation"]
+        )
+
+    wait_until(is_in, f"{name} to be in sync")
 
 
 def resync(cluster: Cluster, name: str) -> None:
@@ -129,7 +135,7 @@ def test_a_slave_is_copied_anew_on_an_operators_command(
     # Broker and reput end: the files that they have mapped are about to be deleted.
     for role in ("broker", "reput"):
         assert cluster.nodes["n1"].wait_exit(role) != 0
-    wait_together(cluster, "n1")
+    wait_joined(cluster, "n1")
     assert status_of(cluster, "n1", "n1")["incarnation"] != old
     check_whole(cluster, sent)
 
@@ -150,7 +156,7 @@ def test_a_bit_that_the_disk_lost_halts_the_slave_by_name_until_it_is_copied_ane
     assert "at physical offset" in reason
     assert not status_of(cluster, "n1", "n0")["in_sync"]
     resync(cluster, "n1")
-    wait_together(cluster, "n1")
+    wait_joined(cluster, "n1")
     check_whole(cluster, sent)
 
 
@@ -162,7 +168,7 @@ def test_a_replaced_volume_is_another_member_and_is_copied_from_the_beginning(
     cluster.kill("n1")
     shutil.rmtree(cluster.nodes["n1"].store_dir)
     cluster.start("n1")
-    wait_together(cluster, "n1")
+    wait_joined(cluster, "n1")
     assert status_of(cluster, "n1", "n1")["incarnation"] != old
     check_whole(cluster, sent)
 
@@ -179,7 +185,7 @@ def test_a_stray_file_halts_by_name_and_goes_on_once_it_is_moved_away(
     cluster.kill("n1")
     stray.unlink()
     cluster.start("n1")
-    wait_together(cluster, "n1")
+    wait_joined(cluster, "n1")
     check_whole(cluster, sent)
 
 
@@ -191,16 +197,6 @@ def test_the_volume_of_another_node_is_refused(pair: tuple[Cluster, list[str]]) 
     cluster.nodes["n1"].start("ha")
     assert cluster.nodes["n1"].wait_exit("ha") != 0
     assert "group-store" in cluster.nodes["n1"].log_text("ha")
-
-
-def wait_joined(cluster: Cluster, name: str, master: str) -> None:
-    """Wait until a node is in the set, its services started again as often as they end."""
-
-    def is_in() -> bool:
-        keep_alive(cluster, name)
-        return bool(status_of(cluster, name, master).get("in_sync"))
-
-    wait_until(is_in, f"{name} to be in sync")
 
 
 def flip(cluster: Cluster, name: str, body: bytes) -> None:
@@ -255,7 +251,7 @@ def test_a_master_whose_log_is_damaged_hands_over_and_is_copied_anew(
         shutil.rmtree(cluster.nodes[replaced].store_dir)
         cluster.start(replaced)
         new = cluster.wait_master(other_than=old)
-        wait_joined(cluster, replaced, new)
+        wait_joined(cluster, replaced)
         assert "at physical offset" in wait_halted(cluster, old, "corrupt-record")
         if met_by == "a reader":
             cluster.restart(old, "ha")  # it lost its record of the damage, and was in sync again
@@ -266,7 +262,7 @@ def test_a_master_whose_log_is_damaged_hands_over_and_is_copied_anew(
         # running then, it was not restarted, and its node was no target of a switch.
         for role in ("broker", "reput"):
             assert cluster.nodes[old].wait_exit(role) != 0
-        wait_joined(cluster, old, new)
+        wait_joined(cluster, old)
         send_acked(cluster, new, "after all")
         wait_readable(cluster, new, {*sent, "after all"})
         wait_until(
@@ -289,5 +285,5 @@ def test_a_slave_whose_log_loses_a_file_while_it_runs_is_no_member_until_it_is_c
     assert first.name in wait_halted(cluster, "n1", "corrupt-record")
     assert cluster.serving() == "n0"
     resync(cluster, "n1")
-    wait_together(cluster, "n1")
+    wait_joined(cluster, "n1")
     check_whole(cluster, [*sent, *more])
