@@ -141,8 +141,8 @@ lag: java analytics ## Five groups that lag for five reasons, on a small cluster
 lag-drill: analytics ## The same through a real Prometheus, every number held against the brokers; MINUTES=10
 	TIDEMARK_LAG_MINUTES=$(or $(MINUTES),10) $(BIN)/pytest -s -n0 --timeout 3600 tests/analytics/test_end_to_end.py
 
-lag-scenarios: analytics ## Random groups that are well or fail, judged by us and by Burrow's rules; SEEDS=20
-	$(BIN)/python -m tests.support.lag_scenarios --seeds $(or $(SEEDS),20)
+lag-scenarios: analytics ## Random groups that are well or fail, judged by us and by Burrow's rules; SEEDS=20 FIRST=1
+	$(BIN)/python -m tests.support.lag_scenarios --seeds $(or $(SEEDS),20) --first $(or $(FIRST),1)
 
 lag-kills: analytics ## Spark drivers that collect and evaluate, killed ten times each; prints the seed
 	TIDEMARK_LAG_KILLS=$${TIDEMARK_LAG_KILLS:-10} $(BIN)/pytest -s -n0 --timeout 3600 tests/analytics/jobs/test_kills.py

@@ -1,8 +1,9 @@
 """Effect of one misbehaving client at a time on another client's sends, during and after it.
 
-For each attack (``bad_clients``) it measures the p99 of one client's sends before the attack,
-during it, and from one second after its end on. Single late sends are not counted: in equally long
-windows without any attack a disk and a machine that others share cause as many.
+For each attack (``bad_clients``), and once a round for none, it measures the p99 of one client's
+sends before the attack, during it, and of those that end more than one second after it, of which
+none may take longer than that second. A single send that is late by less is not counted: the disk
+and the machine, which others share, delay as many where there is no attack.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,11 +38,14 @@ PAUSE_S: Final = 0.002
 BEGUN_S: Final = 1.0
 """Time from the start of the attacking process to the first counted send."""
 RATIO_MAX: Final = 3.0
+NO_ATTACK: Final = "no_attack"
 STORE: Final = {"commit_log_file_size": 64 * MIB, "index_slots": 50_000, "index_entries": 200_000}
 GOOD: Final = "good"
 
 
 class Send(NamedTuple):
+    ended: float
+    """By the monotonic clock."""
     seconds: float
     without_core_s: float
     """Time during the send in which the client or the broker's loop was runnable without a core,
@@ -61,6 +65,11 @@ class Sent(NamedTuple):
         return percentiles([each.seconds for each in self.sends]).p99 / 1000
 
     @property
+    def longest_s(self) -> float:
+        """The longest send [s]."""
+        return max(each.seconds for each in self.sends)
+
+    @property
     def with_core_p99_s(self) -> float:
         """The same, without the time in which client or broker had no core."""
         return percentiles([each.seconds - each.without_core_s for each in self.sends]).p99 / 1000
@@ -70,11 +79,6 @@ class Round(NamedTuple):
     before: Sent
     during: Sent
     after: Sent
-
-    @property
-    def memory(self) -> int:
-        """Increase of the broker's maximum private memory during the attack [bytes]."""
-        return self.during.memory - self.before.memory
 
 
 def run_delay_s(pid: int) -> float:
@@ -103,7 +107,7 @@ def sends(node: Node, seconds: float) -> Sent:
             if answer.status != 200:
                 raise OSError(f"a send was refused: {data!r}")
             delayed_s = min(ended - began, sum(map(run_delay_s, pids)) - delayed_s)
-            done.append(Send(ended - began, delayed_s))
+            done.append(Send(ended, ended - began, delayed_s))
             most = max(most, node.processes["broker"].memory("RssAnon"))
             time.sleep(PAUSE_S)
     return Sent(done, most)
@@ -115,23 +119,36 @@ def _give_way() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-def attacked(node: Node, name: str, seconds: float) -> Round:
-    before = sends(node, seconds)
+@contextlib.contextmanager
+def attack(node: Node, name: str) -> Iterator[None]:
+    """Attack for as long as the block runs; its end is a SIGKILL."""
+    if name == NO_ATTACK:
+        yield
+        return
     command = [sys.executable, "-m", "bench.bad_clients", name]
     command += ["--api", str(node.ports["api"]), "--admin", str(node.ports["broker"])]
     attacker = subprocess.Popen(
         command, cwd=PROJECT, stdout=subprocess.DEVNULL, preexec_fn=_give_way
     )
     try:
-        sends(node, BEGUN_S)
-        during = sends(node, seconds)
+        yield
         if attacker.poll() is not None:
             raise OSError(f"{name} ended with status {attacker.returncode}")
     finally:
         attacker.send_signal(signal.SIGKILL)
         attacker.wait()
-    sends(node, BACK_MAX_S)
-    return Round(before, during, sends(node, AFTER_S - BACK_MAX_S))
+
+
+def attacked(node: Node, name: str, seconds: float) -> Round:
+    before = sends(node, seconds)
+    with attack(node, name):
+        sends(node, BEGUN_S)
+        during = sends(node, seconds)
+    back = time.monotonic() + BACK_MAX_S
+    after = sends(node, AFTER_S)
+    # The send that is in flight a second after the end counts, however long it takes.
+    counted = [each for each in after.sends if each.ended > back]
+    return Round(before, during, after._replace(sends=counted))
 
 
 def measure(names: Sequence[str], runs: int, seconds: float) -> dict[str, list[Round]]:
@@ -169,7 +186,9 @@ def main(given: Options) -> Result:
     seconds, runs = given.pick((SECONDS, RUNS), quick=(SECONDS_QUICK, 1))
     figures: list[Figure] = []
     notes: list[str] = []
-    for name, rounds in measure(list(ATTACKS), runs, seconds).items():
+    measured = measure([NO_ATTACK, *ATTACKS], runs, seconds)
+    idle = min(each.before.memory for rounds in measured.values() for each in rounds)
+    for name, rounds in measured.items():
         what = name.replace("_", " ")
         before = [each.before.with_core_p99_s * 1000 for each in rounds]
         for when, sent in (
@@ -179,18 +198,21 @@ def main(given: Options) -> Result:
             p99 = [each.with_core_p99_s * 1000 for each in sent]
             ratio = of_ratios(f"p99 of sends {when} {what}", p99, before, RATIO_MAX, "before it")
             figures.append(ratio._replace(more_is_better=False))
-        most = [each.memory / MIB for each in rounds]
+        longest = [each.after.longest_s for each in rounds]
+        figures.append(at_most(f"longest send after {what}", "s", longest, BACK_MAX_S))
+        most = [(each.during.memory - idle) / MIB for each in rounds]
         figures.append(at_most(f"memory beside {what}", "MiB", most, GROWTH_MAX / MIB))
         notes.append(f"{what}: {summary(rounds)}")
     method = f"""Broker and reput on core 0; on core {LOAD_CORE} one client that sends one message
         at a time at disk, with {PAUSE_S * 1000:.0f} ms between two, and the attack's process, which
         the kernel runs only while the client does not (SCHED_IDLE). {seconds:.1f} s before the
         attack, {BEGUN_S:.0f} s until it is at work, {seconds:.1f} s of it, then its end by SIGKILL,
-        and from {BACK_MAX_S:.0f} s to {AFTER_S:.0f} s after it; {runs} rounds of all attacks in
-        turn. The ratios are those of the p99 during the attack, and after it, to that before, round
-        by round, without the time in which the client or the broker's loop could run and had no
-        core. Memory is the most that the broker had of its own during the attack above that of
-        before, at most half of waiting_bytes_max and what one request takes while it is decoded."""
+        and the sends that end {BACK_MAX_S:.0f} s to {AFTER_S:.0f} s after it; {runs} rounds of all
+        attacks in turn, and of none. The ratios are those of the p99 during the attack, and after
+        it, to that before, round by round, without the time in which the client or the broker's
+        loop could run and had no core. Memory is the most that the broker had of its own during the
+        attack above the least of the run. It may be half of waiting_bytes_max and what one request
+        takes while it is decoded."""
     return Result(figures, method, notes)
 
 

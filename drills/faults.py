@@ -29,7 +29,9 @@ class Fault(IntEnum):
     SYNC_DELAY_MS = 2
     """Additional duration of every fdatasync and fsync."""
     STALL_MS = 3
-    """Duration for which the event loop is blocked when the process receives SIGUSR1."""
+    """Duration for which the event loop is blocked when the process receives SIGUSR1; the process
+    resets it when that begins.
+    """
     STOP_BEFORE_ANSWER = 4
     """1: the broker stops itself (SIGSTOP) when it is about to answer a send."""
 

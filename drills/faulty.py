@@ -56,8 +56,10 @@ def install(page: FaultPage, module: str = "") -> None:
         _install_effects(page)
 
     def stand_still(_signum: int, _frame: FrameType | None) -> None:
+        stall_ms = page.get(Fault.STALL_MS)
+        page.set(Fault.STALL_MS, 0)  # the drill waits for this
         # The handler runs in the main thread, so it blocks the event loop.
-        time.sleep(page.get(Fault.STALL_MS) / _MS)
+        time.sleep(stall_ms / _MS)
 
     signal.signal(signal.SIGUSR1, stand_still)
 

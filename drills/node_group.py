@@ -20,10 +20,12 @@ from typing import Any, Final, Generic, Self, TypeVar
 from shared.cluster.local_group import Addresses, cluster_table
 from tidemark.formats.checkpoint import SLOT_SIZE, Slot
 from tidemark.testing.child import NodeFailed
-from tidemark.testing.node import GROUP_ROLES, LINES_SHOWN, NodeProcesses
+from tidemark.testing.node import GROUP_ROLES, LINES_SHOWN, SMALL_STORE, NodeProcesses
 from tidemark.testing.ports import free_ports
 
 PORTS: Final = ("api", *GROUP_ROLES, "replication")
+LOG_FILE_SIZE: Final = SMALL_STORE["commit_log_file_size"]
+"""Of the nodes [bytes]."""
 WAIT_TIMEOUT_S: Final = 120.0
 POLL_S: Final = 0.05
 ANSWER_TIMEOUT_S: Final = 5.0

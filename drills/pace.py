@@ -9,16 +9,18 @@ what makes the same drill take longer on another machine, independently of the p
   (/proc/PID/schedstat);
 - how long a file of its own, on the disk of the stores, takes to be synced.
 
-The judgement subtracts the time in which the disk synced nothing from a gap, or the run queue wait
-if that is longer, but of the latter at most as much as the factor by wall time explains. The factor
-alone could not tell load from a delay of the product: 1. on a machine that was 16 times slower, a
-limit of one second became 8; 2. a switchover that waited four seconds for no reason passed.
+The judgement subtracts from a gap the longer of two times: 1. the time in which the disk synced
+nothing; 2. the run queue wait, but at most as much as the factor by wall time explains. The sum
+would count time twice in which both happened. The factor alone could not tell load from a delay of
+the product: a limit of one second became eight on a machine that was 16 times slower, and a
+switchover that waited four seconds for no reason passed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -28,6 +30,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -91,14 +94,18 @@ class Pace:
         """Process that currently executes WORK."""
         self._measuring: list[asyncio.Task[None]] = []
         self._long_syncs: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
-        """Begin and end of each in which the disk stalled."""
+        """Begin and end of each sync that was a stall of the disk."""
+        self._sync_began = math.inf
+        """Begin of the sync that runs; infinite if none does."""
         self._closing = threading.Event()
-        self._syncing = threading.Thread(target=self._sync_on, name="syncs", daemon=True)
+        self._syncing: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
         self._sample_delays()
         await self._measure()
-        self._syncing.start()
+        # A thread of its own: a stalled one would take the place of the drill's calls.
+        threads = ThreadPoolExecutor(1, "syncs")
+        self._syncing = asyncio.get_running_loop().run_in_executor(threads, self._keep_syncing)
         self._measuring = [
             asyncio.create_task(self._measure_on(), name="pace"),
             asyncio.create_task(self._keep_sampling(), name="delays"),
@@ -106,11 +113,13 @@ class Pace:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        """Stop measuring. Raises OSError if the file could not be synced."""
         for task in self._measuring:
             task.cancel()
         await asyncio.gather(*self._measuring, return_exceptions=True)
         self._closing.set()
-        await asyncio.to_thread(self._syncing.join)
+        if self._syncing is not None:
+            await self._syncing
 
     @property
     def now(self) -> float:
@@ -144,12 +153,14 @@ class Pace:
         longest = max(_grown(delayed, begin, end) for delayed in (*series, self._steady))
         return min(end - begin, longest)
 
-    def disk_stood_s(self, begin: float, end: float) -> float:
+    def disk_stalled_s(self, begin: float, end: float) -> float:
         """Return how long, within [begin, end], the disk stalled [s]."""
-        return sum(
-            max(0.0, min(end, ended) - max(begin, began))
-            for began, ended in tuple(self._long_syncs)
-        )
+        stalls, now = {}, time.monotonic()
+        if now - self._sync_began > DISK_STALL_S:
+            stalls[self._sync_began] = now
+        # If that sync has ended meanwhile, its end replaces the present.
+        stalls |= dict(self._long_syncs)
+        return sum(max(0.0, min(end, ended) - max(begin, began)) for began, ended in stalls.items())
 
     def note_sync(self, began: float, ended: float) -> None:
         """Record that a sync of the file began and ended."""
@@ -187,15 +198,17 @@ class Pace:
         took_s, processor_s = await asyncio.to_thread(self._work)
         self.note(time.monotonic(), took_s, processor_s)
 
-    def _sync_on(self) -> None:
+    def _keep_syncing(self) -> None:
         with tempfile.TemporaryFile(dir=self._directory, buffering=0) as file:
             while not self._closing.wait(DISK_PAUSE_S):
                 began, delay_ns = time.monotonic(), _delay_ns("thread-self") or 0
+                self._sync_began = began
                 # It grows, so that its inode has to be written as well.
                 file.write(b"x")
                 os.fdatasync(file.fileno())
                 waited_s = ((_delay_ns("thread-self") or 0) - delay_ns) * _NS
                 self.note_sync(began, time.monotonic() - waited_s)
+                self._sync_began = math.inf
 
     def _work(self) -> tuple[float, float]:
         began = time.monotonic()

@@ -267,9 +267,10 @@ def judge_drill(
 ) -> None:
     """Record violations, and whether the interruption was too long.
 
-    The time for which the disk synced nothing is subtracted from every gap, or that for which the
-    machine did not run the drill's processes, as far as the measured slowness explains it. began:
-    start time of the drill.
+    Subtracted from every gap is the longer of two times: 1. that for which the machine did not run
+    the drill's processes, as far as the measured slowness explains it; 2. that for which the disk
+    of the stores stalled after the wait for the end of a lease, which the limit allows anyway.
+    began: start time of the drill.
     """
     drill, result.verdict = result.drill, verdict
     violations = [*verdict.violations, *sorted(stage.finder.known.contradictions)]
@@ -285,15 +286,18 @@ def judge_drill(
             slowness = pace.since(began)
             allowed = allowed_s(limit, waits_s, slowness.on_processor)
             excused_max = allowed_s(limit, waits_s, slowness.by_clock) - allowed
-            owed_s, away_s = max(
-                (end - begin - max(min(held_s, excused_max), disk_s), end - begin)
+            has_disk = drill.needs.disk_size is None  # a small disk is in memory
+            owed_s, away_s, core_s, disk_s = max(
+                (end - begin - max(core_s, disk_s), end - begin, core_s, disk_s)
                 for begin, end in gaps
                 for held_s in [pace.held_back_s(begin, end, stage.ledger.acked_at(end))]
-                for disk_s in [pace.disk_stood_s(begin, end)]
+                for core_s in [min(held_s, excused_max)]
+                for disk_s in [pace.disk_stalled_s(begin + waits_s, end) if has_disk else 0.0]
             )
             summary = (
                 f"of {away_s:.2f} s without an ack the machine held the drill back for "
-                f"{away_s - owed_s:.2f} s; allowed beside that are {allowed:.2f} s "
+                f"{away_s - owed_s:.2f} s (wait for a core {core_s:.2f} s, stall of the disk "
+                f"{disk_s:.2f} s: the longer counts); allowed beside that are {allowed:.2f} s "
                 f"({limit:g} s on a quiet machine, work took x {slowness.on_processor:.1f}, "
                 f"by the clock x {slowness.by_clock:.1f})"
             )

@@ -17,7 +17,7 @@ import msgpack
 
 from drills.calls import HEADERS
 from drills.ledger import Ack, Outcome, Request
-from drills.node_group import ask_async, slot
+from drills.node_group import LOG_FILE_SIZE, ask_async, slot
 from drills.stage import DrillFailed, Stage
 from drills.workload import TOPIC
 from tidemark.errors import NotEnoughReplicas
@@ -30,6 +30,8 @@ TAIL_TOPIC: Final = "tail"
 TAIL: Final = msgpack.packb(
     {"messages": [{"body": b"t" * (64 << 10)}] * 16, "ack": "memory", "timeout_ms": 1000}
 )
+TAIL_SIZE_MIN: Final = 4 * LOG_FILE_SIZE
+"""Of a tail that was to be longer [bytes]; its cut must pass the ends of several files."""
 TAIL_TIMEOUT_S: Final = 3.0
 MAKE_TIMEOUT_S: Final = 40.0
 GIVE_UP_S: Final = 60.0
@@ -93,12 +95,13 @@ async def make_topic(stage: Stage) -> None:
 async def grow_tail(stage: Stage, name: str, size: int) -> int:
     """Append at least size bytes at a node that is cut off; return the number of bytes appended.
 
-    It uses one connection, because the node soon notices that it is alone and rejects sends. A
-    machine that is held back may append less until then, in proportion.
+    It uses one connection. The node soon notices that it is alone and rejects sends; until then, a
+    slow machine may append less, in proportion, but at least TAIL_SIZE_MIN of a longer tail.
     """
     store_dir, url = stage.group.nodes[name].store_dir, _tail_url(stage, name) + "/messages"
     began = slot(store_dir, Slot.WRITTEN)
     pace = stage.finder.pace
+    enough = min(size, max(size / pace.now, TAIL_SIZE_MIN))
     deadline = time.monotonic() + GIVE_UP_S * pace.now
     timeout = aiohttp.ClientTimeout(total=TAIL_TIMEOUT_S * pace.now)
     async with aiohttp.ClientSession(timeout=timeout, headers=HEADERS) as session:
@@ -106,7 +109,7 @@ async def grow_tail(stage: Stage, name: str, size: int) -> int:
             async with session.post(url, data=TAIL) as answer:
                 answered = msgpack.unpackb(await answer.read())
             is_alone = answered.get("code") == NotEnoughReplicas.code
-            if is_alone and grown * pace.now >= size:
+            if is_alone and grown >= enough:
                 return grown
             if answer.status != 200 or time.monotonic() > deadline:
                 raise DrillFailed(

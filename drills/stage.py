@@ -25,7 +25,7 @@ SETTLE_S: Final = 45.0
 PAUSE_S: Final = 0.2
 MS: Final = 1000
 IN_FLIGHT_S: Final = 0.3
-"""Time after a deadline within which an ack of before it may be read, on a quiet machine."""
+"""Time after a deadline within which an ack sent before it may be read, on a quiet machine."""
 
 
 class DrillFailed(Exception):
@@ -273,16 +273,17 @@ class GroupStage(Generic[G]):
     def check_none_late(self, acks: Iterable[Request], deadline: float, how: str) -> None:
         """Raise DrillFailed if one of the acks is later than the deadline [time.monotonic].
 
-        An ack of before the deadline may be read IN_FLIGHT_S after it. The time for which the
-        machine did not run the node, or this process, does not count.
+        An ack sent before the deadline may be read IN_FLIGHT_S after it, and later by the time for
+        which the machine did not run the node or this process. Nothing excuses the ack of a request
+        that was sent later.
         """
         held_back_s = self.finder.pace.held_back_s
+        latest = deadline + IN_FLIGHT_S
         late = [
             ack
             for ack in acks
-            if ack.ended_at > deadline
-            and ack.ended_at - deadline - IN_FLIGHT_S
-            > held_back_s(deadline, ack.ended_at, ack.node)
+            if ack.sent_at > latest
+            or ack.ended_at - latest > held_back_s(deadline, ack.ended_at, ack.node)
         ]
         self.check(not late, f"{len(late)} sends were acknowledged {how}")
 

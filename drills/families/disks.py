@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from drills.faults import Fault
-from drills.node_group import slot
+from drills.node_group import LOG_FILE_SIZE, slot
 from drills.sends import grow_tail, make_topic
 from drills.small_disks import fill
 from drills.stage import THREE, THREE_FRESH, Needs, Stage, drill
 from tidemark.formats.checkpoint import Slot
 
 MIB: Final = 1 << 20
-LOG_FILE_SIZE: Final = 4 * MIB
 SMALL: Final = Needs(nodes=2, disk_size=96 * MIB)
 SLOW_SYNC_MS: Final = 5000
 NAMED_S: Final = 20.0

@@ -11,10 +11,10 @@ from typing import Final
 
 from drills.group import DrillNode
 from drills.hostile_peer import HostilePeer
-from drills.node_group import slot
+from drills.node_group import LOG_FILE_SIZE, slot
 from drills.stage import THREE, TWO, Stage, drill
 from services.ha.wire import payloads
-from services.ha.wire.frames import BadFrame, Frame, FrameType, encode
+from services.ha.wire.frames import BadFrame, FrameType, encode
 from services.ha.wire.handshake import Identity, Refused
 from services.ha.wire.payloads import Ack, Append, Hello
 from services.ha.wire.versions import SPOKEN
@@ -24,14 +24,18 @@ from tidemark.testing.child import ChildProcess
 ROGUE: Final = "66" * 16
 HUGE: Final = (1 << 62) - 1
 FUZZ_S: Final = 60.0
-TIMEOUT_S: Final = 3.0
+TIMEOUT_S: Final = 30.0
+"""Limit of a wait for what a healthy node does at once."""
+SILENCE_S: Final = 3.0
+"""Time after which fuzzing goes on to the next connection; silence is no failure there."""
+CLOSED: Final = "the link was closed"
+SILENT: Final = f"no answer within {TIMEOUT_S:.0f} s"
 GROWTH_MAX: Final = 16 << 20
 LINES_MAX: Final = 8
 """Maximum number of log lines about peers during the minute of fuzzing.
 
 A node logs one line per peer and minute, and there are a few peers.
 """
-LOG_FILE_SIZE: Final = 4 << 20
 
 
 @drill("31", "a second ha and a second broker are started on the master's store", TWO, 1.5)
@@ -129,13 +133,10 @@ async def replayed_append(stage: Stage) -> None:
             peer.say(epoch, Append(epoch, 0, end, end, 1, 64, bytes(64)))
             answer = await asyncio.to_thread(_answer, peer)
         stage.check(
-            answer is None or answer.type is FrameType.FENCED,
-            f"an APPEND of epoch {epoch} was answered {answer}",
+            answer in (CLOSED, FrameType.FENCED.name),
+            f"an APPEND of epoch {epoch} was answered by: {answer}",
         )
-        stage.note(
-            f"APPEND of epoch {epoch} (now {stage.epoch}): "
-            + ("the link was closed" if answer is None else answer.type.name)
-        )
+        stage.note(f"APPEND of epoch {epoch} (now {stage.epoch}): {answer}")
 
 
 @drill(
@@ -158,7 +159,8 @@ async def fuzzed_port(stage: Stage) -> None:
             for node in stage.group.nodes.values()
         )
     )
-    for name, node in stage.group.nodes.items():
+    for (name, node), count in zip(stage.group.nodes.items(), counts, strict=True):
+        stage.check(count > 0, f"{name} accepted no connection")
         grown = _anonymous(node) - before[name]
         added = _lines(node) - lines[name]
         stage.note(
@@ -170,14 +172,14 @@ async def fuzzed_port(stage: Stage) -> None:
 
 
 def _fuzz(stage: Stage, node: DrillNode, rng: Random, recording: bytes, until: float) -> int:
-    """Open connections with bad bytes, one after another; return their number."""
+    """Open connections with bad bytes, one after another; return how many the node accepted."""
     secret, wanted = _secret(stage), node.name
     others = [name for name in stage.group.names if name != wanted]
     count = 0
     while time.monotonic() < until:
-        count += 1
         # Closed connections, timeouts, refusals and bad answers are what this is for.
-        with contextlib.suppress(OSError, Refused, BadFrame), _connect(node) as peer:
+        with contextlib.suppress(OSError, Refused, BadFrame), _connect(node, SILENCE_S) as peer:
+            count += 1
             match rng.randrange(4):
                 case 0:
                     peer.write(rng.randbytes(rng.randrange(1, 5000)))
@@ -227,29 +229,34 @@ async def _recorded_handshake(stage: Stage, name: str) -> bytes:
 
 
 async def _refusal(peer: HostilePeer, own: Identity, secret: bytes, wanted: str) -> str:
-    """Do the handshake; return "" if the node accepted it, else the code of the refusal."""
+    """Do the handshake; return "" if the node accepted it, else the code of the refusal, or that
+    there was no answer.
+    """
     nodes = (own.node, wanted)
     try:
         await asyncio.to_thread(peer.prove, own, secret=secret, wanted=wanted, nodes=nodes)
     except Refused as refused:
         return refused.reason.code
+    except TimeoutError:
+        return SILENT
     return ""
 
 
-def _answer(peer: HostilePeer) -> Frame | None:
-    """Return the next frame; None if the node closed the connection or sends nothing.
+def _answer(peer: HostilePeer) -> str:
+    """Return the type of the next frame, or CLOSED or SILENT.
 
     A status is no answer: nodes send it unasked when their ability to lead changes.
     """
-    with contextlib.suppress(TimeoutError, BadFrame):
+    try:
         while (frame := peer.receive()) is not None and frame.type is FrameType.STATUS_OK:
             pass
-        return frame
-    return None
+    except TimeoutError:
+        return SILENT
+    return CLOSED if frame is None else frame.type.name
 
 
-def _connect(node: DrillNode) -> HostilePeer:
-    return HostilePeer(node.host, node.ports["replication"], timeout_s=TIMEOUT_S)
+def _connect(node: DrillNode, timeout_s: float = TIMEOUT_S) -> HostilePeer:
+    return HostilePeer(node.host, node.ports["replication"], timeout_s=timeout_s)
 
 
 def _identity(name: str) -> Identity:

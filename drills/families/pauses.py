@@ -136,8 +136,14 @@ async def stalled_loop(stage: Stage) -> None:
         node.faults.set(Fault.STALL_MS, int(stall_s * 1000))
         at = stage.mark()
         node.processes[service].send_signal(signal.SIGUSR1)
+        # Until the signal is handled, the service may still renew the lease.
+        await stage.finder.until(
+            lambda _, node=node: not node.faults.get(Fault.STALL_MS),  # type: ignore[misc]
+            "the loop to stand still",
+            5,
+        )
+        deadline = time.monotonic() + stage.fenced_s
         await asyncio.sleep(stall_s)
-        deadline = at + stage.fenced_s
         in_stall = [ack for ack in stage.ledger.acked_by(master, at) if ack.ended_at < at + stall_s]
         stage.check_none_late(in_stall, deadline, f"by {master} after its deadline")
         await stage.acked_again(20)

@@ -211,7 +211,8 @@ class Load:
         """Run the poisoned group's program: handle all queues concurrently, crash, restart.
 
         Its session is short, because a new master keeps the queues of an ordered group for the
-        former members for as long."""
+        former members until the time of a session has passed.
+        """
         async with tidemark.connect(self._orders) as client:
             while True:
                 with contextlib.suppress(TimeoutError):

@@ -77,9 +77,9 @@ class PodRunner:
                     images={NEXT_IMAGE: next_image(self._directory)},
                 )
             )
-            group = PodGroup(cluster, cluster.stateful_sets[0])
+            group = PodGroup(cluster, cluster.stateful_sets[0], self._pace)
             pace = await parts.enter_async_context(self._pace)
-            took = await group.ready(READY_S * pace.now)
+            took = await group.ready(READY_S)
             self._report(f"{len(group.names)} pods are ready after {took:.1f} s")
             finder = await parts.enter_async_context(
                 Finder({name: group.url(name, "api") for name in group.names}, pace)
@@ -106,7 +106,7 @@ class PodRunner:
     async def _settle(self, drill: Drill[PodGroup], stage: PodStage) -> Verdict:
         """Remove all faults, wait until all pods are ready, and compare logs and queues."""
         stage.group.heal()
-        await stage.group.ready(READY_S * self._pace.now)
+        await stage.group.ready(READY_S)
         await stage.in_sync(timeout_s=READY_S)
         refused = stage.group.cluster.api.refusals
         stage.check(not refused, f"the Roles do not give what is asked for: {refused[:2]}")

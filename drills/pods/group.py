@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 
 from drills.namespaces import CLIENTS
+from drills.pace import Pace
 from drills.pods.cluster import Cluster
 from drills.pods.kubelet import Event, RunningPod
 from drills.pods.objects import Manifest, changed
@@ -22,7 +23,7 @@ from shared.cluster.time_rules import PROFILES
 
 STORE: Final = "/var/lib/tidemark/store"
 POLL_S: Final = 0.05
-ASK_S: Final = 3.0
+ASK_S: Final = 30.0
 PROFILE: Final = "default"
 TIMES: Final = PROFILES[PROFILE]
 ELECTED_S: Final = TIMES.lease_ms / 1000 + 5.0
@@ -42,8 +43,9 @@ class PodNode(NamedTuple):
 
 
 class PodGroup:
-    def __init__(self, cluster: Cluster, stateful_set: Manifest) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: Cluster, stateful_set: Manifest, pace: Pace | None = None) -> None:
+        """pace: extends the timeouts on a slow machine; None: they are fixed."""
+        self.cluster, self._pace = cluster, pace
         self.name = str(stateful_set["metadata"]["name"])
         self.namespace = str(stateful_set["metadata"]["namespace"])
         self.names = tuple(f"{self.name}-{n}" for n in range(stateful_set["spec"]["replicas"]))
@@ -90,8 +92,13 @@ class PodGroup:
     # -- queries ----------------------------------------------------------------------------------
 
     async def until(self, condition: Callable[[], bool], what: str, timeout_s: float) -> float:
-        """Wait until the condition holds; return the duration [s]. Raises TimeoutError."""
+        """Wait until the condition holds; return the duration [s]. Raises TimeoutError.
+
+        A slow machine extends the timeout, as in all waits of a drill.
+        """
         began = time.monotonic()
+        if self._pace is not None:
+            timeout_s *= self._pace.now
         while not condition():
             self.cluster.check()
             if time.monotonic() - began > timeout_s:

@@ -19,7 +19,7 @@ from drills.pods.objects import Manifest, namespace_of, selects
 from drills.pods.plans import PodPlan
 
 CHUNK_SIZE: Final = 1 << 16
-CONNECT_S: Final = 3.0
+CONNECT_S: Final = 30.0
 DOMAIN: Final = "cluster.local"
 
 

@@ -43,7 +43,6 @@ from tests.support.spark import spark
 __all__ = ["spark"]
 MINUTES: Final = float(os.environ.get("TIDEMARK_LAG_MINUTES", "0"))
 TIMES: Final = Times(15.0, MINUTES * 60) if MINUTES else Times(2.0, 80.0)
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(max(600, 90 * MINUTES))]
 SETTLE_S: Final = 3.0
 """Until a scrape that has begun is in Prometheus."""
 BETWEEN_S: Final = 0.4
@@ -61,6 +60,10 @@ PACE_SHARE: Final = 0.5
 """The part of the planned input that each of them must have."""
 LONGEST_WATCHES: Final = 3
 """How long this is waited for, in planned times of watching."""
+pytestmark = [
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(600 + LONGEST_WATCHES * TIMES.watch_s),
+]
 LOOSE_SHARE: Final = 0.15 if MINUTES else 0.25
 """Progress is judged against the plan where at each tick no more than this of the input was
 missing: when a busy machine stands still for five of twenty seconds, it is not as planted."""

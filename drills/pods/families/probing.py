@@ -104,7 +104,7 @@ async def hung(stage: PodStage) -> None:
     allowed = (
         (liveness.failure_threshold + 1) * (liveness.period_s + liveness.timeout_s)
         + (group.pod(slave).plan.grace_s if liveness.grace_s is None else liveness.grace_s)
-        + 15
+        + 15 * stage.finder.pace.now
     )
     took = await group.until(
         lambda: running.restarts > restarts and running.ready,
