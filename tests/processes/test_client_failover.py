@@ -186,13 +186,13 @@ def opened(cluster: Cluster, *nodes: str) -> tuple[float, str]:
             name
             for name in nodes
             if cluster.nodes[name].request_json(
-                "GET", cluster.admin_url(name, "broker") + "/primary", timeout_s=0.5
+                "GET", cluster.admin_url(name, "broker") + "/primary"
             )[0]
             == 200
         ]
         return bool(found)
 
-    wait_until(is_open, "another master")
+    wait_until(is_open, "another master", END_S)
     return time.monotonic(), found[0]
 
 

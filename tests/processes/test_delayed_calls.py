@@ -42,7 +42,7 @@ def bodies(node: Node, queue: int) -> list[str]:
 
 
 def test_a_delayed_message_is_listed_and_delivered(node: Node) -> None:
-    status, answer = send(node, body_text="soon", delay_ms=1500, queue=1, unique_id="soon")
+    status, answer = send(node, body_text="soon", delay_ms=4000, queue=1, unique_id="soon")
     assert status == 200, answer
     (result,) = answer["results"]
     assert result["topic"] == "rmq_sys_wheel_timer"

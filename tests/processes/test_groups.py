@@ -107,7 +107,7 @@ def test_a_held_fetch_ends_when_another_member_comes(node: Node) -> None:
     held.start()
     wait_until(lambda: node.metric("broker", "tidemark_broker_long_polls"), "the fetch to be held")
     call(node, "POST", M2, TAKES)
-    held.join(10)
+    held.join()
     assert answers[0]["generation"] > first["generation"]
     assert answers[0]["queues"] == []
 

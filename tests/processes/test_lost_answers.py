@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestServer
 import tidemark
 from tidemark import errors
 from tidemark.testing import LocalNode
+from tidemark.testing.waiting import wait_until
 
 HOUR_MS = 3_600_000
 
@@ -197,6 +198,8 @@ async def test_a_nack_that_a_program_repeats_after_a_lost_answer_is_stored_once(
             proxy.holds_lost = True
             with pytest.raises(errors.Unreachable):
                 await messages.nack(message, delay_level=-1, timeout=2)
+            # A busy node may be slower than the time-out: its answer is lost, not that to the next.
+            await asyncio.to_thread(wait_until, lambda: proxy.lost, "the answer to be lost")
             proxy.holds_lost = False
             await messages.nack(message, delay_level=-1)
         assert len((await mq.dead_letters.list("nacked-again")).messages) == 1

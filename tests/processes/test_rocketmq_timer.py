@@ -59,7 +59,7 @@ def wait_settled(node: Node) -> None:
         before = delivered(node)
         return Counter(before + [each for each in waiting(node) if each not in delivered(node)])
 
-    wait_until(lambda: found() == expected, "each message to be known", timeout_s=20)
+    wait_until(lambda: found() == expected, "each message to be known")
     assert Counter(delivered(node)) <= expected, "one was delivered twice"
 
 

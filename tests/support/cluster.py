@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from drills.node_group import WAIT_TIMEOUT_S, NodeGroup, ask
+from drills.node_group import WAIT_TIMEOUT_S, NodeGroup
 from tests.support.node import Node, wait_until
 from tidemark.formats.checkpoint import Slot
 from tidemark.testing.node import LOOPBACK
@@ -99,9 +99,9 @@ class Cluster(NodeGroup[Node]):
         """URL of probes and metrics and, of ha, of the commands of the cluster."""
         return self.nodes[name].admin_url(role)
 
-    def status(self, name: str, *, timeout_s: float = 5.0) -> dict[str, Any]:
+    def status(self, name: str) -> dict[str, Any]:
         """Return what a node's ha reports about the group; {} without an answer."""
-        return ask(f"{self.admin_url(name)}/v1/cluster", timeout_s=timeout_s)[1]
+        return self.nodes[name].get_json(f"{self.admin_url(name)}/v1/cluster")[1]
 
     def command(
         self, name: str, command: str, arguments: Mapping[str, object] | None = None

@@ -40,7 +40,6 @@ STORE: Final = {
 }
 LOOK_S: Final = 0.5
 DRAIN_S: Final = 60.0
-EXIT_S: Final = 30.0
 
 
 class Chaos:
@@ -107,7 +106,7 @@ class Chaos:
         drained_s = time.monotonic() - began
         for number in [*self._members]:
             self._leave(number)
-        await self._until(self._all_left, "all members to leave", EXIT_S)
+        await self._until(self._all_left, "all members to leave")
         return drained_s
 
     # -- load -----------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class Load:
         self._stop.set()
         await asyncio.gather(*self._tasks)
 
-    async def acked(self, more: int, timeout_s: float = 30.0) -> None:
+    async def acked(self, more: int, timeout_s: float = 60.0) -> None:
         """Wait until so many more messages have been acked: there is load on the store."""
         goal = len(self.ledger.acked) + more
         async with asyncio.timeout(timeout_s):
@@ -158,7 +158,7 @@ async def read_topic(url: str, topic: str) -> dict[int, list[Message]]:
     return found
 
 
-async def wait_dispatched(node: Node, url: str, ledger: Ledger, timeout_s: float = 30.0) -> None:
+async def wait_dispatched(node: Node, url: str, ledger: Ledger, timeout_s: float = 60.0) -> None:
     """Wait until the newest acked message of every queue can be pulled."""
     newest: dict[tuple[str, int], int] = {}
     for ack in ledger.acked.values():
