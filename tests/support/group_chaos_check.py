@@ -39,6 +39,7 @@ class Violation(StrEnum):
     NOT_ITS_OWN = "handled while it was another's"
     ORDER = "handled before an earlier one was done"
     NEVER_SENT = "never sent"
+    AGAIN = "handled again by a member that had not lost the queue"
 
 
 class Entry(NamedTuple):
@@ -119,7 +120,7 @@ def judge(entries: Iterable[Entry], ends: Mapping[int, int], *, ordered: bool) -
         match entry.what:
             case What.ASSIGNED:
                 verdict.moves += 1
-                queue.reader = entry.member
+                queue.take(entry.member)
             case What.REVOKED:
                 if queue.reader == entry.member:
                     queue.reader = None
@@ -146,12 +147,19 @@ class _Queue:
         self.end = end
         self.seen = bytearray(end)
         """One byte per message: 1 once it is handled."""
+        self.since_taken = bytearray(end)
+        """The same since a member last took the queue."""
         self.reader: int | None = None
         """Member that took it last and has not given it up."""
         self.owners: dict[int, int] = {}
         """Generation → the member that handled messages in it."""
         self.done = 0
         """Everything below is handled."""
+
+    def take(self, member: int) -> None:
+        """A member took the queue."""
+        self.reader = member
+        self.since_taken = bytearray(self.end)
 
     def handle(self, entry: Entry, verdict: Verdict, *, ordered: bool) -> None:
         """Messages were handled."""
@@ -180,7 +188,14 @@ class _Queue:
                 f"queue {self.number}: {first} was handled by member {entry.member} before "
                 f"{self.done} was done",
             )
+        if again := sum(self.since_taken[first:behind]):
+            verdict.violated(
+                Violation.AGAIN,
+                f"queue {self.number}: member {entry.member} handled {again} messages from {first} "
+                "on again, and had not lost the queue",
+            )
         verdict.handled += entry.messages
+        self.since_taken[first:behind] = b"\1" * entry.messages
         self.seen[first:behind] = b"\1" * entry.messages
         if first <= self.done < behind:
             self.done = behind

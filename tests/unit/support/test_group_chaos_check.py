@@ -82,6 +82,15 @@ def test_a_later_message_before_an_earlier_one_is_found_where_order_is_owed() ->
     assert verdict.wrong[0] == "queue 0: 1 was handled by member 1 before 0 was done"
 
 
+def test_a_message_that_comes_again_without_a_loss_of_the_queue_is_found() -> None:
+    entries = [assigned(0, 1), handled(0, 0, 3), handled(0, 2, 3)]
+    verdict = judge(entries, {0: 5}, ordered=False)
+    assert verdict.violations == {Violation.AGAIN: 1}
+    assert verdict.wrong[0].startswith("queue 0: member 1 handled 1 messages from 2 on again")
+    lost = [*entries[:2], revoked(0, 1), assigned(0, 1, 2), handled(0, 2, 3, generation=2)]
+    assert not judge(lost, {0: 5}, ordered=False).violations
+
+
 def test_what_was_never_sent_is_found() -> None:
     verdict = judge([assigned(0, 1), handled(0, 0, 6)], {0: 5}, ordered=False)
     assert verdict.violations == {Violation.NEVER_SENT: 1, Violation.MISSING: 1}
