@@ -246,20 +246,23 @@ def test_of_processes_that_wait_at_the_same_time_the_longest_wait_counts() -> No
 
 
 @pytest.mark.parametrize(
-    ("code", "held_back_s", "is_due"),
+    ("code", "held_back_s", "stalled_s", "is_due"),
     [
-        ("switching-over", 0.0, True),
-        ("ack-timeout", 0.4, False),
-        ("ack-timeout", 0.5, True),
-        ("unreachable", 0.0, False),
-        ("corrupt-record", 1.0, False),
+        ("switching-over", 0.0, 0.0, True),
+        ("ack-timeout", 0.9, 0.0, False),
+        ("ack-timeout", 1.0, 0.0, True),
+        ("ack-timeout", 0.0, 1.1, True),
+        ("unreachable", 0.0, 0.0, False),
+        ("corrupt-record", 2.0, 1.1, False),
     ],
 )
 def test_a_sender_whose_time_passes_is_excused_if_the_machine_took_half_of_it(
-    code: str, held_back_s: float, is_due: bool
+    code: str, held_back_s: float, stalled_s: float, is_due: bool
 ) -> None:
-    by = SimpleNamespace(finder=SimpleNamespace(pace=held_back(pace(), FAULT_AT, held_back_s)))
-    request = Request(0, FAULT_AT, FAULT_AT + 1.0, Outcome.UNKNOWN, code, "n0", 1)
+    measured = held_back(pace(), FAULT_AT, held_back_s)
+    measured.note_sync(FAULT_AT, FAULT_AT + stalled_s)
+    by = SimpleNamespace(finder=SimpleNamespace(pace=measured))
+    request = Request(0, FAULT_AT, FAULT_AT + 2.0, Outcome.UNKNOWN, code, "n0", 1)
     assert _is_due(cast(Any, by), request) is is_due
 
 
