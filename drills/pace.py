@@ -106,6 +106,7 @@ class Pace:
         # A thread of its own: a stalled one would take the place of the drill's calls.
         threads = ThreadPoolExecutor(1, "syncs")
         self._syncing = asyncio.get_running_loop().run_in_executor(threads, self._keep_syncing)
+        threads.shutdown(wait=False)
         self._measuring = [
             asyncio.create_task(self._measure_on(), name="pace"),
             asyncio.create_task(self._keep_sampling(), name="delays"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
 from typing import Final
 
 from drills.lease_server import HOST as LEASE
@@ -19,6 +18,9 @@ PATIENT: Final = 8
 
 
 async def _no_ack_while_cut(stage: Stage, master: str, cut_at: float) -> None:
+    """cut_at: end of the last cut. A process cuts each direction, which takes a second on a loaded
+    machine. Until the last has ended, an ack may be true.
+    """
     acks = stage.ledger.acked_by(master, cut_at)
     stage.check_none_late(acks, cut_at, f"by {master} while it was cut off")
 
@@ -29,7 +31,8 @@ async def cut_from_slaves(stage: Stage) -> None:
     master, epoch = await stage.master(), stage.epoch
     await stage.load.acked(50)
     stage.mark()
-    cut_at = _cut_apart(stage, master, stage.slaves(master))
+    cut_apart(stage.group.network, master, stage.slaves(master))
+    cut_at = time.monotonic()
     await stage.pass_time(CUT_S)
     await _no_ack_while_cut(stage, master, cut_at)
     await stage.check_master(master)
@@ -63,7 +66,8 @@ async def cut_from_everything(stage: Stage) -> None:
     """
     master, *slaves = await stage.roles(50)
     stage.mark()
-    cut_at = _cut_apart(stage, master, (*slaves, LEASE))
+    cut_apart(stage.group.network, master, (*slaves, LEASE))
+    cut_at = time.monotonic()
     sending = patient_sends(stage, master, PATIENT)
     await stage.successor(master, 20)
     sending += patient_sends(stage, master, PATIENT)
@@ -87,7 +91,8 @@ async def cut_from_lease(stage: Stage) -> None:
     master, epoch = await stage.master(), stage.epoch
     await stage.load.acked(50)
     stage.mark()
-    cut_at = _cut_apart(stage, master, (LEASE,))
+    cut_apart(stage.group.network, master, (LEASE,))
+    cut_at = time.monotonic()
     await stage.successor(master, 20)
     taken_at = time.monotonic()
     await stage.acked_again(20)
@@ -100,16 +105,6 @@ async def cut_from_lease(stage: Stage) -> None:
     stage.check_none_late(old, cut_at + stage.fenced_s, "after the deadline")
     stage.check(stage.epoch > epoch, "the epoch did not rise")
     stage.group.network.heal()
-
-
-def _cut_apart(stage: Stage, master: str, others: Iterable[str]) -> float:
-    """Cut the master off from others; return the time from which nothing passes any more.
-
-    A process cuts each direction, which takes a second on a loaded machine. Until the last of them
-    has ended, an ack may be true.
-    """
-    cut_apart(stage.group.network, master, others)
-    return time.monotonic()
 
 
 def _kept_tails(stage: Stage, name: str) -> int:
