@@ -61,7 +61,8 @@ def keeps_pace(
     carried: dict[str, Floats],
     rules: Rules,
 ) -> Bools:
-    """Return where a group may have kept pace since an excused absence in the last window.
+    """Return where a group may have kept pace since an excused absence in the last window, or
+    since an earlier one after which no commit has been due yet.
 
     Of several absences less than a window apart, the first counts. Otherwise a group whose members
     come and go, and which commits less than its input, would get new time after each absence.
@@ -90,5 +91,6 @@ def keeps_pace(
     variance = apart * (np.maximum(consumed, 0) + apart) + rules.period_s**2 / 6
     most = consumed + ERRORS * np.sqrt(variance)
     least = rules.keeps_pace_above * (seconds - due - rules.period_s)
-    found: Bools = (seconds <= rules.progress_window_s) & (most >= least)
+    recent = (seconds <= rules.progress_window_s) | (due >= seconds - rules.period_s)
+    found: Bools = recent & (most >= least)
     return found & ~absent

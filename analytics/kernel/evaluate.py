@@ -187,7 +187,7 @@ def _judge(
     age = widened(age, lag.lag, grid.ts, clocks, known.pair, begin)
     of, broker = known.pair, logs.of_pair[known.pair]
     stall = Learned(*(each[:, of] for each in motion.stall))
-    batches = batches_of(grid.commit, lag.lag, motion.still, stall.gap, rules)
+    batches = batches_of(grid, lag.lag, motion.still, stall.gap, rules)
     progress = progress_of(grid, lag.lag, age, segment, batches, stall.gap, ticks, begin, rules)
     age, by_ticks = at_least(age, lag.head, grid.commit, motion.unread, begin, rules.period_s)
     # A member that left will not commit the work that it had taken.
@@ -195,7 +195,12 @@ def _judge(
     left_work = (stall.learned == 0) & (facts.left[:, of] >= now - motion.still * SECOND)
     # Without a member no commit will come.
     no_member = facts.readers[:, of] == 0
-    due = not_due(motion.still, np.where(no_member, 0.0, stall.gap), stall.learned, rules)
+    gap = np.where(no_member, 0.0, stall.gap)
+    due = not_due(motion.still, motion.still, gap, stall.learned, rules)
+    due_most = not_due(motion.still, motion.still_most, gap, stall.learned, rules)
+    paused_ago = facts.paused_ago[:, of]
+    # After an absence or a pause the next commit is due a gap after the return.
+    back = _since_pause(np.fmin(motion.still, (now - facts.left[:, of]) / SECOND), paused_ago)
     # The commit interval is not known before one whole gap between two commits was seen.
     unseen = (stall.gap == 0) & (stall.learned == 0) & ~left_work & ~no_member
     patience = np.fmin(by_ticks.age, rules.stall_unlearned_s)
@@ -210,10 +215,10 @@ def _judge(
     relapses = relapsed(
         np.where(by_ticks.method == BOUNDED, np.nan, by_ticks.age),
         in_time | paused | ((motion.segment == now) & ~motion.rewound),
+        motion.rewound,
         restart,
         carried.series,
     )
-    paused_ago = facts.paused_ago[:, of]
     kept = np.where(logs.deletes, logs.age_of_oldest, np.nan)
     inputs = RuleInputs(
         lag=Lag._make(each[begin:] for each in lag),
@@ -237,7 +242,7 @@ def _judge(
             by_ticks.age,
             lag.lag[begin:],
             np.where(paused, np.inf, facts.alone_most[:, of]),
-            np.fmin(due, (now - facts.left[:, of]) / SECOND),
+            not_due(back, back, stall.gap, stall.learned, rules),
             carried.series,
             rules,
         ),
@@ -246,7 +251,7 @@ def _judge(
         still_most=_since_pause(motion.still_most, paused_ago),
         stall_after=np.where(left_work, np.minimum(stall.after, rules.grace_s), stall.after),
         not_due=due,
-        not_due_most=np.where(unseen, patience, due),
+        not_due_most=np.where(unseen, patience, due_most),
         was_cut=~np.isnan(motion.cut_at),
         kept=kept[begin:, broker],
     )
@@ -262,7 +267,7 @@ def _judge(
         rules,
     )
     rolled = roll_up(
-        lag, age, motion, progress.progress, grid.ts, debounced, facts, known, ticks, begin
+        lag, age, motion, progress.progress, due, grid.ts, debounced, facts, known, ticks, begin
     )
     of_pairs = status_of(rolled, ticks, begin, carried.pairs, rules)
     drain = drain_of(rolled, ticks, begin, carried.pairs, carried.minutes, rules)

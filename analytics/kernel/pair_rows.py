@@ -105,7 +105,12 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
                 "series_id": pa.array(known.series_id[series]),
                 "queue": pa.array(number.astype(np.int32)),
                 "lag": columns.nullable(lag, pa.int64()),
-                "produce_per_second": columns.nullable(_produced(judged, place)),
+                "produce_per_second": columns.nullable(
+                    _rate(judged, judged.grid.high, judged.motion.produce_rate, place)
+                ),
+                "consume_per_second": columns.nullable(
+                    _rate(judged, judged.grid.commit, judged.motion.consume_rate, place)
+                ),
                 "is_lagging": pa.array(judged.age.age[full] > inputs.objective[place]),
                 "stands_still": pa.array(still),
                 "redeliveries_rise": pa.array(judged.facts.redeliveries_rise[row, pair]),
@@ -116,17 +121,16 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
     return found.take(_rows_at(found, judged.ticks, judged.known.pair_id, judged.begin, at))
 
 
-def _produced(judged: Judged, at: Places) -> Floats:
-    """Messages per second that were produced in a window of progress. The rate of a single period
-    is random if messages are rare."""
-    grid, rate = judged.grid, judged.motion.produce_rate[at]
-    row = at.row + judged.begin
+def _rate(judged: Judged, offset: Floats, rates: Floats, at: Places) -> Floats:
+    """Messages per second by which an offset moved in a window of progress. The rate of a single
+    period, used where that is not known, is random if messages or commits are rare."""
+    row, ts = at.row + judged.begin, judged.grid.ts
     back = np.maximum(row - judged.rules.ticks(judged.rules.progress_window_s), 0)
-    seconds = (grid.ts[row, at.series] - grid.ts[back, at.series]) / columns.SECOND
-    came = grid.high[row, at.series] - grid.high[back, at.series]
+    seconds = (ts[row, at.series] - ts[back, at.series]) / columns.SECOND
+    moved = offset[row, at.series] - offset[back, at.series]
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean: Floats = came / seconds
-    return np.where((came >= 0) & (seconds > 0), mean, rate)
+        mean: Floats = moved / seconds
+    return np.where((moved >= 0) & (seconds > 0), mean, rates[at])
 
 
 def _rows_at(table: pa.Table, ticks: Ticks, pair_id: Ints, begin: int, at: Places) -> pa.Array:

@@ -47,7 +47,8 @@ class Rolled(NamedTuple):
     progress: Floats
     """Progress of the oldest queue."""
     late: Floats
-    """Queues older than the objective, or that were and have only a bounded age now."""
+    """Queues older than the objective, apart from what is usual between two commits; also those
+    that were and have only a bounded age now."""
     counts: Floats
     """Number of queues by [tick, pair, status]."""
 
@@ -57,6 +58,7 @@ def roll_up(
     age: Age,
     motion: Motion,
     progress: Floats,
+    not_due: Floats,
     ts: Floats,
     debounced: Debounced,
     facts: Facts,
@@ -76,7 +78,7 @@ def roll_up(
     # A bounded age is a lower bound. A queue with a late status stays late while its age may exceed
     # the objective; otherwise each sample with a bounded age would end the pair's status.
     bounded = reported & (age.method[begin:] == BOUNDED) & (age.high[begin:] > objective)
-    late = (ages > objective) | (bounded & np.isin(debounced.status, TICKETS))
+    late = (ages - not_due > objective) | (bounded & np.isin(debounced.status, TICKETS))
     p50, p95 = _quantiles(ages, oldest, starts)
     return Rolled(
         np.logical_or.reduceat(reported, starts, axis=1),

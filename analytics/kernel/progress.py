@@ -41,8 +41,9 @@ class Batches(NamedTuple):
     """A commit is overdue, or will be before FALLING_BEHIND is raised."""
 
 
-def batches_of(commit: Floats, lag: Floats, still: Floats, gap: Floats, rules: Rules) -> Batches:
-    """Find the steps. commit and lag: of all ticks; still and gap [s] from tick `begin` on."""
+def batches_of(grid: Positions, lag: Floats, still: Floats, gap: Floats, rules: Rules) -> Batches:
+    """Find the steps. grid and lag: of all ticks; still and gap [s] from tick `begin` on."""
+    commit = grid.commit
     seldom = gap > rules.period_s
     overdue = still > rules.overdue_factor * gap
     # At least two samples: if they are a minute apart, one commit per sample is frequent enough.
@@ -53,17 +54,22 @@ def batches_of(commit: Floats, lag: Floats, still: Floats, gap: Floats, rules: R
     corner = lag == 0
     before = np.full(commit.shape[1], np.nan)
     for row, now in enumerate(commit):
-        corner[row] |= ~np.isnan(now) & (now != before)
+        # A commit first seen after a hole may be much older than a period.
+        seen = grid.present[row - 1] if row else True
+        corner[row] |= ~np.isnan(now) & (now != before) & seen
         np.copyto(before, now, where=~np.isnan(now))
     return Batches(corner, seldom, overdue, soon)
 
 
-def not_due(still: Floats, gap: Floats, learned: Floats, rules: Rules) -> Floats:
-    """Return the part of `still` that is usual between two commits [s]; 0 if one is overdue.
-    learned: 1 if the number of gaps is sufficient to know their length."""
+def not_due(still: Floats, most: Floats, gap: Floats, learned: Floats, rules: Rules) -> Floats:
+    """Return the part of `most` that is usual between two commits [s]; 0 if one is overdue.
+
+    still, most: the shortest and longest time since the last commit [s]. learned: 1 if the number
+    of gaps is sufficient to know their length.
+    """
     factor = np.where(learned > 0, rules.overdue_factor, rules.overdue_unlearned_factor)
     usual = (gap > rules.period_s) & (still <= factor * gap)
-    return np.where(usual, still, 0.0)
+    return np.where(usual, np.fmin(most, factor * gap), 0.0)
 
 
 class Progress(NamedTuple):
@@ -125,6 +131,7 @@ def progress_of(
         expected, needed = full[row, column], np.full(row.size, 3.0)
         apart = np.full(row.size, (size / 2 - 1) * rules.period_s)
         chance = np.zeros(row.size)
+        unheard = np.zeros(row.size, np.bool_)
         if batches.seldom.any():
             corner = batches.corner[rows, column]
             corner[-1] |= batches.overdue[row, column]
@@ -133,13 +140,17 @@ def progress_of(
             these = batches.seldom[row, column] & (count >= 2)
             # A missing sample may have been a corner.
             count = count + np.maximum(expected - used.sum(axis=0), 0)
-            used = np.where(these, corners, used)
+            heard, used = used, np.where(these, corners, used)
+            # Nothing bounds the slope from below if a hole hides what came after the last corner.
+            later = np.cumsum(used[::-1], axis=0)[::-1] == 0
+            unheard = (these & later & ~heard).any(axis=0)
             expected, needed = np.where(these, count, expected), np.where(these, 2, needed)
             chance = np.where(these, rules.period_s, 0.0)
             apart = np.where(these, 0.0, apart)
         slope, least, most = _slopes(ages, ts, used, expected, needed, chance, apart)
         place = (row, column)
-        out.progress[place], out.least[place], out.most[place] = 1 - slope, 1 - most, 1 - least
+        out.progress[place], out.most[place] = 1 - slope, 1 - least
+        out.least[place] = np.where(unheard, -np.inf, 1 - most)
     return out
 
 

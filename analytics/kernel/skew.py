@@ -46,11 +46,11 @@ def skew(series_rows: pa.Table) -> pa.Table:
     """Measure for each tick and pair how unevenly lag is spread over the queues.
 
     series_rows: tick, pair_id, series_id, queue, lag [messages or null], produce_per_second,
-    is_lagging (older than the objective), stands_still (``status.stands_still``), redeliveries_rise
-    (of the pair; null: not known), member (number of the queue's owner; 0: none, null: not known).
-    Rows may be in any order. Returns rows of SKEW, by tick and pair. `skew` is the largest lag over
-    the mean of the others, infinite if those have none; null with fewer than two known queues or
-    without lag.
+    consume_per_second, is_lagging (older than the objective), stands_still
+    (``status.stands_still``), redeliveries_rise (of the pair; null: not known), member (number of
+    the queue's owner; 0: none, null: not known). Rows may be in any order. Returns rows of SKEW, by
+    tick and pair. `skew` is the largest lag over the mean of the others, infinite if those have
+    none; null with fewer than two known queues or without lag.
     """
     if series_rows.num_rows == 0:
         return SKEW.empty_table()
@@ -137,32 +137,46 @@ def _kinds(
     still = np.add.reduceat(columns.truths(rows, "stands_still")[order].astype(np.int64), starts)
     rising = np.logical_or.reduceat(columns.truths(rows, "redeliveries_rise")[order], starts)
     few_still = several & ((still == 1) | ((still > 1) & (still <= STILL_SHARE_MAX * groups.sizes)))
-    unassigned, one_member = _by_member(rows, groups)
+    unassigned, one_member, is_quick = _by_member(rows, groups)
     rate = np.nan_to_num(columns.floats(rows, "produce_per_second")[order])
     late = columns.truths(rows, "is_lagging")[order]
     others = np.maximum(count - 1, 1)[groups.of]
     much = rate * others > HOT_SHARE * (np.add.reduceat(rate, starts)[groups.of] - rate)
-    # A slow member delays its other queues as well.
-    only_hot = np.logical_and.reduceat(~late | much, starts)
+    # A slow member delays its other queues as well. So does a quick one that serves its queues in
+    # the order of arrival.
+    alone = np.logical_and.reduceat(~late | much, starts) | (one_member & is_quick)
     hot = spread & much[top] & (ratio >= HOT_SKEW)
     return np.select(
-        [few_still & rising, unassigned, few_still, hot & only_hot, one_member & several, hot],
+        [few_still & rising, unassigned, few_still, hot & alone, one_member & several, hot],
         [POISON, UNASSIGNED, STUCK, HOT, SLOW_MEMBER, HOT],
         0,
     ).astype(np.int64)
 
 
-def _by_member(rows: pa.Table, groups: Groups) -> tuple[Bools, Bools]:
-    """Whether a queue with lag has no member; whether one of several members has all the lag."""
+def _by_member(rows: pa.Table, groups: Groups) -> tuple[Bools, Bools, Bools]:
+    """Whether a queue with lag has no member; whether one of several members has all the lag;
+    whether that one consumes at least as many messages as the mean of the others."""
     size = groups.starts.size
     member = columns.floats(rows, "member")[groups.order]
     if np.isnan(member).all():
-        return np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
+        nowhere = np.zeros(size, dtype=np.bool_)
+        return nowhere, nowhere, nowhere
     lag = columns.floats(rows, "lag")[groups.order]
     late = columns.truths(rows, "is_lagging")[groups.order]
     unassigned = np.logical_or.reduceat((member == 0) & (lag > 0), groups.starts)
     holder_known = np.logical_and.reduceat(~np.isnan(member), groups.starts)
     least = np.minimum.reduceat(np.where(late, member, np.inf), groups.starts)
     most = np.maximum.reduceat(np.where(late, member, -np.inf), groups.starts)
-    others = np.logical_or.reduceat((member > 0) & (member != least[groups.of]), groups.starts)
-    return unassigned, holder_known & (least == most) & (least > 0) & others
+    other = (member > 0) & (member != least[groups.of])
+    one_member = holder_known & (least == most) & (least > 0)
+    one_member &= np.logical_or.reduceat(other, groups.starts)
+    rate = np.nan_to_num(columns.floats(rows, "consume_per_second")[groups.order])
+    own = np.add.reduceat(np.where(member == least[groups.of], rate, 0.0), groups.starts)
+    others = np.add.reduceat(np.where(other, rate, 0.0), groups.starts)
+    # Every other member counts once, at the first of its queues.
+    ranked = np.lexsort((member, groups.of))
+    again = (np.diff(member[ranked]) == 0) & (np.diff(groups.of[ranked]) == 0)
+    first = np.ones(member.size, np.bool_)
+    first[ranked[1:]] = ~again
+    count = np.add.reduceat((other & first).astype(np.float64), groups.starts)
+    return unassigned, one_member, own * count >= others

@@ -62,7 +62,9 @@ KINDS: Final[Mapping[str, Callable[[Random], Drawn]]] = {
     "abandoned, retention passes it": drawn.abandoned,
     "new queues without a reader": drawn.new_queues,
     "paused by an operator": drawn.paused,
-    "commits every five minutes": drawn.rare_commits,
+    "commits every 90 to 320 s": drawn.rare_commits,
+    "commits every 90 to 320 s, restarts": drawn.rare_commits_and_restarts,
+    "commits every 90 to 320 s, holes": drawn.rare_commits_in_holes,
     "hot queue, several members": drawn.hot_queue,
 }
 

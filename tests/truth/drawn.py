@@ -305,7 +305,10 @@ def drawn_crash_loop(random: Random) -> Drawn:
 
 def restarts(random: Random) -> Drawn:
     """Now and then it is away for up to 100 s, and catches up each time."""
-    setting = Setting.drawn(random)
+    return _restarts(random, Setting.drawn(random))
+
+
+def _restarts(random: Random, setting: Setting) -> Drawn:
     down: list[tuple[float, float]] = []
     now = random.uniform(900.0, 1800.0)
     while now < SECONDS - 1200.0:
@@ -350,7 +353,10 @@ def _drawn_holes(random: Random, period: float) -> Spans:
 
 def steady_in_holes(random: Random) -> Drawn:
     """It reads what comes; now and then samples are missing."""
-    found = steady(random)
+    return _in_holes(random, steady(random))
+
+
+def _in_holes(random: Random, found: Drawn) -> Drawn:
     holes = _drawn_holes(random, found.truth.period / SECOND)
     return found._replace(truth=holed(found.truth, holes), known_outside_holes=True)
 
@@ -417,6 +423,8 @@ def _stuck(setting: Setting, truth: Truth, holes: Spans, when: float) -> Drawn:
 def slow_in_holes(random: Random) -> Drawn:
     """It can do but a part of what comes in; nothing is heard of it now and then."""
     setting = Setting.drawn(random)
+    if random.random() < 0.5:
+        setting = setting._replace(commit_every=float(random.uniform(15.0, 60.0)))
     share = float(random.uniform(0.3, 0.8))
     truth = working(random, setting, [(0.0, SECONDS)], able=share * setting.rate)
     holes = _drawn_holes(random, setting.period)
@@ -572,9 +580,23 @@ def paused(random: Random) -> Drawn:
 
 
 def rare_commits(random: Random) -> Drawn:
-    """It reads what comes, and commits about every five minutes."""
-    setting = Setting.drawn(random)._replace(commit_every=float(random.uniform(240.0, 320.0)))
-    return Drawn(working(random, setting, [(0.0, SECONDS)], jitter=0.05))
+    """It reads what comes, and commits every one and a half to five minutes."""
+    return Drawn(working(random, _rare(random), [(0.0, SECONDS)]))
+
+
+def rare_commits_and_restarts(random: Random) -> Drawn:
+    """The same, and now and then it is away for up to 100 s."""
+    return _restarts(random, _rare(random))
+
+
+def rare_commits_in_holes(random: Random) -> Drawn:
+    """The same, and now and then samples are missing. It is UNKNOWN while a missing sample may have
+    shown a commit."""
+    return _in_holes(random, rare_commits(random))._replace(known_outside_holes=False)
+
+
+def _rare(random: Random) -> Setting:
+    return Setting.drawn(random)._replace(commit_every=float(random.uniform(90.0, 320.0)))
 
 
 # -- uneven queues --------------------------------------------------------------------------------

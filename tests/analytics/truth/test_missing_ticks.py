@@ -58,17 +58,22 @@ def removals(draw: st.DrawFn, ticks: list[int]) -> set[int]:
     return {tick for tick, gone in zip(ticks, chosen, strict=True) if gone}
 
 
+def with_missing(missing: Ints, tick: float, seconds: float) -> float:
+    """A time before a tick, longer by the samples that are missing in it [s]."""
+    lost = 0.0
+    while True:
+        since = tick - (seconds + lost) * SECOND
+        found = np.count_nonzero((missing > since) & (missing <= tick)) * TICK_S
+        if found == lost:
+            return seconds + lost
+        lost = found
+
+
 def allowed(full: Columns, missing: Ints, tick: float, slack_s: float = SLACK_S) -> set[str]:
     """Statuses of the workload of late: as much earlier as ticks are missing."""
     ticks = full["tick"]
-    since = tick - slack_s * SECOND
     # Ticks that are missing put off every count of ticks in a row by as many.
-    while True:
-        lost = np.count_nonzero((missing > since) & (missing <= tick)) * TICK_S * SECOND
-        further = tick - slack_s * SECOND - lost
-        if further >= since:
-            break
-        since = further
+    since = tick - with_missing(missing, tick, slack_s) * SECOND
     recent = (ticks >= since) & (ticks <= tick)
     return set(full.words("status")[recent].tolist()) | {"UNKNOWN"}
 
@@ -121,6 +126,7 @@ def test_missing_ticks_change_no_sum_and_make_no_status_that_was_not(
     - LOST for its whole time after the loss was seen: as much later as samples are missing in it;
     - STALLED one sample early, where all samples give it at the next one: the stall time is learned
       from the gaps that were seen;
+    - LAGGING of a group that is FALLING_BEHIND, while samples of the progress window are missing;
     - an alarm that stood before, while samples of the progress window are missing and the workload
       is still late. It never outlasts an OK.
     """
@@ -160,11 +166,12 @@ def test_missing_ticks_change_no_sum_and_make_no_status_that_was_not(
                 patient = allowed(full, missing, tick, SLACK_S + Rules().stall_unlearned_s)
                 may |= {"FALLING_BEHIND"} if patient - {"STALLED", "UNKNOWN"} else set()
             dark = (missing > tick - WINDOW_S * SECOND) & (missing < tick)
+            may |= {"LAGGING"} if "FALLING_BEHIND" in may and dark.any() else set()
             may |= {stood} if is_late and dark.any() else set()
             soon = allowed(full, missing, tick + TICK_S * SECOND, 0.0)
             may |= soon & {"STALLED"} if dark.any() else set()
-            unseen = np.count_nonzero((missing > tick - HELD_S * SECOND) & (missing <= tick))
-            may |= allowed(full, missing, tick, SLACK_S + unseen * TICK_S) & {"LOST"}
+            unseen = with_missing(missing, tick, HELD_S) - HELD_S
+            may |= allowed(full, missing, tick, SLACK_S + unseen) & {"LOST"}
             stood = status if status in ALARMS else stood if status == "UNKNOWN" else "UNKNOWN"
             assert status in may, (tick, (tick - truth.start) / SECOND, status, may)
 

@@ -272,6 +272,15 @@ def test_a_group_that_goes_back_at_each_restart_is_falling_behind() -> None:
     assert set(status[10 + 13 + 3 * 4 :]) == {"FALLING_BEHIND"}
 
 
+def test_a_group_that_goes_back_between_two_samples_is_falling_behind() -> None:
+    # It crashes twice in each period. Its age rises at each sample, and every other one finds a
+    # commit below that of the one before, by 20 messages. It was CATCHING_UP for an hour.
+    ages = [2.0] * 40 + [15.0 * n - 2 * (n % 2) for n in range(1, 60)]
+    status = column(judged(window(by_steps(ages)), len(ages)).lag, "status")
+    assert set(status[:40]) == {"OK"}
+    assert set(status[60:]) == {"FALLING_BEHIND"}
+
+
 def test_a_rebalance_while_a_group_catches_up_is_no_relapse() -> None:
     ages = [600.0 - 10 * n + (60 if n >= 20 else 0) + (60 if n >= 40 else 0) for n in range(60)]
     found = column(judged(window(by_steps(ages)), 60).lag, "status")
@@ -660,3 +669,56 @@ def test_a_failover_to_a_clock_far_behind_does_not_make_a_hung_group_well() -> N
 
 
 LATE = {"STALLED", "FALLING_BEHIND", "LAGGING"}
+
+
+def test_holes_do_not_alarm_a_group_that_commits_every_two_minutes() -> None:
+    # Four samples of twenty are missing. The first commit after a hole was seen up to a minute
+    # late, and the difference of two ages counted as falling behind.
+    rows = [each for n, each in enumerate(stairs(240)) if n < 40 or (n + n // 20) % 20 > 3]
+    status = heard(judged(window(rows), 240).lag)
+    assert set(status.values()) <= {"OK", "UNKNOWN"}
+    assert [status[n] for n in range(220, 240) if n in status].count("OK") > 8
+
+
+def test_a_restart_does_not_alarm_a_group_that_commits_every_two_minutes() -> None:
+    # It is away for 90 s and commits for the first time two minutes after its return. By then the
+    # absence was over, and it counted as falling behind.
+    rows = [row(n, 150 * n, 150 * (n - n % 8), age=2.0 + 15 * (n % 8)) for n in range(80)]
+    rows += [row(n, 150 * n, 12_000, age=2.0 + 15 * (n - 80)) for n in range(80, 94)]
+    rows += [row(n, 150 * n, 150 * (n - 1), age=17.0) for n in range(94, 96)]
+    pairs = [facts(n, members=int(not 80 <= n < 86)) for n in range(96)]
+    assert set(column(judged(window(rows, pairs), 96).lag, "status")[40:]) == {"OK"}
+
+
+def test_a_group_whose_progress_holes_leave_open_is_late_when_its_age_is_known() -> None:
+    # It reads 0.9 of what comes in and commits every minute; six samples of twelve are missing. Its
+    # progress might have been 0.98, so it was UNKNOWN for an hour.
+    rows = []
+    for n in range(300):
+        begun = n - n % 4
+        done = begun if begun < 60 else 60 + 0.9 * (begun - 60)
+        if n < 80 or n % 12 > 5:
+            rows.append(row(n, 150 * n, round(150 * done), age=2.0 + 15 * (n - done)))
+    status = heard(judged(window(rows), 300).lag)
+    assert {status[n] for n in range(40, 60)} == {"OK"}
+    assert {status[n] for n in range(120, 300) if n in status} <= {"FALLING_BEHIND", "LAGGING"}
+
+
+def test_ages_between_two_commits_are_not_those_of_more_late_queues() -> None:
+    # One of twelve queues is new and has no reader. It was not enough to be LAGGING, but with the
+    # ages of the others, shortly before each of their commits, it was.
+    rows, series = [], []
+    for queue in range(12):
+        of = {"series_id": SERIES_ID + queue, "pair_id": PAIR}
+        series.append({**NAMES, **of, "queue": queue, "kind": "main"})
+        for n in range(60 if queue == 11 else 0, 110):
+            if queue == 11:
+                rows.append(row(n, 150 * n, None, reason="never_committed", **of))
+            else:
+                rows.append(row(n, 150 * n, 150 * (n - n % 8), age=2.0 + 15 * (n % 8), **of))
+    seen = [{**each, "first_seen": START, "last_seen": START} for each in series]
+    given = window(rows, [facts(n) for n in range(110)])
+    found = judged(given._replace(series=table(seen, SERIES)), 110)
+    status = column(found.pair_lag, "status")[60:]
+    assert status == sorted(status), "STALLED once, after OK"
+    assert status[-1] == "STALLED"

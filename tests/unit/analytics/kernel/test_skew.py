@@ -18,6 +18,7 @@ TICK = datetime(2026, 3, 1, 12, tzinfo=UTC)
 def rows(*queues: dict[str, Any], pair: int = 1, tick: datetime = TICK) -> pa.Table:
     usual = {
         "produce_per_second": 1.0,
+        "consume_per_second": 1.0,
         "is_lagging": False,
         "stands_still": False,
         "redeliveries_rise": None,
@@ -37,6 +38,7 @@ def rows(*queues: dict[str, Any], pair: int = 1, tick: datetime = TICK) -> pa.Ta
                 ("queue", pa.int32()),
                 ("lag", pa.int64()),
                 ("produce_per_second", pa.float64()),
+                ("consume_per_second", pa.float64()),
                 ("is_lagging", pa.bool_()),
                 ("stands_still", pa.bool_()),
                 ("redeliveries_rise", pa.bool_()),
@@ -170,6 +172,15 @@ def test_one_of_two_queues_may_be_hot(rate: float, kind: str) -> None:
     hot = {"lag": 1000, "produce_per_second": rate, "is_lagging": True, "member": 2}
     cold = {"lag": 10, "produce_per_second": 1.0, "member": 1}
     assert only(rows(cold, hot))["skew_kind"] == kind
+
+
+@pytest.mark.parametrize(("rate", "kind"), [(30.0, "hot_queue"), (9.0, "slow_member")])
+def test_a_member_as_quick_as_the_others_is_not_slow(rate: float, kind: str) -> None:
+    # It serves its queues in the order of arrival, so its other queue waits behind the hot one.
+    late = {"lag": 500, "is_lagging": True, "member": 1, "consume_per_second": rate / 2}
+    hot = late | {"lag": 9_000, "produce_per_second": 20.0}
+    others = [{"lag": 2, "member": at, "consume_per_second": 5.0} for at in (2, 2, 3, 3, 4, 4)]
+    assert only(rows(hot, late, *others))["skew_kind"] == kind
 
 
 def test_two_hot_queues_of_four_are_hot() -> None:
