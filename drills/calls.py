@@ -66,7 +66,10 @@ class MasterCalls:
         except aiohttp.ClientConnectorError:
             self._finder.hint(None)
             return 0, {"code": "not-connected", "retriable": True}, node
-        except (aiohttp.ClientError, TimeoutError, OSError):
+        except TimeoutError:
+            self._finder.hint(None)
+            return 0, {"code": "no-answer", "retriable": True}, node
+        except (aiohttp.ClientError, OSError):
             self._finder.hint(None)
             return 0, {"code": "unreachable", "retriable": True}, node
         except (ValueError, msgpack.UnpackException):

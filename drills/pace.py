@@ -115,10 +115,11 @@ class Pace:
 
     async def __aexit__(self, *_: object) -> None:
         """Stop measuring. Raises OSError if the file could not be synced."""
+        # First: a cancelled drill must not leave the thread, which would keep the program.
+        self._closing.set()
         for task in self._measuring:
             task.cancel()
         await asyncio.gather(*self._measuring, return_exceptions=True)
-        self._closing.set()
         if self._syncing is not None:
             await self._syncing
 

@@ -283,7 +283,10 @@ class GroupStage(Generic[G]):
             ack
             for ack in acks
             if ack.sent_at > latest
-            or ack.ended_at - latest > held_back_s(deadline, ack.ended_at, ack.node)
+            or (
+                ack.ended_at > latest
+                and ack.ended_at - latest > held_back_s(deadline, ack.ended_at, ack.node)
+            )
         ]
         self.check(not late, f"{len(late)} sends were acknowledged {how}")
 

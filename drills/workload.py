@@ -23,7 +23,7 @@ TOPIC: Final = "drill"
 GIVE_UP_S: Final = 10.0
 """Time after the end of the load at which retries are given up and the outcome stays unknown."""
 PULL_WAIT_MS: Final = 500
-UNKNOWN_CODES: Final = frozenset({"ack-timeout", "unreachable", "broken-answer"})
+UNKNOWN_CODES: Final = frozenset({"ack-timeout", "no-answer", "unreachable", "broken-answer"})
 """Errors after which it is unknown whether the messages were stored."""
 
 

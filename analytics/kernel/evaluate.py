@@ -219,6 +219,19 @@ def _judge(
         restart,
         carried.series,
     )
+    # A pause is no absence, but it explains an age as an absence does.
+    pace_kept = keeps_pace(
+        absent | paused,
+        now,
+        by_ticks.age,
+        lag.lag[begin:],
+        np.where(paused, np.inf, facts.alone_most[:, of]),
+        not_due(back, back, stall.gap, stall.learned, rules),
+        carried.series,
+        rules,
+    )
+    # Members that were away begin their work anew; if commits are rare, the next is not due yet.
+    short = left_work & ~(pace_kept & (stall.gap > rules.period_s))
     kept = np.where(logs.deletes, logs.age_of_oldest, np.nan)
     inputs = RuleInputs(
         lag=Lag._make(each[begin:] for each in lag),
@@ -235,21 +248,11 @@ def _judge(
         paused=paused,
         alone=_since_pause(facts.alone, facts.paused_ago)[:, of],
         excused=absent,
-        # A pause is no absence, but it explains an age as an absence does.
-        keeps_pace=keeps_pace(
-            absent | paused,
-            now,
-            by_ticks.age,
-            lag.lag[begin:],
-            np.where(paused, np.inf, facts.alone_most[:, of]),
-            not_due(back, back, stall.gap, stall.learned, rules),
-            carried.series,
-            rules,
-        ),
+        keeps_pace=pace_kept,
         relapsed=relapses,
         still=_since_pause(motion.still, paused_ago),
         still_most=_since_pause(motion.still_most, paused_ago),
-        stall_after=np.where(left_work, np.minimum(stall.after, rules.grace_s), stall.after),
+        stall_after=np.where(short, np.minimum(stall.after, rules.grace_s), stall.after),
         not_due=due,
         not_due_most=np.where(unseen, patience, due_most),
         was_cut=~np.isnan(motion.cut_at),

@@ -111,7 +111,9 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
                 "consume_per_second": columns.nullable(
                     _rate(judged, judged.grid.commit, judged.motion.consume_rate, place)
                 ),
-                "is_lagging": pa.array(judged.age.age[full] > inputs.objective[place]),
+                "is_lagging": pa.array(
+                    judged.age.age[full] - inputs.not_due[place] > inputs.objective[place]
+                ),
                 "stands_still": pa.array(still),
                 "redeliveries_rise": pa.array(judged.facts.redeliveries_rise[row, pair]),
                 "member": columns.nullable(judged.grid.member[full], pa.int64()),
@@ -128,9 +130,11 @@ def _rate(judged: Judged, offset: Floats, rates: Floats, at: Places) -> Floats:
     back = np.maximum(row - judged.rules.ticks(judged.rules.progress_window_s), 0)
     seconds = (ts[row, at.series] - ts[back, at.series]) / columns.SECOND
     moved = offset[row, at.series] - offset[back, at.series]
+    # What was skipped at a cut was not read.
+    whole = ~(judged.motion.segment[at] > judged.ticks.at[back])
     with np.errstate(divide="ignore", invalid="ignore"):
         mean: Floats = moved / seconds
-    return np.where((moved >= 0) & (seconds > 0), mean, rates[at])
+    return np.where((moved >= 0) & (seconds > 0) & whole, mean, rates[at])
 
 
 def _rows_at(table: pa.Table, ticks: Ticks, pair_id: Ints, begin: int, at: Places) -> pa.Array:

@@ -154,7 +154,7 @@ def status_of(
     rules: Rules,
 ) -> PairStatus:
     """Return the status of each pair from the debounced ones of its queues; updates `carried`."""
-    worst = _worst(rolled, rules)
+    worst, lasting = (_worst(rolled, rules, stands=stands) for stands in (False, True))
     shape = worst.shape
     out = PairStatus(
         np.empty(shape, np.int8), np.empty(shape), np.empty(shape, np.int8), np.empty(shape)
@@ -163,7 +163,8 @@ def status_of(
     since = carried["since"]
     for row in range(shape[0]):
         out.before[row], out.before_since[row] = status, since
-        new = np.where(rolled.reported[row], worst[row], status)
+        now = np.where(np.isin(status, TICKETS), lasting[row], worst[row])
+        new = np.where(rolled.reported[row], now, status)
         np.copyto(since, float(ticks.at[begin + row]), where=new != status)
         status = new
         out.status[row], out.since[row] = status, since
@@ -171,16 +172,17 @@ def status_of(
     return out
 
 
-def _worst(rolled: Rolled, rules: Rules) -> Codes:
-    """Worst status of the queues that applies to the pair."""
+def _worst(rolled: Rolled, rules: Rules, *, stands: bool) -> Codes:
+    """Worst status of the queues that applies to the pair.
+    stands: the pair has a status of level ticket, for which one late queue is then enough."""
 
     def any_is(status: Status) -> Bools:
         found: Bools = rolled.counts[:, :, CODE[status]] > 0
         return found
 
     several = (rolled.late >= QUEUES_LATE) | (rolled.late >= SHARE_LATE * rolled.queues)
-    losing = rolled.progress < rules.keeps_pace_above
-    late = (rolled.late > 0) & (losing | several)
+    losing = (rolled.progress < rules.keeps_pace_above) | any_is(Status.FALLING_BEHIND)
+    late = (rolled.late > 0) & (losing | several | stands)
     choices = [
         (any_is(status) & (late | (TABLE[status].level is not Level.TICKET)), status)
         for status in reversed(BY_SEVERITY)

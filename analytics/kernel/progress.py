@@ -141,7 +141,7 @@ def progress_of(
             # A missing sample may have been a corner.
             count = count + np.maximum(expected - used.sum(axis=0), 0)
             heard, used = used, np.where(these, corners, used)
-            # Nothing bounds the slope from below if a hole hides what came after the last corner.
+            # Nothing bounds progress from below if a hole hides what came after the last corner.
             later = np.cumsum(used[::-1], axis=0)[::-1] == 0
             unheard = (these & later & ~heard).any(axis=0)
             expected, needed = np.where(these, count, expected), np.where(these, 2, needed)

@@ -170,7 +170,7 @@ def _by_member(rows: pa.Table, groups: Groups) -> tuple[Bools, Bools, Bools]:
     other = (member > 0) & (member != least[groups.of])
     one_member = holder_known & (least == most) & (least > 0)
     one_member &= np.logical_or.reduceat(other, groups.starts)
-    rate = np.nan_to_num(columns.floats(rows, "consume_per_second")[groups.order])
+    rate = columns.floats(rows, "consume_per_second")[groups.order]
     own = np.add.reduceat(np.where(member == least[groups.of], rate, 0.0), groups.starts)
     others = np.add.reduceat(np.where(other, rate, 0.0), groups.starts)
     # Every other member counts once, at the first of its queues.
@@ -179,4 +179,5 @@ def _by_member(rows: pa.Table, groups: Groups) -> tuple[Bools, Bools, Bools]:
     first = np.ones(member.size, np.bool_)
     first[ranked[1:]] = ~again
     count = np.add.reduceat((other & first).astype(np.float64), groups.starts)
-    return unassigned, one_member, own * count >= others
+    # NaN, a rate that is not known, makes no member quick.
+    return unassigned, one_member, (own > 0) & (own * count >= others)

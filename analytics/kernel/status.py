@@ -114,15 +114,10 @@ def _falling_behind(now: RuleInputs, rules: Rules) -> Bools:
     return held
 
 
-def _stalled(now: RuleInputs, _: Rules) -> Bools:
-    # After a restart, the next commit is due a gap after the return of the members.
-    return stands_still(now) & ~now.keeps_pace
-
-
 def _may_be_stalled(now: RuleInputs, rules: Rules) -> Bools:
     # A group that certainly falls behind is late, stalled or not; a hole must not hide that.
-    held: Bools = (now.still_most >= now.stall_after) & ~now.keeps_pace
-    return held & ~_falling_behind(now, rules)
+    held: Bools = (now.still_most >= now.stall_after) & ~_falling_behind(now, rules)
+    return held
 
 
 def _catching_up(now: RuleInputs, rules: Rules) -> Bools:
@@ -168,7 +163,7 @@ RULES: Final = (
     Rule("7", Status.STOPPED, lambda now, rules: now.alone >= rules.grace_s),
     # There is no member for a moment: restarts are normal.
     Rule("grace", None, lambda now, _: now.excused),
-    Rule("8", Status.STALLED, _stalled, _may_be_stalled),
+    Rule("8", Status.STALLED, lambda now, _: stands_still(now), _may_be_stalled),
     # A group that catches up moves away from retention, however long its backlog lasts.
     Rule("9–11", Status.RACING, lambda now, rules: now.age.age > rules.racing_share * now.kept),
     # Less than half a window has passed since a cut.

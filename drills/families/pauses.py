@@ -9,6 +9,8 @@ from collections import Counter
 from typing import Final
 
 from drills.faults import Fault
+from drills.finding import Known
+from drills.group import DrillNode
 from drills.node_group import slot
 from drills.sends import patient_send, patient_sends
 from drills.stage import TWO, Needs, Stage, drill
@@ -136,15 +138,12 @@ async def stalled_loop(stage: Stage) -> None:
         node.faults.set(Fault.STALL_MS, int(stall_s * 1000))
         at = stage.mark()
         node.processes[service].send_signal(signal.SIGUSR1)
+        began = await _stall_began(stage, node)
         # Until the signal is handled, the service may still renew the lease.
-        await stage.finder.until(
-            lambda _, node=node: not node.faults.get(Fault.STALL_MS),  # type: ignore[misc]
-            "the loop to stand still",
-            5,
-        )
         deadline = time.monotonic() + stage.fenced_s
         await asyncio.sleep(stall_s)
-        in_stall = [ack for ack in stage.ledger.acked_by(master, at) if ack.ended_at < at + stall_s]
+        acks = stage.ledger.acked_by(master, at)
+        in_stall = [ack for ack in acks if ack.ended_at < began + stall_s]
         stage.check_none_late(in_stall, deadline, f"by {master} after its deadline")
         await stage.acked_again(20)
         stage.note(
@@ -152,6 +151,22 @@ async def stalled_loop(stage: Stage) -> None:
             f"master in epoch {stage.epoch}"
         )
         await stage.in_sync()
+
+
+async def _stall_began(stage: Stage, node: DrillNode) -> float:
+    """Wait for the ordered stall; return a time shortly before it began [time.monotonic]."""
+    before = time.monotonic()
+
+    def stands(_: Known) -> bool:
+        nonlocal before
+        now = time.monotonic()
+        if not node.faults.get(Fault.STALL_MS):
+            return True
+        before = now
+        return False
+
+    await stage.finder.until(stands, "the loop to stand still", 5)
+    return before
 
 
 @drill(

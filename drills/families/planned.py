@@ -15,7 +15,7 @@ BUSY: Final = frozenset(
     {"switching-over", "not-master", "no-master", "fenced", "not-connected", "not-serving"}
 )
 """Errors that a switchover may cause; each means that nothing was stored."""
-TIMED: Final = frozenset({"ack-timeout", "unreachable"})
+TIMED: Final = frozenset({"ack-timeout", "no-answer"})
 """Errors that mean that the sender's timeout has expired."""
 
 
@@ -45,7 +45,7 @@ async def switchover(stage: Stage) -> None:
     beyond = Counter(
         request.code
         for request in stage.ledger.requests
-        if request.ended_at >= first and request.code and not _is_due(stage, request)
+        if request.sent_at >= first and request.code and not _is_due(stage, request)
     )
     stage.check(not beyond, f"errors beyond busy: {dict(beyond)}")
 

@@ -63,7 +63,7 @@ def wait_joined(cluster: Cluster, name: str) -> None:
         own, master = status_of(cluster, name, name), cluster.serving()
         seen = {} if master is None else status_of(cluster, name, master)
         return (
-            own.get("state") == "in-sync"
+            own.get("state") in ("in-sync", "master")
             and bool(seen.get("in_sync"))
             and seen["incarnation"] == own["incarnation"]
         )

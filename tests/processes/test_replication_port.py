@@ -70,7 +70,7 @@ class Port:
         """Prove to be ``name``, send frames, and return the answers until the link ends.
 
         Raises TimeoutError if it does not, and Refused if it ends before the proof, as it may when
-        the true ``name`` connects again.
+        the true ``name`` connects again. Fails if the node does not answer the handshake.
         """
         secret = self.cluster.secret_path.read_bytes()
         size = int(str(SMALL_STORE["commit_log_file_size"]))
@@ -91,20 +91,24 @@ class Port:
 
         proved = False
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):
-            async with asyncio.timeout(ANSWER_TIMEOUT_S) as limit:
-                while data := await reader.read(65_536):
-                    for frame in decoder.feed(data):
-                        if proved:
-                            heard.append(frame)
-                            continue
-                        step = proof.take(frame)
-                        if step.send is not None:
-                            write(step.send)
-                        if step.peer is not None:
-                            proved = True
-                            limit.reschedule(asyncio.get_running_loop().time() + patience_s)
-                            for each in said:
-                                write(each)
+            try:
+                async with asyncio.timeout(ANSWER_TIMEOUT_S) as limit:
+                    while data := await reader.read(65_536):
+                        for frame in decoder.feed(data):
+                            if proved:
+                                heard.append(frame)
+                                continue
+                            step = proof.take(frame)
+                            if step.send is not None:
+                                write(step.send)
+                            if step.peer is not None:
+                                proved = True
+                                limit.reschedule(asyncio.get_running_loop().time() + patience_s)
+                                for each in said:
+                                    write(each)
+            except TimeoutError:
+                assert proved, f"{self.node} does not answer the handshake"
+                raise
         if not proved:
             raise proof.ended()
         return heard

@@ -23,7 +23,7 @@ from random import Random
 from typing import Any, Final
 
 import tidemark
-from tests.support.group_chaos_check import SHOWN_MAX, judge, read
+from tests.support.group_chaos_check import SHOWN_MAX, Entry, What, judge, read
 from tests.support.group_chaos_plan import Outcome, Plan
 from tests.support.node import PROJECT, Node
 from tidemark.errors import TidemarkError
@@ -238,8 +238,21 @@ class Chaos:
                     self._wrong.append(f"no reason why the lag is not known: {queue}")
                 if messages is not None and (messages < 0 or committed > queue["max_offset"]):
                     self._wrong.append(f"committed beyond the end, or a negative lag: {queue}")
+        if self._plan.node_pause_s is None:  # a broker that is killed may lose the last commits
+            self._note_commits(view)
         lag: dict[str, Any] = view["lag"]
         return None if lag["unknown_queues"] else lag["messages"]
+
+    def _note_commits(self, view: dict[str, Any]) -> None:
+        entries = [
+            Entry(What.COMMITTED, queue["queue"], 0, 0, 0, queue["committed"], time.monotonic_ns())
+            for topic in view["topics"]
+            if topic["topic"] == TOPIC
+            for queue in topic["queues"]
+            if queue["committed"] is not None
+        ]
+        with self._file.open("ab", buffering=0) as file:
+            file.write(b"".join(entry.packed() for entry in entries))
 
     def _present(self, node: Node) -> int:
         self._check_members()

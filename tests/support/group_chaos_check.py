@@ -2,8 +2,9 @@
 
 Members append entries of 32 bytes to one file, opened with O_APPEND: the kernel puts them one
 behind the other, so the file's order is the order of events, over all processes. An entry is a
-message handled (or several adjacent ones), a queue taken or given up. 32 divides a page: a SIGKILL
-in the middle of a long write ends it between two entries.
+message handled (or several adjacent ones), a queue taken or given up, or, by the process that
+watches the group, the commit of a queue. 32 divides a page: a SIGKILL in the middle of a long write
+ends it between two entries.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class What(IntEnum):
     HANDLED = 1
     ASSIGNED = 2
     REVOKED = 3
+    COMMITTED = 4
 
 
 class Violation(StrEnum):
@@ -40,6 +42,7 @@ class Violation(StrEnum):
     ORDER = "handled before an earlier one was done"
     NEVER_SENT = "never sent"
     AGAIN = "handled again by a member that had not lost the queue"
+    REPLAYED = "handled again though it was committed when the owner before took the queue"
 
 
 class Entry(NamedTuple):
@@ -53,6 +56,7 @@ class Entry(NamedTuple):
     generation: int
     """Generation that the member knew then."""
     queue_offset: int
+    """Of a commit: the next message to handle."""
     at_ns: int
     """The machine's monotonic clock; for people, no rule uses it."""
 
@@ -116,6 +120,9 @@ def judge(entries: Iterable[Entry], ends: Mapping[int, int], *, ordered: bool) -
         if queue is None:
             verdict.violated(Violation.NEVER_SENT, f"{entry} is of a queue that is not there")
             continue
+        if entry.what is What.COMMITTED:
+            queue.committed = max(queue.committed, entry.queue_offset)
+            continue
         generations.add(entry.generation)
         match entry.what:
             case What.ASSIGNED:
@@ -155,11 +162,18 @@ class _Queue:
         """Generation → the member that handled messages in it."""
         self.done = 0
         """Everything below is handled."""
+        self.committed = 0
+        self.committed_when_taken = 0
+        self.committed_before = 0
+        """What was committed when the owner before the present one took the queue. The present one
+        may have read the commit long before it took the queue, but not as long."""
 
     def take(self, member: int) -> None:
         """A member took the queue."""
         self.reader = member
         self.since_taken = bytearray(self.end)
+        self.committed_before = self.committed_when_taken
+        self.committed_when_taken = self.committed
 
     def handle(self, entry: Entry, verdict: Verdict, *, ordered: bool) -> None:
         """Messages were handled."""
@@ -187,6 +201,12 @@ class _Queue:
                 Violation.ORDER,
                 f"queue {self.number}: {first} was handled by member {entry.member} before "
                 f"{self.done} was done",
+            )
+        if first < self.committed_before:
+            verdict.violated(
+                Violation.REPLAYED,
+                f"queue {self.number}: member {entry.member} handled {first}, though everything "
+                f"below {self.committed_before} was committed when the owner before took the queue",
             )
         if again := sum(self.since_taken[first:behind]):
             verdict.violated(

@@ -55,6 +55,8 @@ KINDS: Final[Mapping[str, Callable[[Random], Drawn]]] = {
     "stuck, holes of any lengths": drawn.stuck_in_holes,
     "stuck within a hole": drawn.stuck_within_a_hole,
     "too slow, holes of any lengths": drawn.slow_in_holes,
+    "one slow queue of many, rare commits": drawn.slow_queue_of_many,
+    "hangs after a restart": drawn.hangs_after_a_restart,
     "steady, clock off by 15 s to 10 min": drawn.steady_by_another_clock,
     "dies, clock off by 15 s to 10 min": drawn.dies_by_another_clock,
     "catches up at 3 ×, clock off": drawn.catches_up_by_another_clock,

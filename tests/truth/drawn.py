@@ -432,6 +432,32 @@ def slow_in_holes(random: Random) -> Drawn:
     return Drawn(holed(truth, holes), (0.0, SECONDS), 420.0 + 2 * dark + 6 * setting.period)
 
 
+def slow_queue_of_many(random: Random) -> Drawn:
+    """One of many members is too slow for its queue; all commit seldom."""
+    setting = Setting.drawn(random, queues=(11, 14))
+    setting = setting._replace(
+        members=setting.queues, commit_every=float(random.uniform(60.0, 200.0))
+    )
+    share, readings = float(random.uniform(0.6, 0.9)), []
+    for number in range(setting.queues):
+        stored = do.poisson(random, setting.rate, SECONDS)
+        able = setting.able if number else share * setting.rate
+        commit = runs_of(random, stored, [(0.0, SECONDS)], able, setting.commit_every)
+        of = queue(stored, number=number)
+        readings.append(Reading(of, commit, member=members_of(setting, number)))
+    return Drawn(group_of(setting, readings, [(0.0, SECONDS)]), (0.0, SECONDS), 900.0)
+
+
+def hangs_after_a_restart(random: Random) -> Drawn:
+    """It is restarted, and commits nothing any more."""
+    setting = Setting.drawn(random)
+    since = float(random.uniform(1800.0, 3600.0))
+    back = since + float(random.uniform(20.0, 100.0))
+    runs = [(0.0, since), (back, SECONDS)]
+    truth = working(random, setting, runs, commits_until=since)
+    return Drawn(truth, (since, SECONDS), 120.0 + 4 * setting.period)
+
+
 # -- clocks, and catching up ----------------------------------------------------------------------
 
 

@@ -252,7 +252,10 @@ def test_of_processes_that_wait_at_the_same_time_the_longest_wait_counts() -> No
         ("ack-timeout", 0.9, 0.0, False),
         ("ack-timeout", 1.0, 0.0, True),
         ("ack-timeout", 0.0, 1.1, True),
-        ("unreachable", 0.0, 0.0, False),
+        ("no-answer", 1.0, 0.0, True),
+        ("no-answer", 0.0, 0.0, False),
+        # A connection that broke did not wait for the machine.
+        ("unreachable", 2.0, 2.0, False),
         ("corrupt-record", 2.0, 1.1, False),
     ],
 )

@@ -91,6 +91,20 @@ def test_a_message_that_comes_again_without_a_loss_of_the_queue_is_found() -> No
     assert not judge(lost, {0: 5}, ordered=False).violations
 
 
+def test_what_was_committed_two_owners_ago_may_not_come_again() -> None:
+    # An owner that begins at the first message, not at the commit, repeats everything.
+    committed = Entry(What.COMMITTED, 0, 0, 0, 0, 3, 0)
+    first = [assigned(0, 1), handled(0, 0, 4), committed, assigned(0, 2, 2)]
+    again = handled(0, 0, 5, member=2, generation=2)
+    assert not judge([*first, again], {0: 5}, ordered=True).violations, "it may have read 0 before"
+    third = [*first, assigned(0, 3, 3), handled(0, 2, 3, member=3, generation=3)]
+    verdict = judge(third, {0: 5}, ordered=True)
+    assert verdict.violations == {Violation.REPLAYED: 1}
+    assert verdict.wrong[0].startswith("queue 0: member 3 handled 2, though everything below 3")
+    third[-1] = handled(0, 3, 2, member=3, generation=3)
+    assert not judge(third, {0: 5}, ordered=True).violations
+
+
 def test_what_was_never_sent_is_found() -> None:
     verdict = judge([assigned(0, 1), handled(0, 0, 6)], {0: 5}, ordered=False)
     assert verdict.violations == {Violation.NEVER_SENT: 1, Violation.MISSING: 1}
