@@ -173,11 +173,9 @@ def _by_member(rows: pa.Table, groups: Groups) -> tuple[Bools, Bools, Bools]:
     rate = columns.floats(rows, "consume_per_second")[groups.order]
     own = np.add.reduceat(np.where(member == least[groups.of], rate, 0.0), groups.starts)
     others = np.add.reduceat(np.where(other, rate, 0.0), groups.starts)
-    # Every other member counts once, at the first of its queues.
-    ranked = np.lexsort((member, groups.of))
-    again = (np.diff(member[ranked]) == 0) & (np.diff(groups.of[ranked]) == 0)
-    first = np.ones(member.size, np.bool_)
-    first[ranked[1:]] = ~again
-    count = np.add.reduceat((other & first).astype(np.float64), groups.starts)
+    # Every other member counts once, however many queues it has.
+    width = np.nanmax(member) + 1
+    members = np.unique(groups.of[other] * width + member[other])
+    count = np.bincount((members // width).astype(np.int64), minlength=size)
     # NaN, a rate that is not known, makes no member quick.
     return unassigned, one_member, (own > 0) & (own * count >= others)

@@ -100,6 +100,8 @@ def _run(directory: Path, times: Times, console: Console) -> Path:
             while not jobs.has_samples:
                 show("waiting for the first samples")
                 _check(cluster, load, jobs)
+                if time.monotonic() - began > LATE_S:
+                    raise StageFailed(f"no sample within {LATE_S:.0f} s: is the machine busy?")
                 time.sleep(POLL_S)
             jobs.start_evaluate()
             began = time.monotonic()

@@ -166,7 +166,7 @@ class _Queue:
         self.committed_when_taken = 0
         self.committed_before = 0
         """What was committed when the owner before the present one took the queue. The present one
-        may have read the commit long before it took the queue, but not as long."""
+        may have read an older commit than that of its own take, but none older than this."""
 
     def take(self, member: int) -> None:
         """A member took the queue."""
