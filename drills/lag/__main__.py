@@ -32,6 +32,8 @@ from drills.lag.processes import StageCluster, StageFailed
 PERIOD_S: Final = 5.0
 MINUTES_MIN: Final = 2.5
 POLL_S: Final = 0.5
+STARTED_S: Final = 600.0
+"""How long the nodes and Spark may take to the first sample: minutes on a busy machine."""
 LATE_S: Final = 180.0
 """How long evaluation may make no progress at the end, which depends on the machine."""
 
@@ -100,8 +102,8 @@ def _run(directory: Path, times: Times, console: Console) -> Path:
             while not jobs.has_samples:
                 show("waiting for the first samples")
                 _check(cluster, load, jobs)
-                if time.monotonic() - began > LATE_S:
-                    raise StageFailed(f"no sample within {LATE_S:.0f} s: is the machine busy?")
+                if time.monotonic() - began > STARTED_S:
+                    raise StageFailed(f"no sample within {STARTED_S:.0f} s: is the machine busy?")
                 time.sleep(POLL_S)
             jobs.start_evaluate()
             began = time.monotonic()
