@@ -172,10 +172,11 @@ def _by_member(rows: pa.Table, groups: Groups) -> tuple[Bools, Bools, Bools]:
     one_member &= np.logical_or.reduceat(other, groups.starts)
     rate = columns.floats(rows, "consume_per_second")[groups.order]
     own = np.add.reduceat(np.where(member == least[groups.of], rate, 0.0), groups.starts)
-    others = np.add.reduceat(np.where(other, rate, 0.0), groups.starts)
-    # Every other member counts once, however many queues it has.
+    # A member with a queue whose rate is not known is not compared.
     width = np.nanmax(member) + 1
-    members = np.unique(groups.of[other] * width + member[other])
-    count = np.bincount((members // width).astype(np.int64), minlength=size)
-    # NaN, a rate that is not known, makes no member quick.
+    members, queue_of = np.unique(groups.of[other] * width + member[other], return_inverse=True)
+    read = np.bincount(queue_of, weights=rate[other], minlength=members.size)
+    of, known = (members // width).astype(np.int64), ~np.isnan(read)
+    others = np.bincount(of[known], weights=read[known], minlength=size)
+    count = np.bincount(of[known], minlength=size)
     return unassigned, one_member, (own > 0) & (own * count >= others)

@@ -96,8 +96,8 @@ async def rogue_client(stage: Stage) -> None:
             refusal = await _refusal(peer, identity, secret, master)
         stage.check(refusal == reason, f"{identity} got {refusal or 'welcome'}, not {reason}")
     confirm = slot(node.store_dir, Slot.CONFIRM)
-    until = time.monotonic() + TIMEOUT_S
-    while not _refused_acks(node):
+    until, refused = time.monotonic() + TIMEOUT_S, _refused_acks(node)
+    while _refused_acks(node) == refused:
         stage.check(time.monotonic() < until, "an end far beyond the master's own was not refused")
         await _lie(stage, node, slave)
     written = slot(node.store_dir, Slot.WRITTEN)
@@ -118,7 +118,8 @@ async def _lie(stage: Stage, master: DrillNode, slave: str) -> None:
             liar.say(stage.epoch, _hello(slave, stage.epoch, 0))
             await asyncio.to_thread(_answer, liar)
             liar.say(stage.epoch, Ack(HUGE, HUGE, 0))
-            await asyncio.to_thread(liar.is_closed)
+            closed = await asyncio.to_thread(liar.is_closed)
+            stage.check(closed, "an end far beyond the master's own was believed")
 
 
 def _refused_acks(node: DrillNode) -> int:

@@ -58,6 +58,7 @@ class Chaos:
         self._sent: Counter[int] = Counter()
         self._lag_max = self._samples = 0
         self._wrong: list[str] = []
+        self._commits = 0
 
     async def run(self) -> Outcome:
         """Start everything, let it happen, wait until the group has caught up, judge."""
@@ -73,6 +74,8 @@ class Chaos:
                 self._kill_all()
             ends = self._ends(node)
         verdict = judge(read(self._file), ends, ordered=plan.ordered)
+        if plan.node_pause_s is None and not self._commits:
+            self._wrong.append("no commit was seen")
         for queue, count in self._sent.items():
             # A send without an answer is stored or not.
             if ends[queue] < count or (ends[queue] > count and not self._events["unanswered"]):
@@ -251,6 +254,7 @@ class Chaos:
             for queue in topic["queues"]
             if queue["committed"] is not None
         ]
+        self._commits += len(entries)
         with self._file.open("ab", buffering=0) as file:
             file.write(b"".join(entry.packed() for entry in entries))
 

@@ -181,6 +181,8 @@ def test_a_member_as_quick_as_the_others_is_not_slow(rate: float, kind: str) -> 
     hot = late | {"lag": 9_000, "produce_per_second": 20.0}
     others = [{"lag": 2, "member": at, "consume_per_second": 5.0} for at in (2, 2, 3, 3, 4, 4)]
     assert only(rows(hot, late, *others))["skew_kind"] == kind
+    unknown = {"lag": 2, "member": 4, "consume_per_second": None}
+    assert only(rows(hot, late, *others, unknown))["skew_kind"] == kind
 
 
 def test_two_hot_queues_of_four_are_hot() -> None:
