@@ -13,7 +13,7 @@ import numpy as np
 
 from analytics.kernel.age import BOUNDED, EXACT, INTERPOLATED, Age
 from analytics.kernel.columns import Bools, Floats, Ints
-from analytics.kernel.debounce import NEVER, Debounced
+from analytics.kernel.debounce import ALARMING, NEVER, Debounced
 from analytics.kernel.facts import Facts
 from analytics.kernel.grid import Known, Ticks
 from analytics.kernel.lag import Lag
@@ -160,11 +160,13 @@ def status_of(
         np.empty(shape, np.int8), np.empty(shape), np.empty(shape, np.int8), np.empty(shape)
     )
     status = np.nan_to_num(carried["status"], nan=float(NEVER)).astype(np.int8)
-    since = carried["since"]
+    since, alarmed = carried["since"], carried["alarmed"]
     for row in range(shape[0]):
         out.before[row], out.before_since[row] = status, since
-        now = np.where(np.isin(status, TICKETS), lasting[row], worst[row])
+        now = np.where(alarmed == 1, lasting[row], worst[row])
         new = np.where(rolled.reported[row], now, status)
+        in_time = rolled.reported[row] & (rolled.late[row] == 0) & (new != CODE[Status.UNKNOWN])
+        np.copyto(alarmed, ALARMING[new].astype(np.float64), where=ALARMING[new] | in_time)
         np.copyto(since, float(ticks.at[begin + row]), where=new != status)
         status = new
         out.status[row], out.since[row] = status, since
@@ -174,7 +176,7 @@ def status_of(
 
 def _worst(rolled: Rolled, rules: Rules, *, stands: bool) -> Codes:
     """Worst status of the queues that applies to the pair.
-    stands: the pair has a status of level ticket, for which one late queue is then enough."""
+    stands: the pair has had an alarm since it was in time; one late queue is then enough."""
 
     def any_is(status: Status) -> Bools:
         found: Bools = rolled.counts[:, :, CODE[status]] > 0

@@ -60,6 +60,7 @@ SERIES_FIELDS: Final = (
 PAIR_FIELDS: Final = (
     "status",
     "since",
+    "alarmed",  # 1 if it has had an alarm since it was last seen in time
     "objective",
     "stall_after",
     "paused",

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from analytics.kernel import debounce, pairs, results
+from analytics.kernel.grid import Ticks
 from analytics.kernel.pairs import Rolled
 from analytics.kernel.rules import Rules
 from analytics.kernel.status import CODE, RULES, STATUSES
@@ -88,6 +89,31 @@ def over_queues(*statuses: Status) -> Status:
     queues = counts.sum(axis=2)
     rolled = Rolled(**unknown | {"queues": queues, "late": queues, "counts": counts})
     return STATUSES[int(pairs._worst(rolled, Rules(), stands=False)[0, 0])]
+
+
+def test_one_late_queue_keeps_an_alarm_of_its_pair_until_it_is_in_time() -> None:
+    # Of thirty queues one is late. At one sample a second one is, at the next nothing is known. The
+    # alarm ended at the sample after that, though its queue was LAGGING all the time.
+    late = [1, 2, 1, 0, 1, 0, 1]
+    kinds = [*[Status.LAGGING] * 3, Status.UNKNOWN, Status.LAGGING, Status.OK, Status.LAGGING]
+    counts = np.zeros((len(late), 1, len(STATUSES)))
+    counts[np.arange(len(late)), 0, [CODE[each] for each in kinds]] = 1
+    counts[[each is Status.UNKNOWN for each in kinds], 0, CODE[Status.UNKNOWN]] = 30
+    unknown = dict.fromkeys(Rolled._fields, np.full((len(late), 1), np.nan))
+    rolled = Rolled(
+        **unknown
+        | {
+            "reported": np.ones((len(late), 1), np.bool_),
+            "queues": np.full((len(late), 1), 30.0),
+            "late": np.array(late, np.float64)[:, None],
+            "counts": counts,
+        }
+    )
+    carried = {name: np.full(1, np.nan) for name in ("status", "since", "alarmed")}
+    ticks = Ticks(np.arange(len(late)) * 15_000_000, 0)
+    found = pairs.status_of(rolled, ticks, 0, carried, Rules()).status[:, 0]
+    expected = "OK LAGGING LAGGING UNKNOWN LAGGING OK OK"
+    assert [STATUSES[code] for code in found] == expected.split()
 
 
 def test_unknown_is_treated_alike_everywhere() -> None:
