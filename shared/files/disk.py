@@ -202,6 +202,12 @@ def write_atomically(disk: Disk, path: Path, data: bytes) -> None:
     After a crash at any point the file holds either the old bytes or all of the new ones. A
     leftover ``.tmp`` is overwritten by the next call.
     """
+    replace(disk, path, data)
+    disk.sync_directory(path.parent)
+
+
+def replace(disk: Disk, path: Path, data: bytes) -> None:
+    """Do what ``write_atomically`` does, except that the caller syncs the directory."""
     temporary = path.with_name(path.name + ".tmp")
     if disk.stat(temporary) is not None:
         disk.unlink(temporary)
@@ -209,7 +215,6 @@ def write_atomically(disk: Disk, path: Path, data: bytes) -> None:
         file.pwrite(data, 0)
         file.sync()
     disk.rename(temporary, path)
-    disk.sync_directory(path.parent)
 
 
 def read_whole(disk: Disk, path: Path) -> bytes | None:

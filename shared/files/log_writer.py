@@ -122,8 +122,10 @@ class LogWriter:
         """Continue at end, where recovery found the end of the log; publish it. Blocks.
 
         The file's bytes after end are zeros already. Files after the one of end are removed;
-        recovery has kept their contents aside. A full or read-only disk raises nothing yet: append
-        and ``prepare_next`` will. Raises StrayFile, WrongFileSize, FlushFailed.
+        recovery has kept their contents aside. Files ahead are left to ``prepare_next``: a node
+        that becomes master, or a slave again, answers without waiting for them. A full or read-only
+        disk raises nothing yet: append and ``prepare_next`` will. Raises StrayFile, WrongFileSize,
+        FlushFailed.
         """
         files = self._files
         files.load()
@@ -134,11 +136,10 @@ class LogWriter:
         files.wrote_offset = self._flushed = end
         self._written = Mark(end, 0)
         with contextlib.suppress(DiskFull, ReadOnlyDisk, OutOfResources):
-            if self._prepares_soon:
-                self._make_settled()
-                if self._current is None:  # the log's first file: nothing can wait for it yet
-                    self._files.prepare_next(1)
-            self.prepare_next()
+            self._make_settled()
+            if self._current is None:  # the log's first file: nothing can wait for it yet
+                self._files.prepare_next(1)
+                self.open_next()
         self._positions.publish(Slot.FLUSHED, end)
         self._positions.publish(Slot.WRITTEN, end)
 
@@ -164,15 +165,11 @@ class LogWriter:
         self._settled = True
 
     def _adopt(self, start: int, end: int) -> File:
-        """Open the existing file at start and prepare it: reserve blocks, make names durable."""
-        disk = self._store.disk
+        """Open the file at start, whose name recovery made durable, and reserve its blocks."""
         file = self._files.open_file(start)
         try:
             # RocketMQ creates sparse files. From here on a write must not find the disk full.
             file.reserve(end - start, start + self._file_size - end)
-            # The file may be of a process that was killed before it synced the names.
-            disk.sync_directory(self._store.commit_log_dir)
-            disk.sync_directory(self._store.root)
         except (DiskFull, ReadOnlyDisk, OutOfResources):
             file.close()
             raise

@@ -161,6 +161,7 @@ class StoreDir:
         self._was_clean: bool | None = None
         self._stand_ins: list[StandInLock] = []
         self._abort_owed: int | None = None
+        self._abort_is_durable = False
         self._append_lock: RecordLock | None = None
 
     @property
@@ -448,17 +449,20 @@ class StoreDir:
         """
         _ = self.was_clean
         self._abort_owed = os.getpid() if pid is None else pid
-        self._make_abort(str(self._abort_owed).encode())
-        self.disk.sync_directory(self.root)
+        made = self._make_abort(str(self._abort_owed).encode())
+        if made or not self._abort_is_durable:
+            self.disk.sync_directory(self.root)
+            self._abort_is_durable = True
         self._abort_owed = None
 
-    def _make_abort(self, text: bytes) -> None:
+    def _make_abort(self, text: bytes) -> bool:
+        """Create ``abort``; return False if it exists."""
         # Created, never replaced. Otherwise: 1. reput sees that the store is not opened; 2. the
         # broker records that it is; 3. reput overwrites that with its process id.
         try:
             file = self.disk.create(self.abort_path, 0, reserve=False)
         except FileExistsError:
-            return
+            return False
         try:
             # There is often space for a name when there is none for a block.
             with contextlib.suppress(DiskFull):
@@ -466,6 +470,7 @@ class StoreDir:
                 file.sync()
         finally:
             file.close()
+        return True
 
     @property
     def is_opened(self) -> bool:
@@ -488,6 +493,7 @@ class StoreDir:
 
     def mark_clean(self) -> None:
         """Remove ``abort``, if it exists, after everything was synced and dispatched."""
+        self._abort_is_durable = False
         with contextlib.suppress(FileNotFoundError):
             self.disk.unlink(self.abort_path)
         self.disk.sync_directory(self.root)

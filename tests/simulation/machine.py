@@ -102,6 +102,7 @@ class Machine:
             self.store, self.positions, background=False, **self.log._asdict()
         )
         self.appender.start_at(self.recovered.end)
+        self.appender.prepare_next()
 
     def restart_broker(self) -> int:
         """SIGKILL the broker alone; reput lives on and finds another generation. Returns the

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from shared.files.os_disk import OsDisk, OsFile
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreConfig, StoreDir
 from tests.support.runs import runs_of
-from tidemark.errors import FileNotReady
+from tidemark.errors import DiskFull, FileNotReady, ReadOnlyDisk
 from tidemark.formats import record
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message, Record
@@ -73,6 +73,8 @@ class Log:
 
     def start(self, end: int = 0) -> Log:
         self.appender.start_at(PhysicalOffset(end))
+        with contextlib.suppress(DiskFull, ReadOnlyDisk):
+            self.appender.prepare_next()
         return self
 
     def names(self) -> list[int]:
@@ -150,7 +152,7 @@ def break_file(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     monkeypatch.setattr(OsFile, method, fail)
 
 
-@contextmanager
+@contextlib.contextmanager
 def busy(*works: Callable[[], None]) -> Iterator[None]:
     """Each work over and over, in a thread of its own, as long as the block lasts.
 

@@ -24,6 +24,8 @@ class Announcement:
         self._context, self._peers, self._epoch = context, peers, epoch
         self._sent_ms: dict[str, int | None] = {node: None for node in context.others}
         """Nodes that have not answered, with the time of the last PROMISE."""
+        self._hurried: set[str] = set()
+        """Nodes that were connected to without a pause, which is done once."""
 
     def send(self) -> None:
         """Send PROMISE to the connected nodes that have not answered."""
@@ -31,6 +33,9 @@ class Announcement:
         for node, sent_ms in self._sent_ms.items():
             peer = self._peers.by_node[node]
             if peer.link is None:
+                if node not in self._hurried:
+                    self._hurried.add(node)
+                    self._peers.hurry(node)
                 continue
             if sent_ms is None or context.now_ms - sent_ms >= PROMISE_AGAIN_MS:
                 self._sent_ms[node] = context.now_ms

@@ -235,6 +235,10 @@ class Mastership:
         """Note that a node has promised the epoch."""
         self._announcement.answered(node)
 
+    def up(self) -> None:
+        """Note that there is a new connection."""
+        self._announce()
+
     def down(self, number: int) -> None:
         """Note that a connection has ended."""
         self._early.pop(number, None)

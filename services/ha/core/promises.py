@@ -52,21 +52,24 @@ class Promises:
         self._wanted = max(self._wanted, epoch)
         if then is not None:
             self._waiting.append((epoch, then))
-        self._write()
+        self.write()
 
     def see(self, seen: tuple[int, int]) -> None:
-        """Persist the (epoch, in-sync version) that the lease showed, so that it cannot go back."""
-        if seen > self._wanted_seen:
-            self._wanted_seen = seen
-            self._write()
+        """Persist the (epoch, in-sync version) that the lease showed, so that it cannot go back.
+
+        It is written by the next ``promise`` or ``write`` of this event: a won lease takes one
+        write, and not two, one after the other.
+        """
+        self._wanted_seen = max(self._wanted_seen, seen)
 
     def tick(self) -> None:
         """Repeat a write that found no room, when it is due."""
         if self._retry_ms is not None and self._context.now_ms >= self._retry_ms:
             self._retry_ms = None
-            self._write()
+            self.write()
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write what is not on disk yet, unless a write is under way."""
         wanted = (self._wanted, self._wanted_seen)
         if self._writing or self._retry_ms is not None or wanted == (self.promised, self._seen):
             return
@@ -98,4 +101,4 @@ class Promises:
         self._waiting = [(epoch, then) for epoch, then in self._waiting if epoch > promised]
         for then in ready:
             then()
-        self._write()
+        self.write()

@@ -105,11 +105,14 @@ class Replica:
             case LinkUp(link, peer, outbound, version):
                 self.peers.up(link, peer, outbound=outbound, version=version)
                 self.following.tick()
+                if self.leadership.term is not None:
+                    self.leadership.term.up()
             case LinkDown(link, node, reason):
                 self._link_down(link, node, reason)
             case Command():
                 self._admin.command(event)
         self._judge()
+        self.promises.write()
         return context.out.take()
 
     @property

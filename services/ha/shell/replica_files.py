@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from shared.files.disk import read_whole, write_atomically
+from shared.files.disk import read_whole, replace, write_atomically
 from shared.files.store_dir import StoreDir
 from tidemark.errors import DamagedFile
 from tidemark.formats import epochs
@@ -218,8 +218,9 @@ class ReplicaFiles:
         table has epochs whose bytes are gone, and would assign other bytes in their place to them.
         """
         data = epochs.encode(entries)
-        write_atomically(self._disk, self.table_path, data)
-        write_atomically(self._disk, self.table_twin_path, data)
+        replace(self._disk, self.table_path, data)
+        replace(self._disk, self.table_twin_path, data)
+        self._disk.sync_directory(self.table_path.parent)
 
     # -- one file -------------------------------------------------------------------------------
 

@@ -91,6 +91,8 @@ def test_it_goes_on_where_it_ended_also_at_a_files_start(copier: Copier) -> None
         copier.copy(LOG.data[copier.records.received : end])
         copier.writer.close(clean=True)
         copier.writer.start_at(copier.writer.written)
+        if copier.writer.written % FILE:  # the next file is made when a byte of it comes
+            assert copier.writer.files.ready_ahead == 0
     assert log_of(copier.disk, LOG.end) == LOG.data
 
 

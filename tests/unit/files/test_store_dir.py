@@ -20,6 +20,7 @@ from shared.files.os_disk import OsDisk, OsFile, OsRecordLock
 from shared.files.positions import Positions
 from shared.files.region_cache import RegionCache
 from shared.files.store_dir import Role, StoreConfig, StoreDir, config_of
+from tests.support.sim_disk import SimDisk
 from tests.unit.files.test_os_disk import end, posix_locker
 from tidemark.errors import (
     DamagedFile,
@@ -611,6 +612,22 @@ class TestAbort:
         opened.mark_clean()
         opened.mark_clean()
         assert store(tmp_path).was_clean
+
+    def test_its_name_is_made_durable_once_and_after_every_removal(self, tmp_path: Path) -> None:
+        # A node that becomes master had to wait for this sync, twice.
+        disk = SimDisk(3)
+        disk.make_directory(tmp_path)
+        opened = StoreDir(disk, tmp_path, StoreConfig())
+        opened.open_or_create()
+        disk.trace = []
+        opened.mark_running()
+        assert [line for line in disk.trace if "sync_directory" in line]
+        disk.trace = []
+        opened.mark_running()
+        assert [line for line in disk.trace if "sync" in line] == []
+        disk.unlink(opened.abort_path)
+        opened.mark_running()
+        assert [line for line in disk.trace if "sync_directory" in line]
 
     def test_after_a_crash_it_stays_as_it_is(self, tmp_path: Path) -> None:
         opened = store(tmp_path)

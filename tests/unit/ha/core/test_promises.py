@@ -92,11 +92,24 @@ def test_a_disk_that_fails_ends_the_process_and_anything_else_halts_the_replica(
     assert context.halted is not None
 
 
+def test_a_won_lease_and_the_promise_of_its_epoch_are_one_write() -> None:
+    context = replica()
+    promises = Promises(context, 4, (4, 7))
+    promises.see((5, 8))
+    promises.promise(5)
+    promises.write()
+    effect = written(context)
+    assert (effect.promised, effect.seen_epoch, effect.seen_version) == (5, 5, 8)
+    context.out.answered(Done(effect.token))
+    assert context.out.take() == []
+
+
 def test_the_first_promise_makes_the_volume_one_of_a_group() -> None:
     context = replica()
     context.initialised = False
     promises = Promises(context, 0, (0, 0))
     promises.see((1, 1))
+    promises.write()
     assert not context.initialised
     context.out.answered(Done(written(context).token))
     assert context.initialised

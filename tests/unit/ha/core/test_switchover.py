@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from services.ha.core.effects import (
+    Connect,
+    Effect,
     LeaseCreate,
     LeaseGet,
     LeasePut,
@@ -15,6 +17,7 @@ from services.ha.core.effects import (
 from services.ha.core.events import Command, CopyFault
 from services.ha.core.handover import HANGS, REMOVAL_MS_MAX
 from services.ha.core.in_sync import GROWTH_PAUSE_MS
+from services.ha.core.peers import RECONNECT_MS, RECONNECT_MS_MAX
 from services.ha.core.switchover import FENCE_MS_MAX
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import Group, grown, hold, lease_of, order, same_logs
@@ -34,6 +37,30 @@ def test_a_planned_switch_takes_less_than_a_second_and_loses_nothing() -> None:
     assert group["a"].volume.cut == []
     assert same_logs(group, end)
     assert group["c"].page.get(Slot.SENDS_HELD) == 0
+
+
+def test_the_new_master_reaches_the_others_without_a_pause_but_a_dead_node_only_now_and_then() -> (
+    None
+):
+    # It waited for RECONNECT_MS, with its epoch written and its broker ready.
+    group = grown()
+    group["b"].kill()
+    group.until(lambda: group.set == {"a", "c"})
+    group.run(RECONNECT_MS_MAX)
+    begun, connected = list[int](), list[tuple[int, str]]()
+    target, carry_out = group["c"], group["c"].carry_out
+
+    def noting(effect: Effect) -> None:
+        if isinstance(effect, LeasePut):
+            begun.append(group.now)
+        elif isinstance(effect, Connect):
+            connected.append((group.now, effect.node))
+        carry_out(effect)
+
+    target.carry_out = noting  # type: ignore[method-assign]
+    assert order(group["a"], "switchover", to="c").ok
+    assert min(at for at, node in connected if node == "a") - begun[0] < RECONNECT_MS / 2
+    assert [node for _, node in connected].count("b") <= 2
 
 
 def test_a_switch_to_a_node_outside_the_set_is_refused() -> None:
