@@ -9,9 +9,9 @@ what makes the same drill take longer on another machine, independently of the p
   (/proc/PID/schedstat);
 - how long a file of its own, on the disk of the stores, takes to be synced.
 
-The judgement subtracts from a gap the longer of two times: 1. the time in which the disk synced
-nothing; 2. the run queue wait, but at most as much as the factor by wall time explains. The sum
-would count time twice in which both happened. The factor alone could not tell load from a delay of
+The judgement subtracts from a gap the longer of two times: 1. the time in which the disk stalled;
+2. the run queue wait, but at most as much as the factor by wall time explains. The sum would count
+time twice in which both happened. The factor alone could not tell load from a delay of
 the product: a limit of one second became eight on a machine that was 16 times slower, and a
 switchover that waited four seconds for no reason passed.
 """
@@ -48,10 +48,12 @@ RECENT: Final = 5
 SAMPLES_MAX: Final = 3600
 DELAY_PAUSE_S: Final = 0.05
 DELAYS_MAX: Final = 72_000
-DISK_PAUSE_S: Final = 0.2
+DISK_PAUSE_S: Final = 0.05
 """Time between two syncs."""
-DISK_STALL_S: Final = 1.0
-"""A sync that takes less is no stall of the disk, but a wait for a core or for other writes."""
+DISK_STALL_S: Final = 0.05
+"""A sync that takes longer is a stall of the disk: on a quiet machine it takes 0.3 to 2 ms. Short
+stalls add up, because a planned switch syncs about 20 times, one sync after another.
+"""
 STEADY_S: Final = 10.0
 """Age after which a process counts as started: from then on it only waits where the drill waits."""
 _NS: Final = 1e-9
