@@ -7,6 +7,7 @@ what is correct.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,7 +23,7 @@ from tests.simulation.history import Flying, History, Queue, Sent, Violation
 from tests.support.index_query import query
 from tests.support.runs import runs_of
 from tests.support.sim_disk import SimDisk
-from tidemark.errors import DiskFull, FileNotReady
+from tidemark.errors import DiskFull, FileNotReady, ReadOnlyDisk
 from tidemark.formats import properties
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import Host
@@ -102,7 +103,8 @@ class Machine:
             self.store, self.positions, background=False, **self.log._asdict()
         )
         self.appender.start_at(self.recovered.end)
-        self.appender.prepare_next()
+        with contextlib.suppress(DiskFull, ReadOnlyDisk):
+            self.appender.prepare_next()
 
     def restart_broker(self) -> int:
         """SIGKILL the broker alone; reput lives on and finds another generation. Returns the
