@@ -62,6 +62,7 @@ class OpenStore:
         self.positions = Positions.open(self.dir.disk, self.dir.checkpoint_path)
         self.appender = CommitLogAppender(self.dir, self.positions, **files)
         self.appender.start_at(recover(self.dir, self.positions, boot_id=BOOT).end)
+        self.appender.prepare_next()
 
     def reader(self) -> CommitLogReader:
         return CommitLogReader(self.dir, self.positions)

@@ -9,9 +9,10 @@ what makes the same drill take longer on another machine, independently of the p
   (/proc/PID/schedstat);
 - how long a file of its own, on the disk of the stores, takes to be synced.
 
-The judgement subtracts from a gap the longer of two times: 1. the time in which the disk stalled;
-2. the run queue wait, but at most as much as the factor by wall time explains. The sum would count
-time twice in which both happened. The factor alone could not tell load from a delay of
+The judgement subtracts from a gap the longer of two times: 1. the time in which the disk stalled,
+or synced slowly, as far as the number of syncs of a switch explains it; 2. the run queue wait, but
+at most as much as the factor by wall time explains. The sum would count time twice in which both
+happened. The factor alone could not tell load from a delay of
 the product: a limit of one second became eight on a machine that was 16 times slower, and a
 switchover that waited four seconds for no reason passed.
 """
@@ -50,10 +51,12 @@ DELAY_PAUSE_S: Final = 0.05
 DELAYS_MAX: Final = 72_000
 DISK_PAUSE_S: Final = 0.05
 """Time between two syncs."""
-DISK_STALL_S: Final = 0.05
-"""A sync that takes longer is a stall of the disk: on a quiet machine it takes 0.3 to 2 ms. Short
-stalls add up, because a planned switch syncs about 20 times, one sync after another.
-"""
+DISK_STALL_S: Final = 1.0
+"""A sync that takes longer is a stall of the disk."""
+SLOW_SYNC_S: Final = 0.05
+"""A sync that takes longer is slow: on a quiet machine it takes 0.3 to 2 ms."""
+SYNCS_IN_SERIES: Final = 20
+"""Number of syncs of a planned switch, one after another, counted on real nodes."""
 STEADY_S: Final = 10.0
 """Age after which a process counts as started: from then on it only waits where the drill waits."""
 _NS: Final = 1e-9
@@ -95,8 +98,8 @@ class Pace:
         self._working: int | None = None
         """Process that currently executes WORK."""
         self._measuring: list[asyncio.Task[None]] = []
-        self._long_syncs: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
-        """Begin and end of each sync that was a stall of the disk."""
+        self._syncs: deque[tuple[float, float]] = deque(maxlen=DELAYS_MAX)
+        """Begin and end of each sync."""
         self._sync_began = math.inf
         """Begin of the sync that runs; infinite if none does."""
         self._closing = threading.Event()
@@ -158,18 +161,30 @@ class Pace:
         return min(end - begin, longest)
 
     def disk_stalled_s(self, begin: float, end: float) -> float:
-        """Return how long, within [begin, end], the disk stalled [s]."""
-        stalls, now = {}, time.monotonic()
-        if now - self._sync_began > DISK_STALL_S:
-            stalls[self._sync_began] = now
+        """Return how long, within [begin, end], the disk held back what syncs in series [s].
+
+        A stall counts in full. Slow syncs count together at most SYNCS_IN_SERIES times as long as a
+        sync took on average: otherwise a disk that was slow for hours would excuse any delay.
+        """
+        syncs, now = {}, time.monotonic()
+        if self._sync_began < now:
+            syncs[self._sync_began] = now
         # If that sync has ended meanwhile, its end replaces the present.
-        stalls |= dict(self._long_syncs)
-        return sum(max(0.0, min(end, ended) - max(begin, began)) for began, ended in stalls.items())
+        syncs |= dict(tuple(self._syncs))
+        within = [
+            (ended - began, min(end, ended) - max(begin, began))
+            for began, ended in syncs.items()
+            if began < end and ended > begin
+        ]
+        stalled_s = sum(part for took, part in within if took > DISK_STALL_S)
+        short = [(took, part) for took, part in within if took <= DISK_STALL_S]
+        slow_s = sum(part for took, part in short if took > SLOW_SYNC_S)
+        mean_s = sum(took for took, _ in short) / max(1, len(short))
+        return stalled_s + min(slow_s, SYNCS_IN_SERIES * mean_s)
 
     def note_sync(self, began: float, ended: float) -> None:
         """Record that a sync of the file began and ended."""
-        if ended - began > DISK_STALL_S:
-            self._long_syncs.append((began, ended))
+        self._syncs.append((began, ended))
 
     def note(self, ended_at: float, took_s: float, processor_s: float) -> None:
         """Record a measurement: wall time and CPU time of a process with WORK."""

@@ -56,6 +56,7 @@ class CopiedLogWriter(LogWriter):
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         start = at - at % self._file_size
+        self._make_settled()  # a full disk has space again
         if start == self._current:
             return
         self.ensure_next()

@@ -112,6 +112,11 @@ class LogWriter:
         return PhysicalOffset(self._flushed)
 
     @property
+    def settled(self) -> bool:
+        """Whether the file in which the log ends, if there is one, can be written to its end."""
+        return self._settled
+
+    @property
     def files(self) -> MappedFileQueue:
         """The files, for retention; only this writer may cut them or write to them."""
         return self._files

@@ -449,10 +449,10 @@ class StoreDir:
         """
         _ = self.was_clean
         self._abort_owed = os.getpid() if pid is None else pid
-        made = self._make_abort(str(self._abort_owed).encode())
-        if made or not self._abort_is_durable:
+        was_durable, self._abort_is_durable = self._abort_is_durable, False
+        if self._make_abort(str(self._abort_owed).encode()) or not was_durable:
             self.disk.sync_directory(self.root)
-            self._abort_is_durable = True
+        self._abort_is_durable = True
         self._abort_owed = None
 
     def _make_abort(self, text: bytes) -> bool:

@@ -237,6 +237,12 @@ class LogContext:
     def start_appender(self) -> None:
         """Start the appender at the end that recovery found. Blocks."""
         self.appender.start_at(self.store.recovered.end)
+        # The records that begin a term need not wait for the files ahead.
+        self.files.may_append = (
+            self.appender.settled
+            and self.store.recovered.read_only is None
+            and not self.store.needs_restart
+        )
 
     def committer_part(
         self, stop: asyncio.Event

@@ -87,7 +87,9 @@ class Preallocator:
         """Bytes of log that sends may not use, besides the usual reserve: one file, or 0."""
         self.made: Final = asyncio.Event()
         """Set after each attempt to create files; whoever waits for it clears it."""
-        self._was_prepared = False
+        self.may_append = False
+        """Whether the log can be written: ``prepare`` succeeded, or the log has a file and the
+        start found nothing else to prepare."""
         self._has_ended = False
 
     @property
@@ -105,8 +107,8 @@ class Preallocator:
             self._wake.set()
 
     def check_may_append(self) -> None:
-        """Raise unless prepare succeeded at least once; nothing may be written before that."""
-        if not self._was_prepared:
+        """Raise unless the log can be written."""
+        if not self.may_append:
             self.raise_why_not()
 
     def check_may_send(self) -> None:
@@ -179,7 +181,7 @@ class Preallocator:
                 self._on_change(error)
         else:
             self.made_in = made_in
-            self._was_prepared = True
+            self.may_append = True
             if self.failure is not None:
                 self.failure = None
                 log.info("log files can be made again", extra={"event": "writes-resumed"})
@@ -192,7 +194,7 @@ class Preallocator:
         """Check the limits and prepare. Blocks; runs in the thread.
 
         The first call skips the check: without the files the start could not be recorded."""
-        if self._was_prepared:
+        if self.made_in >= 0:
             try:
                 self._limits.check_may_create()
             except DiskFull:

@@ -33,7 +33,8 @@ class Announcement:
         for node, sent_ms in self._sent_ms.items():
             peer = self._peers.by_node[node]
             if peer.link is None:
-                if node not in self._hurried:
+                # A connection that is being closed delays the next one; then the next call hurries.
+                if node not in self._hurried and peer.closing is None:
                     self._hurried.add(node)
                     self._peers.hurry(node)
                 continue

@@ -111,8 +111,8 @@ class Replica:
                 self._link_down(link, node, reason)
             case Command():
                 self._admin.command(event)
-        self._judge()
         self.promises.write()
+        self._judge()
         return context.out.take()
 
     @property

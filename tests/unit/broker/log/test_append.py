@@ -352,6 +352,33 @@ async def test_a_full_disk_stops_sends_before_the_log_is_full_and_leaves_room_fo
         assert again.firsts == [QueueOffset(stored)]
 
 
+@pytest.mark.parametrize(
+    ("read_only", "needs_restart", "may_append"),
+    [
+        (None, False, True),
+        (DiskFull("full", "Free space."), False, False),
+        (None, True, False),
+    ],
+)
+async def test_the_first_records_of_a_term_do_not_wait_for_the_files_ahead(
+    tmp_path: Path, read_only: StoreError | None, needs_restart: bool, may_append: bool
+) -> None:
+    store = StoreDir(OsDisk(), tmp_path, StoreConfig(commit_log_file_size=FILE_SIZE))
+    store.open_or_create()
+    parts = Components(store, Positions.open(store.disk, store.checkpoint_path), 5.0)
+    recovered = SimpleNamespace(end=PhysicalOffset(0), read_only=read_only)
+    parts.store = SimpleNamespace(recovered=recovered, needs_restart=needs_restart)
+    LogContext.start_appender(cast(LogContext, parts))
+    assert parts.appender.files.ready_ahead == 0
+    runs = runs_of([message()])
+    if may_append:
+        assert parts.append.append_now(runs, own=True).end == parts.appender.appended > 0
+    else:
+        with pytest.raises(FileNotReady, match="is being made"):
+            parts.append.append_now(runs, own=True)
+    parts.appender.close(clean=True)
+
+
 async def test_a_slow_disk_is_an_error_that_says_so_and_stores_nothing(tmp_path: Path) -> None:
     async with parts_in(tmp_path, wait_s=0.05) as parts:
         hold = asyncio.Event()

@@ -112,7 +112,8 @@ def test_one_of_two_required_copies_is_copied_anew_from_a_master_that_opens_with
 def knows_holder(group: Group, node: str) -> bool:
     """Whether the node has read in the lease that another one holds it."""
     stored = group[node].context.session.stored
-    return stored is not None and stored.lease.holder is not None
+    holder = None if stored is None else stored.lease.holder
+    return holder is not None and holder.node != node
 
 
 def must_keep_its_copy(group: Group, node: str, master: str) -> None:

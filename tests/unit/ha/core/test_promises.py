@@ -58,6 +58,7 @@ def test_what_was_seen_never_goes_back() -> None:
     promises = Promises(context, 4, (4, 7))
     promises.see((4, 6))
     promises.see((3, 99))
+    promises.write()
     assert context.out.take() == []
 
 
