@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +55,9 @@ class Load:
         self._doomed = ChildProcess(directory / "stopped.log", before_exec=kill_with_parent)
         self.sent = {plan.ORDERS: 0, plan.PAYMENTS: 0}
         """Acknowledged messages by topic."""
+        self.sent_at: dict[tuple[str, int], list[tuple[int, float]]] = {}
+        """By topic and queue: the first offset of each acknowledged batch, and the time at which it
+        was sent [seconds since 1970], in order."""
         self._log_handler: logging.Handler | None = None
 
     def __enter__(self) -> Load:
@@ -173,8 +177,11 @@ class Load:
         for queue, messages in by_queue.items():
             # The load survives a node that is busy for a moment; these messages are not sent.
             with contextlib.suppress(TidemarkError):
-                await client.send_many(topic, messages, queue=queue)
+                sent_s = time.time()
+                stored = await client.send_many(topic, messages, queue=queue)
                 self.sent[topic] += len(messages)
+                batches = self.sent_at.setdefault((topic, queue), [])
+                batches.append((stored[0].queue_offset, sent_s))
 
     async def _send_poison(self) -> None:
         async with tidemark.connect(self._orders) as client:

@@ -238,7 +238,11 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
         urls = {plan.ORDERS: orders, plan.PAYMENTS: lambda: cluster.solo.api_url}
         observer = parts.enter_context(
-            Observer({(each.group, each.topic): urls[each.topic] for each in PLANTED}, BETWEEN_S)
+            Observer(
+                {(each.group, each.topic): urls[each.topic] for each in PLANTED},
+                BETWEEN_S,
+                load.sent_at,
+            )
         )
         config = configured(directory / "prometheus", cluster.targets(), TIMES)
         prometheus = parts.enter_context(Prometheus(directory / "server", config))

@@ -12,8 +12,8 @@ import bisect
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from types import TracebackType
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from drills.node_group import ask
@@ -57,9 +57,15 @@ class Range(NamedTuple):
 class Observer:
     """Asks for groups in a thread of its own until it is closed."""
 
-    def __init__(self, groups: Mapping[tuple[str, str], Callable[[], str]], pause_s: float) -> None:
-        """groups: by (group, topic), where to ask: a function, since a master may change."""
-        self._groups, self._pause_s = groups, pause_s
+    def __init__(
+        self,
+        groups: Mapping[tuple[str, str], Callable[[], str]],
+        pause_s: float,
+        sent_at: Mapping[tuple[str, int], Sequence[tuple[int, float]]] = MappingProxyType({}),
+    ) -> None:
+        """groups: by (group, topic), where to ask: a function, since a master may change. sent_at:
+        see ``Load.sent_at``."""
+        self._groups, self._pause_s, self._sent_at = groups, pause_s, sent_at
         self._seen: dict[tuple[str, str], list[Seen]] = {key: [] for key in groups}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
@@ -134,14 +140,29 @@ class Observer:
         may be none."""
         before, after = self.around(group, topic, sample)
         high = max(
-            sample.low - (before.asked_s if queue.head_low_s is None else queue.head_low_s)
-            for queue in before.queues.values()
+            sample.low
+            - (
+                self._next_stored_s(topic, number, before)
+                if queue.head_low_s is None
+                else queue.head_low_s
+            )
+            for number, queue in before.queues.items()
         )
         low = max(
             0.0 if queue.head_high_s is None else sample.low - queue.head_high_s
             for queue in after.queues.values()
         )
         return Range(max(0.0, low), max(0.0, high))
+
+    def _next_stored_s(self, topic: str, number: int, seen: Seen) -> float:
+        """Time after which the first message that an answer does not have was stored.
+
+        It may have been stored before the answer: on a loaded machine a message can be read some
+        time after it was stored. But it was not stored before it was sent.
+        """
+        sent = self._sent_at.get((topic, number), ())
+        at = bisect.bisect_right([first for first, _ in sent], seen.queues[number].max_offset) - 1
+        return seen.asked_s if at < 0 else min(seen.asked_s, sent[at][1])
 
 
 def _seen(answer: dict[str, Any], topic: str, asked_s: float, answered_s: float) -> Seen:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.lag_observer import Observer, Range
 
 
@@ -30,6 +32,17 @@ def test_an_answer_from_within_a_look_bounds_nothing() -> None:
     assert seen.lag("billing", "orders", look) == Range(0, 30)
     assert seen.queue_lag("billing", "orders", 0, look).holds(20)
     assert seen.age("billing", "orders", look) == Range(0.0, 0.5)
+
+
+def test_a_message_that_could_not_be_read_yet_is_as_old_as_its_send() -> None:
+    # It was stored at 99.57 and readable at 99.61. The answer of 99.60 had nothing unread, and the
+    # sample of 99.73 found it 0.16 s old: more than the time since the answer.
+    sent_at = {("orders", 0): [(90, 98.0), (100, 99.56), (105, 99.9)]}
+    seen = Observer({("billing", "orders"): str}, 1.0, sent_at)
+    seen.take("billing", "orders", answer(100, 100, 0.0), 99.6, 99.61)
+    seen.take("billing", "orders", answer(105, 105, 0.0), 100.5, 100.51)
+    age = seen.age("billing", "orders", Range(99.73, 100.4))
+    assert (age.low, age.high) == pytest.approx((0.0, 0.17))
 
 
 def test_an_unknown_age_bounds_nothing() -> None:
