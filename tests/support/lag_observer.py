@@ -149,8 +149,12 @@ class Observer:
             for number, queue in before.queues.items()
         )
         low = max(
-            0.0 if queue.head_high_s is None else sample.low - queue.head_high_s
-            for queue in after.queues.values()
+            0.0
+            # The sample may not have had a message that the answer before it did not have.
+            if queue.head_high_s is None
+            or (queue.committed or 0) >= before.queues[number].max_offset
+            else sample.low - queue.head_high_s
+            for number, queue in after.queues.items()
         )
         return Range(max(0.0, low), max(0.0, high))
 

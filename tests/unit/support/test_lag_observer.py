@@ -40,9 +40,13 @@ def test_a_message_that_could_not_be_read_yet_is_as_old_as_its_send() -> None:
     sent_at = {("orders", 0): [(90, 98.0), (100, 99.56), (105, 99.9)]}
     seen = Observer({("billing", "orders"): str}, 1.0, sent_at)
     seen.take("billing", "orders", answer(100, 100, 0.0), 99.6, 99.61)
-    seen.take("billing", "orders", answer(105, 105, 0.0), 100.5, 100.51)
+    seen.take("billing", "orders", answer(100, 105, 0.95), 100.5, 100.51)
     age = seen.age("billing", "orders", Range(99.73, 100.4))
-    assert (age.low, age.high) == pytest.approx((0.0, 0.17))
+    assert (age.low, age.high) == pytest.approx((0.0, 0.17)), "the sample may not have had it"
+    seen.take("billing", "orders", answer(100, 110, 1.0), 101.0, 101.01)
+    seen.take("billing", "orders", answer(100, 110, 2.0), 102.0, 102.01)
+    age = seen.age("billing", "orders", Range(101.1, 101.9))
+    assert (age.low, age.high) == pytest.approx((1.09, 1.1)), "it was there before the sample"
 
 
 def test_an_unknown_age_bounds_nothing() -> None:
