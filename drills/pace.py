@@ -12,9 +12,9 @@ what makes the same drill take longer on another machine, independently of the p
 The judgement subtracts from a gap the longer of two times: 1. the time in which the disk stalled,
 or synced slowly, as far as the number of syncs of a switch explains it; 2. the run queue wait, but
 at most as much as the factor by wall time explains. The sum would count time twice in which both
-happened. The factor alone could not tell load from a delay of
-the product: a limit of one second became eight on a machine that was 16 times slower, and a
-switchover that waited four seconds for no reason passed.
+happened. The factor alone could not tell load from a delay of the product: a limit of one second
+became eight on a machine that was 16 times slower, and a switchover that waited four seconds for no
+reason passed.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from drills.stage import THREE, TWO, Stage, drill
 
 SWITCH_S: Final = 1.0
 SWITCHES: Final = 20
+PUT_OFF_MAX: Final = 5
+"""Number of refused switches that a machine which stood still may excuse."""
 BUSY: Final = frozenset(
     {"switching-over", "not-master", "no-master", "fenced", "not-connected", "not-serving"}
 )
@@ -37,7 +39,7 @@ async def switchover(stage: Stage) -> None:
         master, epoch = await stage.master(), stage.epoch
         at = stage.mark()
         status, answer = await stage.group.command(master, "switchover")
-        if status == 409 and put_off < SWITCHES and _is_machines(stage, at, time.monotonic()):
+        if status == 409 and put_off < PUT_OFF_MAX and _was_held_up(stage, at):
             put_off += 1
             continue
         stage.check(status == 200, f"switchover at {master} was answered {status} {answer}")
@@ -62,15 +64,15 @@ def _is_due(stage: Stage, request: Request) -> bool:
     """Return whether a switchover or the machine may have caused this error."""
     if request.code in BUSY:
         return True
-    return request.code in TIMED and _is_machines(
+    return request.code in TIMED and _was_held_up(
         stage, request.sent_at, request.ended_at, request.node
     )
 
 
-def _is_machines(stage: Stage, began: float, ended: float, node: str = "") -> bool:
-    """Return whether for at least half of a time the machine did not run the node, or any if none
-    is named, or its disk stalled."""
-    pace = stage.finder.pace
+def _was_held_up(stage: Stage, began: float, ended: float | None = None, node: str = "") -> bool:
+    """Return whether for at least half of the time from began to ended, by default now, the machine
+    did not run the node, by default any node, or its disk stalled."""
+    pace, ended = stage.finder.pace, time.monotonic() if ended is None else ended
     held_s = max(pace.held_back_s(began, ended, node), pace.disk_stalled_s(began, ended))
     return 2 * held_s >= ended - began
 

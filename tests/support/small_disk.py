@@ -42,8 +42,14 @@ def mounted(kind: str, directory: Path, size: int) -> Iterator[Path]:
             if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1":
                 pytest.fail(f"cannot make and mount a small file system: {problem}")
             pytest.skip("needs mkfs.ext4 and the right to mount: run the tests as root")
+    # It ends with the pipe, also if this process is killed: a file system that stayed mounted made
+    # every later run of pytest fail that tried to remove it.
+    unmount = 'read -r _; mount -o remount,rw "$0" 2>/dev/null; umount -l "$0"'
+    watch = subprocess.Popen(
+        ["sh", "-c", unmount, str(where)], stdin=subprocess.PIPE, start_new_session=True
+    )
     try:
         yield where
     finally:
-        subprocess.run(["mount", "-o", "remount,rw", str(where)], capture_output=True, check=False)
-        subprocess.run(["umount", "-l", str(where)], check=True)
+        watch.communicate()
+        assert watch.returncode == 0, f"{where} is still mounted"

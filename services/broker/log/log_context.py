@@ -237,12 +237,10 @@ class LogContext:
     def start_appender(self) -> None:
         """Start the appender at the end that recovery found. Blocks."""
         self.appender.start_at(self.store.recovered.end)
-        # The records that begin a term need not wait for the files ahead.
-        self.files.may_append = (
-            self.appender.settled
-            and self.store.recovered.read_only is None
-            and not self.store.needs_restart
-        )
+        is_written = self.store.recovered.read_only is None and not self.store.needs_restart
+        if is_written and self.appender.settled:
+            # The records that begin a term need not wait for the files ahead.
+            self.files.start_prepared_log()
 
     def committer_part(
         self, stop: asyncio.Event

@@ -87,9 +87,7 @@ class Preallocator:
         """Bytes of log that sends may not use, besides the usual reserve: one file, or 0."""
         self.made: Final = asyncio.Event()
         """Set after each attempt to create files; whoever waits for it clears it."""
-        self.may_append = False
-        """Whether the log can be written: ``prepare`` succeeded, or the log has a file and the
-        start found nothing else to prepare."""
+        self._may_append = False
         self._has_ended = False
 
     @property
@@ -106,9 +104,13 @@ class Preallocator:
         if self._making is None:
             self._wake.set()
 
+    def start_prepared_log(self) -> None:
+        """Let records be appended before the files ahead are made: nothing else is missing."""
+        self._may_append = True
+
     def check_may_append(self) -> None:
-        """Raise unless the log can be written."""
-        if not self.may_append:
+        """Raise unless ``prepare`` succeeded at least once, or the start has prepared the log."""
+        if not self._may_append:
             self.raise_why_not()
 
     def check_may_send(self) -> None:
@@ -181,7 +183,7 @@ class Preallocator:
                 self._on_change(error)
         else:
             self.made_in = made_in
-            self.may_append = True
+            self._may_append = True
             if self.failure is not None:
                 self.failure = None
                 log.info("log files can be made again", extra={"event": "writes-resumed"})

@@ -137,22 +137,26 @@ def test_a_stall_of_the_disk_is_excused_once(
     assert judged(limit_s, away(limit_s + excused_s + 0.1), by, needs).failure
 
 
-def test_short_stalls_of_the_disk_add_up() -> None:
-    # No sync took a second beside a copy of a large tree, and a switch of 38 syncs took 1.9 s.
+@pytest.mark.parametrize(
+    ("count", "interval_s", "took_s", "excused_s"),
+    [
+        # No sync took a second beside a copy of a large tree, and a switch of 38 took 1.9 s.
+        (10, 0.2, 0.1, 1.0),
+        # On a disk whose every sync is slow, any delay of the product would pass.
+        (50, 0.11, 0.06, 20 * 0.06),
+    ],
+)
+def test_slow_syncs_excuse_together_at_most_the_syncs_of_a_switch(
+    count: int, interval_s: float, took_s: float, excused_s: float
+) -> None:
     by = pace(by_clock=1.0)
-    for number in range(10):
-        by.note_sync(FAULT_AT + 0.2 * number, FAULT_AT + 0.2 * number + 0.1)
-    assert not judged(1.0, away(1.9), by).failure
-    assert "stall of the disk 1.00 s" in judged(1.0, away(2.1), by).failure
-
-
-def test_a_slow_disk_excuses_no_more_than_the_syncs_of_a_switch() -> None:
-    # On a disk whose every sync is slow, any delay of the product would pass.
-    by = pace(by_clock=1.0)
-    for number in range(50):
-        by.note_sync(FAULT_AT + 0.11 * number, FAULT_AT + 0.11 * number + 0.06)
-    assert not judged(1.0, away(2.1), by).failure
-    assert "stall of the disk 1.20 s" in judged(1.0, away(5.0), by).failure
+    for number in range(count):
+        began = FAULT_AT + interval_s * number
+        by.note_sync(began, began + took_s)
+    assert not judged(1.0, away(0.95 + excused_s), by).failure
+    failure = judged(1.0, away(1.05 + excused_s + interval_s), by).failure
+    assert f"stall of the disk {excused_s:.2f} s" in failure
+    assert judged(1.0, away(5.0), by).failure
 
 
 def test_a_sync_that_has_not_ended_is_a_stall_once_it_takes_too_long(

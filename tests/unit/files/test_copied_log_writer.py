@@ -12,7 +12,7 @@ from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from tests.support.replica_store import FILE, ROOT, SLAVE, MasterLog, log_of
 from tests.support.sim_disk import SimDisk, SimFile
-from tidemark.errors import FlushFailed, WriteFailed
+from tidemark.errors import DiskFull, FlushFailed, WriteFailed
 from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
 
@@ -93,6 +93,25 @@ def test_it_goes_on_where_it_ended_also_at_a_files_start(copier: Copier) -> None
         copier.writer.start_at(copier.writer.written)
         if copier.writer.written % FILE:  # the next file is made when a byte of it comes
             assert copier.writer.files.ready_ahead == 0
+    assert log_of(copier.disk, LOG.end) == LOG.data
+
+
+def test_a_log_that_was_opened_on_a_full_disk_goes_on_in_its_file(
+    copier: Copier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The next file was expected, and the process ended by an assertion.
+    copier.copy(LOG.data[: first_filler()])
+    copier.writer.close(clean=True)
+    end = copier.writer.written
+    with monkeypatch.context() as full:
+
+        def refuse(*_: object) -> None:
+            raise DiskFull("planted: the disk is full")
+
+        full.setattr("tests.support.sim_disk.SimFile.reserve", refuse)
+        copier.writer.start_at(end)
+        assert not copier.writer.settled
+    copier.copy(LOG.data[copier.records.received :])
     assert log_of(copier.disk, LOG.end) == LOG.data
 
 
