@@ -73,7 +73,7 @@ test: analytics ## Run all tests, first with the pure implementation, then all; 
 
 # Three workers as for test, and types beside them. The stores are in memory where there is room for
 # them: these tests sync some 50,000 times. `make test` has them on the disk.
-MEMORY = $(shell [ "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] && echo /dev/shm)
+MEMORY = $(shell { [ "$$(df -k --output=avail /dev/shm | tail -n 1)" -gt 4000000 ] && echo /dev/shm; } 2>/dev/null)
 
 check: analytics format lint contracts ## Format, lint, types, contracts, unit and property tests
 	@$(BIN)/mypy & types=$$!; failed=0; \

@@ -166,6 +166,8 @@ class Pace:
         A stall counts in full. Slow syncs count together at most SYNCS_IN_SERIES times as long as a
         sync took on average: otherwise a disk that was slow for hours would excuse any delay.
         """
+        if end <= begin:
+            return 0.0
         syncs, now = {}, time.monotonic()
         if self._sync_began < now:
             syncs[self._sync_began] = now

@@ -139,15 +139,8 @@ class Observer:
         """Seconds from the oldest unread message's store time to the sample's beginning; 0 if there
         may be none."""
         before, after = self.around(group, topic, sample)
-        high = max(
-            sample.low
-            - (
-                self._next_stored_s(topic, number, before)
-                if queue.head_low_s is None
-                else queue.head_low_s
-            )
-            for number, queue in before.queues.items()
-        )
+        numbers = before.queues.keys() & after.queues.keys()
+        high = max(sample.low - self._head_low_s(topic, each, before, after) for each in numbers)
         low = max(
             0.0
             # The sample may not have had a message that the answer before it did not have.
@@ -155,18 +148,26 @@ class Observer:
             or (queue.committed or 0) >= before.queues[number].max_offset
             else sample.low - queue.head_high_s
             for number, queue in after.queues.items()
+            if number in numbers
         )
         return Range(max(0.0, low), max(0.0, high))
 
-    def _next_stored_s(self, topic: str, number: int, seen: Seen) -> float:
-        """Time after which the first message that an answer does not have was stored.
+    def _head_low_s(self, topic: str, number: int, before: Seen, after: Seen) -> float:
+        """Time after which the oldest message was stored that was unread between two answers;
+        infinite if there was none.
 
-        It may have been stored before the answer: on a loaded machine a message can be read some
-        time after it was stored. But it was not stored before it was sent.
+        One that the first answer does not have may have been stored before it: on a loaded machine
+        a message can be read some time after it was stored. But it was not stored before it was
+        sent.
         """
+        queue = before.queues[number]
+        if queue.head_low_s is not None:
+            return queue.head_low_s
+        if after.queues[number].max_offset <= queue.max_offset:
+            return math.inf
         sent = self._sent_at.get((topic, number), ())
-        at = bisect.bisect_right([first for first, _ in sent], seen.queues[number].max_offset) - 1
-        return seen.asked_s if at < 0 else min(seen.asked_s, sent[at][1])
+        at = bisect.bisect_right([first for first, _ in sent], queue.max_offset) - 1
+        return before.asked_s if at < 0 else min(before.asked_s, sent[at][1])
 
 
 def _seen(answer: dict[str, Any], topic: str, asked_s: float, answered_s: float) -> Seen:

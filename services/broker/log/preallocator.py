@@ -100,8 +100,9 @@ class Preallocator:
         self._limits = limits
 
     def log_moved_on(self) -> None:
-        """Create another file soon, because the log has moved into the next one."""
-        if self._making is None:
+        """Create another file soon, because the log has moved into the next one. After a failure
+        the next attempt is due within a second anyway."""
+        if self._making is None and self.failure is None:
             self._wake.set()
 
     def start_prepared_log(self) -> None:
@@ -195,7 +196,8 @@ class Preallocator:
     def _guarded(self) -> None:
         """Check the limits and prepare. Blocks; runs in the thread.
 
-        The first call skips the check: without the files the start could not be recorded."""
+        The first call skips the check: at the end of a file, the start could not be recorded
+        without the next one."""
         if self.made_in >= 0:
             try:
                 self._limits.check_may_create()

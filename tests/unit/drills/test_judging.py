@@ -114,6 +114,7 @@ def test_a_disk_that_syncs_nothing_is_no_delay_of_the_product() -> None:
     assert not judged(2.0, away(13.9), by).failure
     assert "stall of the disk 12.00 s" in judged(2.0, away(14.1), by).failure
     assert by.disk_stalled_s(FAULT_AT + 13.0, FAULT_AT + 20.0) == pytest.approx(0.5)
+    assert by.disk_stalled_s(FAULT_AT + 9.0, FAULT_AT + 5.0) == 0.0, "the wait was longer"
 
 
 @pytest.mark.parametrize(

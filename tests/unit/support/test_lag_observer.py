@@ -49,6 +49,14 @@ def test_a_message_that_could_not_be_read_yet_is_as_old_as_its_send() -> None:
     assert (age.low, age.high) == pytest.approx((1.09, 1.1)), "it was there before the sample"
 
 
+def test_what_cannot_be_read_has_no_age() -> None:
+    # With reput stopped, the send of the first hidden message allowed any age for a minute.
+    seen = Observer({("billing", "orders"): str}, 1.0, {("orders", 0): [(100, 40.0)]})
+    for asked_s in (99.0, 101.0):
+        seen.take("billing", "orders", answer(100, 100, 0.0), asked_s, asked_s + 0.01)
+    assert seen.age("billing", "orders", Range(100.0, 100.5)) == Range(0.0, 0.0)
+
+
 def test_an_unknown_age_bounds_nothing() -> None:
     seen = Observer({("billing", "orders"): str}, 1.0)
     for asked_s in (10.0, 20.0):
