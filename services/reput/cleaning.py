@@ -19,11 +19,12 @@ disk it waits for RELEASED_MIN, which means that reput has closed the removed lo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
+from services.reput.durable_mark import DurableMark
 from services.reput.index_writer import IndexWriter
 from services.reput.queue_writer import QueueWriter
+from services.reput.sync_job import NOTHING, Removed
 from shared.files.commit_log import CommitLogReader
 from shared.files.positions import Positions
 from tidemark.formats.checkpoint import Slot
@@ -35,18 +36,6 @@ QUEUES_AT_ONCE: Final = 200
 """Queues checked between two steps; each check takes two short reads."""
 
 
-class Removed(NamedTuple):
-    """Change of the totals by removals since the start of the process."""
-
-    firsts: int
-    """Increase of the sum of the first queue offsets of the queues' first files."""
-    entries: int
-    """Decrease of the number of entries in all index files."""
-
-
-NOTHING: Final = Removed(0, 0)
-
-
 class Cleaning:
     """Removes leading files. Used by the thread that dispatches."""
 
@@ -56,33 +45,25 @@ class Cleaning:
         log: CommitLogReader,
         queues: QueueWriter,
         index: IndexWriter,
-        *,
-        durable: Callable[[], int],
-        on_removed: Callable[[Removed], None],
+        mark: DurableMark,
     ) -> None:
-        """durable: end of what is dispatched and synced. on_removed: called after each removal with
-        the change of the totals.
-        """
         self._positions = positions
         self._log = log
         self._queues = queues
         self._index = index
-        self._durable = durable
-        self._on_removed = on_removed
+        self._mark = mark
         self._round_for = -1
         self._keys: deque[QueueKey] = deque()
         self._not_yet: list[QueueKey] = []
         self._settled = NOTHING
         self._base = NOTHING
-        self.removed = NOTHING
-        """Removals since the start of the process."""
 
     def begin(self) -> None:
         """Start a new round after dispatch resumed; the published difference may be of an earlier
         run."""
         get = self._positions.get
         self._base = Removed(get(Slot.REMOVING_FIRSTS), get(Slot.REMOVING_ENTRIES))
-        self._settled = self.removed
+        self._settled = self._mark.removed
         self._round_for = -1
 
     @property
@@ -104,9 +85,9 @@ class Cleaning:
             firsts = len(queue_files) * self._queues.units_per_file
             self._announce(Removed(firsts, sum(index_files)))
         for key in queue_files:
-            self._note(Removed(self._queues.remove_first_file(key), 0))
+            self._mark.note_removed(Removed(self._queues.remove_first_file(key), 0))
         for _ in index_files:
-            self._note(Removed(0, self._index.remove_first_file()))
+            self._mark.note_removed(Removed(0, self._index.remove_first_file()))
         if not (self._keys or self._not_yet or queue_files or index_files):
             self._end_round(log_min)
         elif not self._keys:
@@ -120,7 +101,7 @@ class Cleaning:
             key = self._keys[0]
             room = FILES_AT_ONCE - len(found)
             expired = self._queues.expired_files(
-                key, log_min=log_min, durable=self._durable(), files_max=room
+                key, log_min=log_min, durable=self._mark.offset, files_max=room
             )
             found += [key] * expired.now
             if expired.now == room:
@@ -132,20 +113,15 @@ class Cleaning:
 
     def _announce(self, more: Removed) -> None:
         """Publish the possible difference of the totals before removing files."""
-        now, settled, base = self.removed, self._settled, self._base
+        now, settled, base = self._mark.removed, self._settled, self._base
         publish = self._positions.publish
         publish(Slot.REMOVING_FIRSTS, base.firsts + now.firsts - settled.firsts + more.firsts)
         publish(Slot.REMOVING_ENTRIES, base.entries + now.entries - settled.entries + more.entries)
         self._positions.sync()
 
-    def _note(self, change: Removed) -> None:
-        before = self.removed
-        self.removed = Removed(before.firsts + change.firsts, before.entries + change.entries)
-        self._on_removed(change)
-
     def totals_published(self, removed: Removed) -> None:
         """Update the published difference: the published totals now include removed."""
-        now = self.removed
+        now = self._mark.removed
         self._settled, self._base = removed, NOTHING
         self._positions.publish(Slot.REMOVING_FIRSTS, now.firsts - removed.firsts)
         self._positions.publish(Slot.REMOVING_ENTRIES, now.entries - removed.entries)

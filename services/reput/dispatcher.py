@@ -6,8 +6,7 @@ can run it on a simulated disk; ``follower`` is its shell. Invariants:
 
 - DISPATCHED moves after the units and entries of everything below it are stored. It never moves
   back within one boot and generation, except when damaged queues are rebuilt from the log.
-- DISPATCHED_DURABLE and the totals move after every touched file and every directory with new names
-  were synced. After a power cut, only DISPATCHED_DURABLE is trusted.
+- DISPATCHED_DURABLE and the totals move after everything below was synced; see ``durable_mark``.
 - A step that was interrupted by a full disk continues where it stopped; nothing is skipped.
 - A bad record below the end stops dispatch permanently; ``stopped`` has the location.
 
@@ -17,19 +16,17 @@ answers pending long polls.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from services.reput.cleaning import Cleaning, Removed
+from services.reput.cleaning import Cleaning
+from services.reput.durable_mark import DurableMark
 from services.reput.index_writer import IndexIncomplete, IndexWriter
 from services.reput.log_source import LogSource, Read
 from services.reput.queue_survey import Found
-from services.reput.queue_writer import QueueWriter, Totals, lost_queue_file
+from services.reput.queue_writer import QueueWriter, lost_queue_file
 from services.reput.resume import (
-    REBUILDING,
     Counted,
     Decision,
     IndexMode,
@@ -39,7 +36,7 @@ from services.reput.resume import (
     bounds,
     decide,
 )
-from services.reput.sync_job import SyncJob, SyncMark, SyncPoint
+from services.reput.sync_job import SyncJob
 from services.reput.unit_mending import UnitMending
 from shared.files.commit_log import CommitLogReader
 from shared.files.positions import Positions
@@ -54,7 +51,7 @@ from tidemark.errors import (
     ReadOnlyDisk,
     StoreError,
 )
-from tidemark.formats.checkpoint import Slot, resume_check
+from tidemark.formats.checkpoint import Slot
 from tidemark.formats.index_file import ROW
 from tidemark.formats.plan import Plan
 from tidemark.offsets import PhysicalOffset
@@ -130,28 +127,18 @@ class Dispatcher:
                 if entry.is_directory
             ),
         )
-        # Open before the first write: it reports every write error from its creation on.
-        self._whole_sync = store.disk.whole_sync(store.root)
         self._queues = QueueWriter(store)
         clock = clock or SystemClock()
         self._monotonic = clock.monotonic
         self._index = IndexWriter(store, clock, utc_offset_s)
         self.mending = UnitMending(self._queues, self._source, log)
         """Compares units that a reader could not follow; see ``may_mend``."""
-        self._cleaning = Cleaning(
-            positions,
-            log,
-            self._queues,
-            self._index,
-            durable=lambda: self.durable,
-            on_removed=self._removed,
-        )
+        self.durable_mark = DurableMark(store, positions, log, self._queues, self._index)
+        self._cleaning = Cleaning(positions, log, self._queues, self._index, self.durable_mark)
         self.position = PhysicalOffset(0)
         """Everything below is in queues and index, as far as the current pass has progressed."""
         self.dispatched = 0
         """Published DISPATCHED: end of what the queues cover."""
-        self.durable = 0
-        """Published DISPATCHED_DURABLE: end of what is synced."""
         self.stopped: StoreError | None = None
         """Error that stopped dispatch permanently."""
         self.decision: Decision | None = None
@@ -168,13 +155,6 @@ class Dispatcher:
         self._in_pass = False
         self._may_rebuild = True
         self._expected: Marks | None = None
-        self._resume_number = 0
-        self._unit_timestamp_ms = 0
-        self._synced: tuple[int, int] | None = None
-        self._unsynced_files: frozenset[Path] = frozenset()
-        """Files of a sync that could not be started; the next sync includes them."""
-        self._unsynced_directories: frozenset[Path] = frozenset()
-        self._sync_point = SyncPoint(0, Totals(0, 0), 0)
 
     @property
     def boot_id(self) -> tuple[int, int]:
@@ -224,7 +204,7 @@ class Dispatcher:
         marks = self._marks(generation)
         limits = bounds(marks)
         self._batch, self.stopped = None, None
-        self._resume_number += 1
+        self.durable_mark.forget_syncs()
         found = self._queues.survey()
         units, firsts = self._queues.count(found, limits.durable)
         entries = self._entries_at(limits.durable, marks)
@@ -252,9 +232,8 @@ class Dispatcher:
         )
         self._in_pass = self._may_rebuild = True
         self.position = PhysicalOffset(max(log_min, min(start, index_start)))
-        self._unit_timestamp_ms = positions.head().logics_timestamp_ms
         self._publish_resumed(decision, generation)
-        self.durable = positions.get(Slot.DISPATCHED_DURABLE)
+        self.durable_mark.resumed()
         self.decision = decision
         self._cleaning.begin()
         self._end_pass_if_due()
@@ -288,7 +267,7 @@ class Dispatcher:
                     found, keep=keep, is_real=self._source.is_of, is_whole=self._source.is_whole
                 )
             case QueueMode.REBUILD:
-                self._withdraw_durable(log_min)
+                self.durable_mark.withdraw(log_min)
                 self._queues.rebuild(found, log_min=log_min, keep=keep)
         self._queues.begin_comparing()
         return self._index.resume(
@@ -401,17 +380,10 @@ class Dispatcher:
         self.position = batch.end
         self.records_count += batch.plan.records
         self.units_count += batch.plan.units
-        if batch.plan.unit_timestamp_ms:
-            self._unit_timestamp_ms = batch.plan.unit_timestamp_ms
-        self._settle()
+        self.durable_mark.settle(self.position, batch.plan.unit_timestamp_ms)
         if self.position > self.dispatched:
             self._publish_dispatched(self.position)
         self._end_pass_if_due()
-
-    def _settle(self) -> None:
-        self._sync_point = SyncPoint(
-            self.position, self._queues.totals, self._index.entries, self._cleaning.removed
-        )
 
     def _publish_dispatched(self, offset: int) -> None:
         self.dispatched = offset
@@ -471,7 +443,7 @@ class Dispatcher:
             self._rebuild_index()  # a full file is missing
             return
         self._in_pass = False
-        self._settle()
+        self.durable_mark.settle(self.position)
         boot_high, boot_low = self.boot_id
         self._positions.publish(Slot.REPUT_BOOT_ID_HIGH, boot_high)
         self._positions.publish(Slot.REPUT_BOOT_ID_LOW, boot_low)
@@ -482,25 +454,12 @@ class Dispatcher:
         self._may_rebuild = False
         log_min = self._log.min_offset
         keep = max(self.position, self._pass_end, self._compare_until)
-        self._withdraw_durable(log_min)
+        self.durable_mark.withdraw(log_min)
         self._queues.rebuild(self._queues.survey(), log_min=log_min, keep=keep)
         self._index.skip_below(self.position)
         self._pass_end = self._compare_until = keep
         self._in_pass = True
         self.position = log_min
-
-    def _withdraw_durable(self, log_min: int) -> None:
-        """Revoke DISPATCHED_DURABLE, and make that durable before anything is rebuilt.
-
-        Otherwise: 1. units are missing and are rewritten; 2. the process is killed: the next start
-        counts them in the page cache and continues at the old mark; 3. after a power cut they are
-        missing again.
-        """
-        self._resume_number += 1  # a pending sync must not publish it again
-        self._positions.publish(Slot.RESUME_UNITS, REBUILDING)
-        self._positions.publish(Slot.DISPATCHED_DURABLE, log_min)
-        self._positions.sync()
-        self.durable = log_min
 
     def _rebuild_index(self) -> None:
         self._positions.publish(Slot.INDEX_BEHIND, 1)
@@ -525,17 +484,6 @@ class Dispatcher:
     def release(self) -> None:
         """Close log files that retention has removed."""
         self._cleaning.release()
-
-    def _removed(self, change: Removed) -> None:
-        # Do not call ``_settle`` here: a step may be interrupted with its units already in the
-        # totals.
-        position, (units, firsts), entries, removed = self._sync_point
-        self._sync_point = SyncPoint(
-            position,
-            Totals(units, firsts + change.firsts),
-            entries - change.entries,
-            Removed(removed.firsts + change.firsts, removed.entries + change.entries),
-        )
 
     # -- mending ------------------------------------------------------------------------------
 
@@ -567,70 +515,13 @@ class Dispatcher:
 
     def begin_sync(self) -> SyncJob | None:
         """Collect what was touched since the last sync; None if there is nothing to do."""
-        files, directories = self._queues.take_touched()
-        more_files, more_directories = self._index.take_touched()
-        publishable = not self._in_pass
-        state = (self._resume_number, self._sync_point.position)
-        files |= more_files | self._unsynced_files
-        directories |= more_directories | self._unsynced_directories
-        self._unsynced_files = self._unsynced_directories = frozenset()
-        if not files and not directories and (not publishable or self._synced == state):
-            return None
-        mark = SyncMark(
-            self._sync_point,
-            self._resume_number,
-            self._unit_timestamp_ms,
-            self._index.filled_timestamp_ms,
-        )
-        return SyncJob(
-            self._store.disk,
-            frozenset(files),
-            frozenset(directories),
-            mark if publishable else None,
-            self._whole_sync,
-            self._unflushed_log(),
-        )
-
-    def _unflushed_log(self) -> frozenset[Path]:
-        """Return log files with dispatched records that are not flushed; empty unless written
-        records are visible before they are flushed.
-
-        They are synced first, because otherwise:
-        1. DISPATCHED_DURABLE covers such records and the power fails.
-        2. The log then ends below it.
-        3. The log grows past it with other records.
-        4. The next start trusts the offset, continues in the middle of a record and reports the
-           log as damaged.
-        """
-        position, flushed = self._sync_point.position, self._positions.get(Slot.FLUSHED)
-        size = self._store.config.commit_log_file_size
-        starts = range(flushed - flushed % size, position, size) if flushed < position else ()
-        return frozenset(self._log.files.path(start) for start in starts)
-
-    def give_back(self, job: SyncJob) -> None:
-        """Take back a job that could not run; the next one includes its files. No sync of the job
-        may have failed."""
-        self._unsynced_files |= job.files
-        self._unsynced_directories |= job.directories
+        return self.durable_mark.begin(publishable=not self._in_pass)
 
     def finish_sync(self, job: SyncJob) -> None:
         """Publish what job made durable, unless ``resume`` was called in between."""
-        mark = job.mark
-        if mark is None or mark.resume_number != self._resume_number:
-            return
-        publish = self._positions.publish
-        self._positions.put_head(logics_timestamp_ms=mark.unit_timestamp_ms)
-        if mark.index_timestamp_ms:
-            self._positions.put_head(index_timestamp_ms=mark.index_timestamp_ms)
-        position, (units, firsts), entries, removed = mark.sync_point
-        publish(Slot.RESUME_UNITS, units)
-        publish(Slot.RESUME_FIRSTS, firsts)
-        publish(Slot.RESUME_INDEX_ENTRIES, entries)
-        publish(Slot.RESUME_CHECK, resume_check(position, units, entries))
-        publish(Slot.DISPATCHED_DURABLE, position)
-        self._cleaning.totals_published(removed)
-        self.durable = position
-        self._synced = (mark.resume_number, position)
+        removed = self.durable_mark.finish(job)
+        if removed is not None:
+            self._cleaning.totals_published(removed)
 
     def sync(self) -> None:
         """Make everything dispatched so far durable and publish it. Raises FlushFailed."""
@@ -640,41 +531,12 @@ class Dispatcher:
         try:
             job.run()
         except FlushFailed as failed:
-            self.distrust_cache(failed.paths)
+            self.durable_mark.distrust_cache(failed.paths)
             raise
         self.finish_sync(job)
 
-    def distrust_cache(self, paths: Iterable[Path]) -> None:
-        """Invalidate the marks after a failed sync: the page cache may hold data that is not on
-        disk.
-
-        The kernel marks such pages clean, so a later sync would succeed without writing them. So
-        the next start must trust only the last durable mark, as after a power cut, and cut what
-        lies after. If queues were never synced or are being rebuilt, the next start keeps units
-        that equal the log. Therefore the files are rewritten with their own content now: their
-        pages become dirty, and the next sync writes them. Call it between steps, because the files
-        must not be written meanwhile.
-        """
-        self._positions.publish(Slot.REPUT_GENERATION, 0)
-        self._positions.publish(Slot.REPUT_BOOT_ID_HIGH, 0)
-        self._positions.publish(Slot.REPUT_BOOT_ID_LOW, 0)
-        for path in paths:
-            # the first failure ends the process anyway
-            with contextlib.suppress(OSError, StoreError):
-                self._write_over_itself(path)
-
-    def _write_over_itself(self, path: Path) -> None:
-        file = self._store.disk.open(path, writable=True)
-        try:
-            end = file.data_end()
-            for at in range(0, end, STEP_SIZE):
-                file.pwrite(file.pread(min(STEP_SIZE, end - at), at), at)
-        finally:
-            file.close()
-
     def close(self) -> None:
         """Unmap everything, without a sync."""
-        if self._whole_sync is not None:
-            self._whole_sync.close()
+        self.durable_mark.close()
         self._queues.close()
         self._index.close()

@@ -145,9 +145,8 @@ class QueueWriter:
         self._firsts = 0
         self.compare = False
         """Whether units may already be stored, so that they are compared before writing."""
-        """Number of units stored since the start of the process."""
         self.repaired_count = 0
-        """Number of these that replaced a different unit."""
+        """Number of units that replaced a different one since the start of the process."""
 
     @property
     def totals(self) -> Totals:

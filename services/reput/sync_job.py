@@ -1,8 +1,8 @@
 """One sync of all touched files: what it covers, and its blocking part.
 
-``dispatcher`` creates a job between two steps and publishes what it made durable; ``run`` may run
+``durable_mark`` creates a job between two steps and publishes what it made durable; ``run`` may run
 in other threads concurrently with dispatch. The order is: files, then the directories that contain
-their names, then the checkpoint mark, which the dispatcher writes (docs/formats.md, section 6).
+their names, then the checkpoint mark, which ``durable_mark`` writes (docs/formats.md, section 6).
 Syncing many files individually costs more than the dispatch between two syncs; then the whole file
 system is synced, if its error reporting is reliable (docs/decisions/0010).
 """
@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from services.reput.cleaning import NOTHING, Removed
 from services.reput.queue_writer import Totals
 from shared.files.disk import Disk, WholeSync
 from tidemark.errors import FlushFailed, StoreError
@@ -31,6 +30,18 @@ Outcome = Failed | StoreError | OSError | None
 """Result for one path. A plain error means that it could not be opened, so nothing was synced."""
 Each = Callable[[Callable[[Path], Outcome], Iterable[Path]], Iterable[Outcome]]
 """Same contract as ``map``: call with each path, in any order or concurrently."""
+
+
+class Removed(NamedTuple):
+    """Change of the totals by removals since the start of the process."""
+
+    firsts: int
+    """Increase of the sum of the first queue offsets of the queues' first files."""
+    entries: int
+    """Decrease of the number of entries in all index files."""
+
+
+NOTHING: Final = Removed(0, 0)
 
 
 class SyncPoint(NamedTuple):
@@ -61,7 +72,7 @@ class SyncMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncJob:
-    """One sync and what it covers, as of ``begin_sync``. ``run`` may be called in any thread."""
+    """One sync and what it covers; made by ``DurableMark.begin``. ``run`` is for any thread."""
 
     disk: Disk
     files: frozenset[Path]

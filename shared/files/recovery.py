@@ -1,7 +1,8 @@
 """Recovery: find the log's valid end, cut what lies after it, publish (docs/formats.md, 8).
 
 It is run by the holder of byte 0 before anything is appended. ``log_walk`` reads, ``valid_end``
-decides, this module acts. It is synchronous and may take long: call it in a thread. Invariants:
+decides, ``log_cut`` writes the log; this module collects the evidence and publishes the result. It
+is synchronous and may take long: call it in a thread. Invariants:
 
 - Corruption below a durable mark raises ``CorruptRecord``, a missing file ``LogFilesMissing``,
   renamed files ``LogFilesMisnamed``; in these cases not a byte was written.
@@ -20,11 +21,11 @@ from __future__ import annotations
 import contextlib
 from contextlib import closing
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from shared.files import log_walk, unit_witness
 from shared.files.foreign_ranges import recorded_ranges
+from shared.files.log_cut import CutTail, cut_tail, remove_unusable, rewrite
 from shared.files.log_start import read_log_start, write_log_start
 from shared.files.log_walk import Break, LogFiles, Progress, Range, WalkResult
 from shared.files.positions import Positions
@@ -61,17 +62,6 @@ QUEUES_AT_ONCE: Final = 1000
 """Queues examined between two checks whether the process is to end."""
 NONE: Final = bytes(4)
 """The first bytes of a place where no record and no filler begins."""
-
-
-class CutTail(NamedTuple):
-    """Bytes that were cut off the log."""
-
-    start: PhysicalOffset
-    end: PhysicalOffset
-    """Offset after the last non-zero byte."""
-    path: Path
-    """File that keeps the bytes."""
-    reason: str
 
 
 class Recovered(NamedTuple):
@@ -563,60 +553,17 @@ class _Recovery:
         try:
             cut = None
             if decision.verdict is Verdict.TORN_TAIL and last_byte is not None:
-                cut = self._cut(end, last_byte + 1, decision.sentence(walked.reason))
-            self._remove_unusable(end, torn=cut is not None)
-            self._rewrite(min(durable, end), end)
+                reason = decision.sentence(walked.reason)
+                epoch = self.positions.get(Slot.LOG_EPOCH)
+                cut = cut_tail(
+                    self.store, self.files, end, last_byte + 1, epoch=epoch, reason=reason
+                )
+            remove_unusable(self.files, end, torn=cut is not None)
+            rewrite(self.files, min(durable, end), end)
             self.store.disk.sync_directory(self.store.commit_log_dir)
         except (DiskFull, ReadOnlyDisk) as error:
             return None, error
         return cut, None
-
-    def _cut(self, start: int, end: int, reason: str) -> CutTail:
-        path = self.store.keep_cut(
-            start,
-            log_walk.chunks(self.files, start, end),
-            epoch=self.positions.get(Slot.LOG_EPOCH),
-            reason="torn-tail",
-        )
-        file_start = self.files.start_of(start)
-        if file_start in self.files.starts:
-            with closing(self.files.open(file_start, writable=True)) as file:
-                stop = min(end, file_start + self.files.file_size)
-                for at in range(start, stop, log_walk.CHUNK_SIZE):
-                    size = min(log_walk.CHUNK_SIZE, stop - at)
-                    file.pwrite(bytes(size), at - file_start)
-                file.sync()
-        return CutTail(PhysicalOffset(start), PhysicalOffset(end), path, reason)
-
-    def _remove_unusable(self, end: int, *, torn: bool) -> None:
-        """Remove files of length 0, and after end those that hold cut bytes or follow a gap."""
-        files = self.files
-        last = files.start_of(end)
-        later = [start for start in files.starts if start > last]
-        follows_gap = last not in files.starts and bool(later)
-        for previous, start in zip([last, *later], later, strict=False):
-            follows_gap = follows_gap or start - previous > files.file_size
-            if torn or follows_gap:
-                self.store.disk.unlink(files.path(start))
-                files.starts.remove(start)
-        while files.empty:
-            self.store.disk.unlink(files.path(files.empty.pop()))
-
-    def _rewrite(self, start: int, end: int) -> None:
-        """Rewrite [start, end) with its own bytes and sync it."""
-        known = set(self.files.starts)
-        at = start
-        while at < end:
-            file_start = self.files.start_of(at)
-            stop = min(end, file_start + self.files.file_size)
-            if file_start in known:
-                with closing(self.files.open(file_start, writable=True)) as file:
-                    while at < stop:
-                        chunk = file.pread(min(log_walk.CHUNK_SIZE, stop - at), at - file_start)
-                        file.pwrite(chunk, at - file_start)
-                        at += len(chunk)
-                    file.sync()
-            at = stop
 
     def _publish_foreign(self, end: PhysicalOffset) -> None:
         """Publish where record CRC properties are not checked. Readers cannot find out, nor can the

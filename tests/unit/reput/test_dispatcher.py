@@ -83,7 +83,7 @@ def test_the_durable_mark_moves_with_the_sync_and_its_totals(small: SmallStore) 
     get = small.positions.get
     assert get(Slot.DISPATCHED_DURABLE) == 0
     dispatcher.sync()
-    assert get(Slot.DISPATCHED_DURABLE) == small.end == dispatcher.durable
+    assert get(Slot.DISPATCHED_DURABLE) == small.end == dispatcher.durable_mark.offset
     assert get(Slot.RESUME_UNITS) == 60
     assert get(Slot.RESUME_INDEX_ENTRIES) == 120
     head = small.positions.head()

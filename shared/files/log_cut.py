@@ -1,0 +1,73 @@
+"""What recovery writes to a log: the cut of its torn tail, and what may not be on disk yet.
+
+``recovery`` has decided where the log ends. All steps can be repeated: after a kill in between, the
+next start finds the same end and does them again. The caller syncs the directory afterwards.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from shared.files.log_walk import CHUNK_SIZE, LogFiles, chunks
+from shared.files.store_dir import StoreDir
+from tidemark.offsets import PhysicalOffset
+
+
+class CutTail(NamedTuple):
+    """Bytes that were cut off the log."""
+
+    start: PhysicalOffset
+    end: PhysicalOffset
+    """Offset after the last non-zero byte."""
+    path: Path
+    """File that keeps the bytes."""
+    reason: str
+
+
+def cut_tail(
+    store: StoreDir, files: LogFiles, start: int, end: int, *, epoch: int, reason: str
+) -> CutTail:
+    """Copy [start, end) to ``cut/`` durably, then zero and sync it in the file that contains start;
+    ``remove_unusable`` removes the files after it. Raises DiskFull, ReadOnlyDisk."""
+    path = store.keep_cut(start, chunks(files, start, end), epoch=epoch, reason="torn-tail")
+    file_start = files.start_of(start)
+    if file_start in files.starts:
+        with closing(files.open(file_start, writable=True)) as file:
+            stop = min(end, file_start + files.file_size)
+            for at in range(start, stop, CHUNK_SIZE):
+                file.pwrite(bytes(min(CHUNK_SIZE, stop - at)), at - file_start)
+            file.sync()
+    return CutTail(PhysicalOffset(start), PhysicalOffset(end), path, reason)
+
+
+def remove_unusable(files: LogFiles, end: int, *, torn: bool) -> None:
+    """Remove files of length 0, and after end those that hold cut bytes or follow a gap."""
+    last = files.start_of(end)
+    later = [start for start in files.starts if start > last]
+    follows_gap = last not in files.starts and bool(later)
+    for previous, start in zip([last, *later], later, strict=False):
+        follows_gap = follows_gap or start - previous > files.file_size
+        if torn or follows_gap:
+            files.disk.unlink(files.path(start))
+            files.starts.remove(start)
+    while files.empty:
+        files.disk.unlink(files.path(files.empty.pop()))
+
+
+def rewrite(files: LogFiles, start: int, end: int) -> None:
+    """Rewrite [start, end) with its own bytes and sync it."""
+    known = set(files.starts)
+    at = start
+    while at < end:
+        file_start = files.start_of(at)
+        stop = min(end, file_start + files.file_size)
+        if file_start in known:
+            with closing(files.open(file_start, writable=True)) as file:
+                while at < stop:
+                    chunk = file.pread(min(CHUNK_SIZE, stop - at), at - file_start)
+                    file.pwrite(chunk, at - file_start)
+                    at += len(chunk)
+                file.sync()
+        at = stop
