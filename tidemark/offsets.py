@@ -19,4 +19,4 @@ Epoch = NewType("Epoch", int)
 """Number of a master's term; 0 before the first."""
 
 UNIT_SIZE: Final = 20
-"""Bytes of one consume queue unit: queue offset times this = logic offset (store layout 4.1)."""
+"""Bytes of one queue unit: queue offset times this = logic offset (docs/formats.md, 4.1)."""

@@ -2,7 +2,7 @@
 
 ``promtool tsdb create-blocks-from openmetrics FILE DIR`` makes Prometheus blocks of the file.
 Metric families follow one another, each sorted by time. One hour of one table is in memory at a
-time. Step before: ``source``. Step after: promtool.
+time. Step before: ``analytics.tables``. Step after: promtool.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Details of a few pairs: values by bin, present state of the queues, numbers after a status.
 
-Step before: ``overview`` chose the pairs; ``source``. Step after: ``gather``.
+Step before: ``overview`` chose the pairs. Step after: ``gather``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From tables to facts. Memory is bounded by pairs and bins, not by the length of the time.
 
-Step before: ``source`` reads. Step after: ``page`` draws, ``facts.to_json`` writes.
+Step before: ``analytics.tables`` reads. Step after: ``page`` draws, ``facts.to_json`` writes.
 """
 
 from __future__ import annotations

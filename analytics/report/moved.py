@@ -7,7 +7,7 @@ blamed stage does not change.
 The time of a broker set's sends, flushes and acknowledgements in a step is the increase of their
 seconds divided by the increase of their counts. It is unknown without both. Without counters of
 sends, the wait of the oldest send from the table logs is used. Step before: ``overview`` has the
-blamed stages; ``source``. Step after: ``course`` adds the result to the facts.
+blamed stages. Step after: ``course`` adds the result to the facts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Forecasts, capacity, anomalies, gaps and unknown queues; each list is bounded.
 
-The newest version of each forecast at the end of the report counts. Step before: ``source``. Step
-after: ``gather``.
+The newest version of each forecast at the end of the report counts. Step before:
+``analytics.tables``. Step after: ``gather``.
 """
 
 from __future__ import annotations

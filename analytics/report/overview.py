@@ -1,7 +1,7 @@
 """All pairs: number by status over time, and the present state of each.
 
 There are two passes over ``pair_lag``: the whole time with three columns, and the last minutes with
-all. Step before: ``source``. Step after: ``gather`` chooses the pairs to show.
+all. Step before: ``analytics.tables``. Step after: ``gather`` chooses the pairs to show.
 """
 
 from __future__ import annotations

@@ -15,15 +15,15 @@ from tidemark.errors import BadName, BadRequest
 
 SHOWN_MAX: Final = 60
 NAME_SIZE_MAX: Final = 127
-"""Bytes of a topic's name (store layout 2.10)."""
+"""Bytes of a topic's name (docs/formats.md, 2.10)."""
 GROUP_PREFIXED_SIZE_MAX: Final = 255
-"""Bytes of a %RETRY% or %DLQ% topic's name (store layout 2.10)."""
+"""Bytes of a %RETRY% or %DLQ% topic's name (docs/formats.md, 2.10)."""
 NAME_RULE: Final = "1 to 127 of the characters a-z A-Z 0-9 _ - % |"
 _CHARACTER: Final = "[%|a-zA-Z0-9_-]"
 NAME_PATTERN: Final = (
     f"^(%RETRY%{_CHARACTER}{{0,248}}|%DLQ%{_CHARACTER}{{0,250}}|{_CHARACTER}{{1,127}})\\Z"
 )
-"""Matches a topic's or group's name (store layout 2.10); in JSON Schema ``\\Z`` is ``$``."""
+"""Matches a topic's or group's name (docs/formats.md, 2.10); in JSON Schema ``\\Z`` is ``$``."""
 _NAME: Final = re.compile(NAME_PATTERN)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 I32_MAX: Final = (1 << 31) - 1

@@ -51,7 +51,7 @@ LIST_MAX: Final = 500
 """Topics or groups in one answer: about 200 KiB of JSON and 2 ms of the event loop at most."""
 
 QUERY_MAX: Final = 64
-"""Hits of one look-up by key (maxMsgsNumBatch, store layout 5.6)."""
+"""Hits of one look-up by key (RocketMQ's maxMsgsNumBatch)."""
 
 
 BODY_SILENCE_S: Final = 10.0

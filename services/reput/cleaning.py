@@ -1,8 +1,7 @@
 """Remove the leading files of consume queues and index whose records have expired.
 
-See section 14.4 of the store layout. The checkpoint page has totals of the derived files, by
-which the next start detects missing ones. A crash or power cut during a removal must not look like
-a loss, which would cause a complete rebuild:
+The checkpoint page has totals of the derived files, by which the next start detects missing ones. A
+crash or power cut during a removal must not look like a loss, which would cause a complete rebuild:
 
 1. The possible difference of the totals is published and synced (REMOVING_FIRSTS,
    REMOVING_ENTRIES).

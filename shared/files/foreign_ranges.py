@@ -1,4 +1,4 @@
-"""Ranges of the log that RocketMQ wrote, according to state records in the log (design: state).
+"""Ranges of the log that RocketMQ wrote, according to state records in the log.
 
 This is needed if the checkpoint, which contains them too, was lost: records of RocketMQ may contain
 another record's CRC property, and would be reported as corrupt.

@@ -13,7 +13,7 @@ section 6):
 - Every slot has a check, stored before the value. Readers of a running node ignore it; ``proven``
   verifies it, for code that takes a value of an earlier process as evidence.
 
-Step before: ``commit_log`` wrote the bytes. Step after: flusher, reput and ha read the positions.
+Step before: ``log_writer`` wrote the bytes. Step after: flusher, reput and ha read the positions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Codec of state records: the broker's metadata, stored as messages (design: state). Pure.
+"""Codec of state records: the broker's metadata, stored as messages. Pure.
 
 Topics, groups, consumer offsets, delay progress, starts, and ranges that RocketMQ wrote are records
 of one system topic with one queue. The body of a record is one msgpack map

@@ -1,6 +1,6 @@
 """Sends messages: packs each one, collects batches, keeps the order, bounds memory and requests.
 
-This is step 1 of the write path; the next is the broker's ``http_api``. ``batching`` decides when a
+The write path begins here; the broker's ``http_api`` is the next step. ``batching`` decides when a
 batch is sent. Messages of one lane (topic, queue if given, ack level, timeout) are sent in the
 order in which ``send`` was called. A message is checked (``messages.outgoing``) and packed in the
 call of ``send``, so an invalid one fails there and not in a request that it shares. The work per

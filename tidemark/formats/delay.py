@@ -1,7 +1,7 @@
 """Delayed messages: where they are stored meanwhile, and the properties of delivered copies. Pure.
 
 A delay *level* is one queue of ``SCHEDULE_TOPIC_XXXX``. *Any time* is ``rmq_sys_wheel_timer``,
-queue 0, with RocketMQ's ``TIMER_*`` properties (store layout 12.2 to 12.4 and 12.8). The original
+queue 0, with RocketMQ's ``TIMER_*`` properties. The original
 topic and queue are stored in ``REAL_TOPIC`` and ``REAL_QID``. The delivered copy has the position
 at which it waited, its *origin*, as ``TIDEMARK_DELAY_ORIGIN=level@queue_offset`` (level 0: any
 time), so that readers of the log know which messages were delivered. Properties are handled as

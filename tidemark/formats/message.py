@@ -4,7 +4,7 @@ Pulls and queries of the client return ``Message``. A raw pull returns records a
 (docs/formats.md, section 2); this module decodes them and compares each body with its CRC.
 ``speedups.decode`` is the native implementation of ``decode_messages``; ``native`` chooses.
 
-This is the last step (10) of the read path, after the broker's answer.
+Read path, step 3: the step before is the broker's answer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Properties of nacked messages, dead letters and redriven messages. Pure.
 
-A nacked message (store layout 13.2) waits under the schedule topic for its group's retry topic, one
+A nacked message waits under the schedule topic for its group's retry topic, one
 level longer each time; after the group's last retry it becomes a *dead letter*. Its original topic
 is stored in ``RETRY_TOPIC`` and ``ORIGIN_MESSAGE_ID``, the number of retries in the record's
 RECONSUMETIMES. A *redriven* dead letter starts anew, and its copy has the letter's position as
@@ -124,7 +124,7 @@ def _rule(reconsume_times: int) -> int:
 
 
 def nacked(stored: Record, *, dead: bool, nack_id: str | None = None) -> bytes:
-    """Properties of the record that a nacked message becomes (13.2, steps 2, 4 and 5).
+    """Properties of the record that a nacked message becomes.
 
     For a message that is not dead, pass them to ``delay.by_level``. The earlier delay origin is
     removed, because the record would otherwise mark that origin as delivered again. nack_id: of

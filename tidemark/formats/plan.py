@@ -1,12 +1,12 @@
 """Converts a range of the log to its dispatch: units per queue, rows for the index. Pure.
 
-The rules are those of docs/formats.md, sections 4 and 5 (store layout 5.4, 10.3). A record without
+The rules are those of docs/formats.md, sections 4 and 5. A record without
 transaction bits or with COMMIT gets a unit; these and PREPARED ones are indexed; ROLLBACK gets
 neither. An inner batch has no unit in an ordinary queue, because it counts as several messages. The
 native implementation is ``speedups.walk``; ``native`` chooses.
 
-This is step (8) of the write path: ``reput`` reads up to the confirm offset, ``scan`` decodes the
-records, ``queue_writer`` and ``index_writer`` write what is planned here.
+Read path, step 1: reput reads up to the confirm offset, ``scan`` decodes the records, and
+``queue_writer`` and ``index_writer`` write what is planned here.
 """
 
 from __future__ import annotations

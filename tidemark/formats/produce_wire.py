@@ -5,8 +5,8 @@ messages. It creates no maps or objects. ``read_plain`` accepts only requests th
 check would accept with the same result. All others are left to that check, which accepts them or
 reports the error. The native implementation is ``speedups.wire``; ``native`` chooses.
 
-In the write path this is step (2) for common requests, beside ``messages``; ``append`` assigns the
-queue offsets (3). ``pack_answer`` builds the answer of (7).
+Write path, step 2 for common requests, beside ``messages``. ``pack_answer`` builds the answer of
+step 6.
 """
 
 from __future__ import annotations

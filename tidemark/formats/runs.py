@@ -4,7 +4,7 @@ An append consists of runs (docs/formats.md, sections 2.1 to 2.12). A run has it
 entries of ``batch``, so that no object is created per message between the request and the log; the
 common fields are stored once. The native implementation is ``speedups.encode``; ``native`` chooses.
 
-In the write path, ``append`` has assigned queue offsets (3); this is step (4); in (5)
+Write path, step 4: ``queue_offsets`` has assigned the queue offsets; afterwards
 ``commit_log_appender`` writes the bytes.
 """
 

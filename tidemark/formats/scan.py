@@ -5,8 +5,8 @@ and a few searches; for an invalid one ``validate`` is called for the reason. No
 the scan ends at the first byte that is not a complete, valid record. The native implementation is
 ``speedups.walk``; ``native`` chooses.
 
-This is part of step (8) of the write path: ``reput`` reads up to the confirm offset, this module
-finds the records, ``plan`` derives the units and index rows.
+Read path, step 1: reput reads up to the confirm offset, this module finds the records, and ``plan``
+derives the units and index rows.
 """
 
 from __future__ import annotations

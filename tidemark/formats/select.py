@@ -6,8 +6,7 @@ The result is a list of ranges of the window, in which adjacent records are merg
 messages is one range. CRCs are not checked here. The native implementation is ``speedups.select``;
 ``native`` chooses.
 
-In the read path this is between (8), in which reput appended the unit, and (9), in which the broker
-answers a pull.
+Read path, step 2: ``consume_queue`` has found the units; afterwards ``pull`` decides the status.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``config/timercheck``: the progress of RocketMQ's timer (store layout 12.8). Pure.
+"""``config/timercheck``: the progress of RocketMQ's timer (docs/formats.md, 12). Pure.
 
 The file has 4096 bytes, of which RocketMQ uses seven big-endian i64: the time up to which the wheel
 was read [ms], the flushed position of the timer's log, the queue offset of ``rmq_sys_wheel_timer``

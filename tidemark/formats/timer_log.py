@@ -1,4 +1,4 @@
-"""Units of RocketMQ's timer log, and which of them a wheel needs (store layout 12.8). Pure.
+"""Units of RocketMQ's timer log, and which of them a wheel needs (docs/formats.md, 12). Pure.
 
 ``timerlog/`` has one 52-byte unit per message that was put into the timing wheel. A slot of the
 wheel is a second; its messages form a chain in which each unit has the position of the previous.

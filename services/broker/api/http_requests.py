@@ -5,7 +5,7 @@ time that it takes, in total and between two parts. Only bytes that have arrived
 budget for all bodies. If a body does not arrive with its head, they also count against a budget of
 its peer. A body that is announced and does not arrive therefore does not affect other clients. One
 that stops arriving is given up as soon as others need its memory.
-``connections`` comes before this step; after it ``http_api`` makes the call (write path, step 1).
+``gate`` admits the send before this step; after it ``send`` reads the body (write path, step 2).
 """
 
 from __future__ import annotations

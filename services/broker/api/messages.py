@@ -3,7 +3,7 @@
 ``parse_produce`` turns a decoded body into entries that can be stored unchanged, or raises an error
 that names the wrong field; an accepted request cannot fail later because of its content. Clients
 cannot inject properties: the separators 0x01 and 0x02 are refused in every name and value, and
-names that the store or the SDK sets (store layout 2.7) are only set by their own fields. Requests
+names that the store or the SDK sets are only set by their own fields. Requests
 of the common form use the fast path ``tidemark.formats.produce_wire``, which has the same result.
 ``encodings`` decodes the bytes before this step; after it ``sender`` makes runs of the entries
 (write path, step 4).
@@ -328,7 +328,7 @@ def _text(value: object, at: str) -> str:
 
 def _check_text(text: str, at: str, what: str) -> None:
     if not text:
-        # RocketMQ's readers silently drop an empty name or value (store layout 2.6).
+        # RocketMQ's readers silently drop an empty name or value (docs/formats.md, 2.6).
         raise BadProperty(
             f"{at}: the {what} is empty, and would be lost in the record. Nothing was stored.",
             "Leave it out.",

@@ -1,8 +1,8 @@
 """The queues of the delay levels: due messages at their heads, and all waiting ones.
 
 The delay of a level is constant, so its queue is in the order of due times. After a clock step
-backwards, messages are still delivered in queue order. The tags code of a unit is the due time
-(store layout 12.3). The caller keeps the progress of each level.
+backwards, messages are still delivered in queue order. The tags code of a unit is the due time.
+The caller keeps the progress of each level.
 
 Blocks; called in the delay thread. Step before: dispatch wrote the units. Step after: ``slices``.
 """
@@ -48,7 +48,7 @@ class LevelQueues:
         self._delays_ms = list(delay_levels_ms) or [0]
 
     def clamped(self, level: int, queue_offset: int, dispatched: PhysicalOffset) -> int:
-        """Clamp a queue offset to the range of the level's queue (store layout 12.5)."""
+        """Clamp a queue offset to the range of the level's queue."""
         queue = self._queue(level)
         first = int(queue.min_offset(self._log.min_offset))
         return min(max(queue_offset, first), int(queue.max_offset(dispatched)))

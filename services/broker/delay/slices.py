@@ -1,7 +1,7 @@
 """Reads due messages from the log and makes slices of them: the messages of one append.
 
 The delivered record is the waiting one with its own topic and queue. Body, flag, system flag, born
-time, both hosts and the retry count are unchanged (store layout 12.4). Messages of one request
+time, both hosts and the retry count are unchanged. Messages of one request
 share all of these and become one run. Messages for the same queue keep the order of their due
 times.
 

@@ -4,7 +4,7 @@ Only groups with members take memory and time. The deadlines of all groups are i
 entry per group; heartbeats do not touch it. A change of members or queues is one step of the loop,
 from the membership to the places of all sessions, so it is never half visible.
 
-A generation consists of the node's start count and a number that only grows (design 4), so a
+A generation consists of the node's start count and a number that only grows, so a
 generation from before a restart is never valid again. Step before: ``joining``, time, topics.
 After: ``sessions`` get other places, and held fetches are woken.
 """

@@ -4,7 +4,7 @@ The numbers of one queue are read as one snapshot, in this order: committed, min
 three only grow without a reset, so none exceeds a number that was read after it, and lag is never
 negative. An unknown number is None with a ``Reason``, never 0 or −1. The lag in seconds is measured
 by the store time of the oldest unread message, never extrapolated.
-Step before: ``queue_stats`` takes the snapshots. Step after: ``views`` and ``metrics`` show them.
+Step before: ``queue_stats`` takes the snapshots. Step after: ``lag_collector`` adds them up.
 """
 
 from __future__ import annotations

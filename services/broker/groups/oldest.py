@@ -4,7 +4,7 @@ Together with the times of the log (``log_times``) they split a group's delay be
 record into stages (docs/lag.md): replication, dispatch, delivery and processing. If nothing is
 outstanding at a stage, its time is that of the stage before. So each stage takes at least 0 seconds
 and the four add up to the whole. Groups are sampled a moment after the log; messages that arrived
-in between do not count as outstanding. Step before: ``lag_sampler`` found the messages of each
+in between do not count as outstanding. Step before: ``lag_collector`` found the messages of each
 queue. Step after: ``metrics`` shows the times, and lag analytics takes the differences.
 """
 

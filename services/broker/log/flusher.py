@@ -4,7 +4,7 @@ While there are unflushed bytes, a flush is running or due within ``flush_interv
 at once if a sender waits. Appends continue during a flush, and the next flush starts when it ends
 if a sender waits. "At once" means after the loop has processed all senders that are ready, so that
 they share one flush instead of waiting for each other's. With ``visible_after = "written"`` bytes
-without a waiting sender follow RocketMQ's intervals instead (store layout 9.2). A failed flush is
+without a waiting sender follow RocketMQ's intervals instead. A failed flush is
 never repeated, because the bytes in the page cache may never reach the disk; ``FlushFailed`` ends
 the flusher and the process. ``append`` writes the bytes before this step; after it ``waiting``
 releases the senders (write path, steps 5 and 6).

@@ -16,7 +16,7 @@ from tidemark.errors import AckTimeout, NotEnoughReplicas
 
 
 class AckLevel(StrEnum):
-    """Acknowledgement level of a send (design, promise P1)."""
+    """Acknowledgement level of a send (docs/verification.md, P1)."""
 
     MEMORY = "memory"
     DISK = "disk"

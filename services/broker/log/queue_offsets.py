@@ -2,8 +2,8 @@
 
 A queue offset is assigned when a message is appended, before its consume queue unit exists. The
 table is updated only after the bytes are in the log, so a refused append leaves no gap. At start it
-is rebuilt from the log, the queues and the newest snapshot; the largest offset wins (design 4).
-Offsets of a queue are dense, ascending and never used twice (promise P5).
+is rebuilt from the log, the queues and the newest snapshot; the largest offset wins.
+Offsets of a queue are dense, ascending and never used twice.
 
 The module also records which queues got messages lately, and where these messages end in the log.
 Once the log is dispatched up to there, the queue's max offset equals its next queue offset, and the

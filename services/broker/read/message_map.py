@@ -13,7 +13,7 @@ from tidemark.formats.record import Record
 
 
 def tags_code(record: Record, delay_levels_ms: Sequence[int]) -> int:
-    """Return the tags code that dispatch writes into the record's queue unit (store layout 3)."""
+    """Return the tags code of the record's queue unit (docs/formats.md, 3)."""
     found = record.property_map
     if record.topic == hashing.SCHEDULE_TOPIC:
         due_ms = hashing.delivery_time_code(
@@ -25,7 +25,7 @@ def tags_code(record: Record, delay_levels_ms: Sequence[int]) -> int:
 
 
 def message_map(record: Record, *, code: int, json_body: bool) -> dict[str, object]:
-    """Return one message in the form of an answer (design, section 7); its body is a copy."""
+    """Return one message in the form of an answer; its body is a copy."""
     found = record.property_map
     body = bytes(record.body)
     message: dict[str, object] = {

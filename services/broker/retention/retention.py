@@ -1,4 +1,4 @@
-"""Decides which of the log's oldest files may be deleted: RocketMQ's rules (store layout 14). Pure.
+"""Decides which of the log's oldest files may be deleted: RocketMQ's rules. Pure.
 
 Files are deleted from the first on, one decision at a time, so that each decision includes the
 effect of the previous one. A file that recovery, dispatch or the state needs is kept, even on a

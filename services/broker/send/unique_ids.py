@@ -1,4 +1,4 @@
-"""Creates the client's unique id for messages that have none (store layout 2.9).
+"""Creates the client's unique id for messages that have none (docs/formats.md, 2.9).
 
 This module holds the clock, because ``tidemark.formats.ids`` is pure: the time in an id is the
 number of milliseconds since local midnight of the first day of the month.

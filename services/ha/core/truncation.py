@@ -4,7 +4,8 @@ Nothing below the own confirm checkpoint is cut without an operator: a point bel
 unclean failover, an exchanged volume, or a bug. The table is cut to the common entry even if no
 byte is: with an entry without bytes the slave would refuse the right append forever.
 
-Step before: ``divergence``. Step after: the cut itself, crash-safe, or the stream.
+Step before: ``divergence``. Step after: the cut, which is safe in a crash (``shell/cutting``), or
+the stream.
 """
 
 from __future__ import annotations

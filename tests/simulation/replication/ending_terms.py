@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
 SWITCH_MS: Final = 2_000
-"""Longest duration of a planned switch without obstacles (design, replication)."""
+"""Longest duration of a planned switch without obstacles (docs/replication.md)."""
 OUTLASTS_US: Final = (2 * TIMES.lease_ms + TIMES.wait_random_ms + 2 * TIMES.wait_rank_ms) * 1000
 """A write that takes this long ends after another node has taken the lease."""
 ANSWERED_MS: Final = TIMES.lease_ms + 2 * TIMES.request_timeout_ms

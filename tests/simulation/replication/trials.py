@@ -45,7 +45,7 @@ and takes the lease with three requests."""
 NOTIFIED_US: Final = 120_000
 """Longest time from that frame to the new epoch."""
 SWITCH_MS: Final = 2_000
-"""Longest duration of a planned switch (design, replication)."""
+"""Longest duration of a planned switch (docs/replication.md)."""
 END_MS: Final = 5_000
 """A node that shuts down cleanly has ended after this time."""
 HANDED_MS: Final = SWITCH_PAUSE_MS + 3 * TIMES.lease_ms

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
 SWITCH_MS: Final = 2_000
-"""Longest duration of a planned switch (design, replication)."""
+"""Longest duration of a planned switch (docs/replication.md)."""
 
 
 class Winning(Trying):
