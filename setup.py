@@ -50,7 +50,7 @@ for module in modules:
 
 
 def renamed(source: str, path: str) -> str:
-    """The source of a module with its imports of inner packages as a wheel names them.
+    """Return a module's source with its imports of inner packages renamed as in a wheel.
 
     Only import statements are changed; other names of modules are made from ``__name__`` (see
     shared/runtime/programs.py). Raises ValueError at an import that binds the name of an inner

@@ -1,7 +1,7 @@
 """Errors that end a job of lag analytics: cause, number, limit, path, remedy.
 
-Each code is stable and has a heading in docs/runbook.md. A source that does not answer is no error:
-it leaves a gap in the tables, and the job goes on.
+Each code is stable and has a heading in docs/runbook.md. A source that does not answer is not an
+error: it leaves a gap in the tables, and the job continues.
 """
 
 from __future__ import annotations

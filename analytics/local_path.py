@@ -13,7 +13,7 @@ from typing import Final
 from analytics.errors import NotLocal
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""One slash is enough, because Path keeps only one of a URI. A drive letter is no scheme."""
+"""One slash is enough, because Path keeps only one of a URI. A drive letter is not a scheme."""
 
 
 def local(path: str | Path) -> Path:

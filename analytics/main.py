@@ -29,7 +29,7 @@ JOBS: Final = (
 
 
 class Jobs(click.Group):
-    """Command group; the command of a job is in the module of its name."""
+    """Command group: each job's command is in the module with the job's name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All jobs, by name."""

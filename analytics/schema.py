@@ -177,7 +177,7 @@ MESSAGES: Final = _table(
     (TEXT, "keys"),
     (INT32, "sys_flag", "body_size"),
     (BOOL, "crc_ok"),  # null: not verified
-    (TEXT, "gap"),  # a Gap: this row is no record, from here size bytes were not read
+    (TEXT, "gap"),  # a Gap: not a record; size bytes from here on were not read
     (TEXT, "gap_detail"),
 )
 QUEUE_UNITS: Final = _table(
@@ -228,7 +228,7 @@ GAPS: Final = _table(
 RATES: Final = _table(
     (TIME, "tick!"),
     (INT, "series_id!", "pair_id!"),
-    (TIME, "segment"),  # begin of the segment, a stretch of offsets without a cut
+    (TIME, "segment"),  # start of the segment, a stretch of offsets without a cut
     (FLOAT, "dt_seconds"),
     (INT, "produced", "consumed"),
     (FLOAT, "produce_per_second", "consume_per_second"),

@@ -181,7 +181,7 @@ def main(given: Options) -> Result:
         through = interleave(
             {
                 "batches": sent(spark, "batches", rows),
-                # Fewer rows, because they take as many seconds; both are dozens of batches.
+                # A quarter of the rows takes about as long; both are dozens of batches.
                 "tuples": sent(spark, "tuples", rows // 4),
                 "prometheus": lambda: rate(
                     4 * count, lambda: frame.write.format("noop").mode("overwrite").save()

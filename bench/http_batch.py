@@ -1,4 +1,4 @@
-"""Figure 5: 256 messages per HTTP request, 8 connections, beside Redis Streams and NATS JetStream.
+"""Figure 5: 256 messages per HTTP request, 8 connections; also Redis Streams and NATS JetStream.
 
 Every server is measured twice: over raw connections that send prebuilt requests, which shows the
 capacity of the server, and through the Python asyncio client, which shows what a program gets. Only
@@ -98,7 +98,7 @@ class Compare:
         client: Callable[[Compared, redis_streams.Shape, float], Outcome],
         shape: redis_streams.Shape | None = None,
     ) -> float:
-        """Send to another server, whose name begins the run's, with one of its clients."""
+        """Send with one of another server's clients; the run's name begins with the server's."""
         server = self.servers[name.partition(",")[0]]
         settle()
         before = server.process.cpu_s()

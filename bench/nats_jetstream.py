@@ -110,7 +110,7 @@ def _url(server: Compared) -> str:
 
 
 def _counted(server: Compared, run: Callable[[], Outcome]) -> Outcome:
-    """Run with a new stream in files, check that it has the acknowledged messages, delete it."""
+    """Run with a new file-backed stream, check that it has all acknowledged messages, delete it."""
 
     async def with_client(act: Callable[[Client], Awaitable[int]]) -> int:
         client = await nats.connect(_url(server))

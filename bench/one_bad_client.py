@@ -1,9 +1,9 @@
 """Effect of one misbehaving client at a time on another client's sends, during and after it.
 
 For each attack (``bad_clients``), and once a round for none, it measures the p99 of one client's
-sends before the attack, during it, and of those that end more than one second after it, of which
-none may take longer than that second. A single send that is late by less is not counted: the disk
-and the machine, which others share, delay as many where there is no attack.
+sends before, during and after the attack. Sends that end more than one second after it may not take
+longer than a second. Single sends that are less late are not counted: the shared disk and machine
+delay as many without an attack.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def work_dir(prefix: str) -> Path:
 
 
 def pinned(core: int | None = SERVER_CORE) -> Callable[[], None]:
-    """Return what pins a child to a core (None: to all) before its program starts.
+    """Return a function that pins a child to a core (None: to all) before its program starts.
 
     The kernel kills the child when this process ends for any reason.
     """

@@ -34,7 +34,7 @@ def main() -> int:
         "--patience",
         type=float,
         default=1.0,
-        help="allow so many times the time without service: for a machine that is busy otherwise",
+        help="factor on the allowed time without service: for a machine that is otherwise busy",
     )
     parser.add_argument(
         "--out",

@@ -92,5 +92,5 @@ async def _level(stage: GroupStage[G], names: Sequence[str], master: str) -> int
         if all(value == end for value in ends.values()):
             return end
         if time.monotonic() > deadline:
-            raise DrillFailed(f"without load the nodes do not come to one end: {ends}")
+            raise DrillFailed(f"without load the nodes do not reach the same end: {ends}")
         await asyncio.sleep(POLL_S)

@@ -161,7 +161,7 @@ class Pace:
         return min(end - begin, longest)
 
     def disk_stalled_s(self, begin: float, end: float) -> float:
-        """Return how long, within [begin, end], the disk held back what syncs in series [s].
+        """Return how long, within [begin, end], the disk delayed a series of syncs [s].
 
         A stall counts in full. Slow syncs count together at most SYNCS_IN_SERIES times as long as a
         sync took on average: otherwise a disk that was slow for hours would excuse any delay.

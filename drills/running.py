@@ -119,7 +119,7 @@ class Runner:
         return self.results
 
     async def _on_one_group(self, needs: Needs, drills: Sequence[Drill[Group]]) -> None:
-        """Run drills on one group until one fails; at least the first drill."""
+        """Run at least the first drill on one group, then further ones until one fails."""
         name = f"group{len(self.sessions)}"
         directory = self._directory / name
         shutil.rmtree(directory, ignore_errors=True)

@@ -205,7 +205,7 @@ class GroupStage(Generic[G]):
         return found, took
 
     async def roles(self, acked: int) -> tuple[str, ...]:
-        """Wait until so many more messages are acked; return the master, then the slaves."""
+        """Wait until that many more messages are acked; return the master, then the slaves."""
         await self.load.acked(acked)
         master = await self.master()
         return (master, *self.slaves(master))

@@ -115,7 +115,7 @@ class Workload:
                 await self._rest()
 
     async def acked(self, more: int, timeout_s: float = 30.0) -> None:
-        """Wait until so many more messages are acked. Raises TimeoutError."""
+        """Wait until that many more messages are acked. Raises TimeoutError."""
         goal = len(self.ledger.acked) + more
         async with self._patience(timeout_s):
             while len(self.ledger.acked) < goal:

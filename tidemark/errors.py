@@ -580,7 +580,7 @@ class CannotListen(TidemarkError):
 class PartEnded(TidemarkError):
     """A part of a service ended although it was not asked to stop; the process ends."""
 
-    code, title = "part-ended", "A part of the service ended by itself"
+    code, title = "part-ended", "A part of the service ended unexpectedly"
 
 
 class BrokenAnswer(TidemarkError):

@@ -1,4 +1,4 @@
-"""Posts all new notices to a URL as one JSON document. What cannot be sent now is sent later.
+"""Posts all new notices to a URL as one JSON document. Unsent ones are sent later.
 
 Step before: ``notices`` chose. Step after: the receiver, which drops ids that it has seen.
 """

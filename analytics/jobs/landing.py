@@ -32,7 +32,7 @@ class Landing:
     counters: tuple[str, ...] | None = None
     """Names of the counters to store; null: all, which makes them the largest table."""
     all_series: bool = False
-    """Write a row of every series, also of those that the hour has: for hours to be replaced."""
+    """Write a row of every series, even if the hour already has it: for hours to be replaced."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch], writer: Writer) -> None:
         """Write the samples of one partition."""

@@ -39,7 +39,7 @@ class Moment(click.ParamType[datetime]):
                 return datetime.fromtimestamp(float(text), UTC)
             moment = datetime.fromisoformat(text)
         except (ValueError, OverflowError):
-            self.fail(f"{text!r} is no time; like 2026-01-31T09:30 or seconds since 1970.")
+            self.fail(f"{text!r} is not a time such as 2026-01-31T09:30, or seconds since 1970.")
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
@@ -170,7 +170,7 @@ def whole_hours(since: datetime | None, before: datetime | None) -> tuple[dateti
         if hour_of(moment) != moment:
             raise BadOption(
                 f"{name} is {moment:%Y-%m-%dT%H:%M:%S}, not a whole hour.",
-                "Tables are replaced by the hour; give its begin, like 2026-01-31T09:00.",
+                "Tables are replaced by the hour; give its start, like 2026-01-31T09:00.",
             )
     if since >= before:
         raise BadOption(f"--since {since} is not before --before {before}.", "Nothing was started.")

@@ -41,7 +41,7 @@ def range_of(
     root: TableRoot, since: datetime | None, before: datetime | None, now: datetime
 ) -> tuple[datetime, datetime]:
     """Return the report's range: since ≤ time < before. The end is just after the newest tick that
-    was evaluated, the begin a day before, or that of the tables. Raises BadOption if it is
+    was evaluated; the start is a day before, or that of the tables. Raises BadOption if it is
     empty."""
     span = root.span("pair_lag")
     if before is None:

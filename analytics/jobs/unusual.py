@@ -166,7 +166,7 @@ def _of_pairs_and_topics(
     values = _of_pairs(root, ids, MINUTE, begin, before)
     places = [names[pair] for pair in ids.tolist()]
     measured = []
-    # All groups of a topic have the same input: it is one subject, with the largest value.
+    # All groups of a topic have the same input, so they are one subject, with the largest value.
     for signal, cut in ((PRODUCE, 3), (CONSUME, 4), (AGE, 4)):
         tree = tree_of(sorted({place[:cut] for place in places}), _NAMES[:cut])
         below = _leaf_rows(places, cut)

@@ -131,7 +131,7 @@ def _date(out: Age, at: Ints, series: Ints, heads: Heads, rules: Rules) -> None:
     grid, lag, segment, waiting, logs, ticks, known = heads
     now, head = grid.ts[at, series], lag.head[at, series]
     broker, back = logs.of_pair[known.pair[series]], rules.ticks(rules.interpolation_s)
-    # The last ticks before each place, newest first: [tick, place].
+    # Each place's own tick and the ticks before it, newest first: [tick, place].
     rows = at - np.arange(back)[:, None]
     inside = rows >= 0
     rows = np.maximum(rows, 0)

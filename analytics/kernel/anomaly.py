@@ -180,7 +180,7 @@ def anomalies(
     unit: float = 1.0,
 ) -> pa.Table:
     """Rows of ANOMALIES. value and expected are in the signal's unit. The scale is of log1p: 0.05
-    is 5 %. ts is the begin of the third step that was far off."""
+    is 5 %. ts is the start of the third step that was far off."""
     here = (what.subject, what.step)
     names = pa.array(subjects, pa.string())
     return pa.table(

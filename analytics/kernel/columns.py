@@ -25,7 +25,7 @@ SECOND: Final = 1_000_000  # microseconds
 
 class Groups(NamedTuple):
     """Rows sorted by key.
-    order: the sorted rows; starts: begin of each group in that order; of: group of each row in that
+    order: the sorted rows; starts: start of each group in that order; of: group of each row in that
     order."""
 
     order: Ints

@@ -1,7 +1,7 @@
 """Whether two series moved together, and which moved first: rank correlation of first differences,
 by lag (docs/analytics-methods.md, "What moved with it"). Pure.
 
-The result is evidence beside the blamed stage and never changes it: correlation is not causation.
+The result supplements the blamed stage and never changes it: correlation is not causation.
 Spearman's correlation of differences ignores a common trend and a single outlier. Step before: two
 series with equal time steps.
 """
@@ -80,8 +80,9 @@ def reach_of(step_s: float) -> int:
 
 
 def moved(series: Floats, other: Floats, *, reach: int) -> Moved | None:
-    """Return the lag from −reach to reach steps with the strongest correlation; see `by_lag`. Of
-    equal lags the shortest is taken, then the earlier. None if no lag has an answer."""
+    """Return the lag from −reach to reach steps with the strongest correlation; see `by_lag`. If
+    several are equal, the shortest lag wins, then the one where the other series is earlier. None
+    if no lag has a result."""
     found = by_lag(series, other, reach=reach)
     known = np.flatnonzero(~np.isnan(found.rho))
     if not known.size:
@@ -104,7 +105,7 @@ def by_lag(series: Floats, other: Floats, *, reach: int, least: int = POINTS_LEA
     of points per lag. Raises ValueError if the two differ in length.
     """
     if series.size != other.size:
-        raise ValueError(f"{series.size} values beside {other.size}")
+        raise ValueError(f"{series.size} values, but the other series has {other.size}")
     steps = np.arange(reach, -reach - 1, -1, dtype=np.int64)
     step = _differences(series)
     if not step.size:
@@ -117,7 +118,7 @@ def by_lag(series: Floats, other: Floats, *, reach: int, least: int = POINTS_LEA
     first = np.where(known, step, np.nan)
     second = np.where(known, shifted, np.nan)
     points = known.sum(axis=1)
-    middle = (points[:, None] + 1) / 2  # mean of all ranks, also with ties
+    middle = (points[:, None] + 1) / 2  # mean of all ranks, even with ties
     left, right = (np.where(known, ranks(each) - middle, 0.0) for each in (first, second))
     together = (left * right).sum(axis=1)
     vary = (left * left).sum(axis=1) * (right * right).sum(axis=1)

@@ -219,7 +219,7 @@ def _judge(
         restart,
         carried.series,
     )
-    # A pause is no absence, but it explains an age as an absence does.
+    # A pause is not an absence, but it explains a large age in the same way.
     pace_kept = keeps_pace(
         absent | paused,
         now,

@@ -51,7 +51,7 @@ def series_events(
     there = (found >= 0) & (at >= begin)
     events, at, found = events.filter(pa.array(there)), at[there], found[there]
     series = by_id[found]
-    # A tick is sampled at its begin, so an event after the sample belongs to the next sample.
+    # A tick is sampled at its start, so an event after the sample belongs to the next sample.
     after_sample = columns.instants(events, "ts") > grid.ts[at, series]
     kind = np.array(events.column("kind").to_pylist(), dtype=object)
     cut = kind == "truncate"

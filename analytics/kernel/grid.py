@@ -136,8 +136,8 @@ def place(
     tick: Ints, column: Ints, shape: tuple[int, int], rank: tuple[Floats | Ints, ...]
 ) -> Ints:
     """Return the row for each place of a matrix of that shape; −1 where there is none.
-    rank: if two rows have one place, the higher one by the last of these wins, then by the one
-    before. Around a change of master two nodes may both report a pair."""
+    rank: of several rows with the same place, the one with the highest rank wins; the last array
+    counts first. Around a change of master two nodes may both report a pair."""
     where = np.full(shape, -1, dtype=np.int64)
     where[tick, column] = np.arange(tick.size)
     if np.count_nonzero(where >= 0) < tick.size:

@@ -1,4 +1,4 @@
-"""Rows of pairs beside the log of the node that reported them, of the same tick. Pure.
+"""Joins rows of pairs with the log row of the reporting node at the same tick. Pure.
 
 A node's values of groups and of its log are from one snapshot, so they can be subtracted. Values of
 two nodes or two ticks cannot.

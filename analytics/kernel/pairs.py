@@ -176,7 +176,7 @@ def status_of(
 
 def _worst(rolled: Rolled, rules: Rules, *, stands: bool) -> Codes:
     """Worst status of the queues that applies to the pair.
-    stands: the pair has had an alarm since it was in time; one late queue is then enough."""
+    stands: the pair has had an alarm since it was last in time; then one late queue is enough."""
 
     def any_is(status: Status) -> Bools:
         found: Bools = rolled.counts[:, :, CODE[status]] > 0

@@ -103,7 +103,7 @@ def progress_of(
     rules: Rules,
 ) -> Progress:
     """Return the slope of the age in the window before every tick from number `begin` on.
-    segment: matrix of all ticks, begin of each segment [microseconds]. gap: usual time between two
+    segment: matrix of all ticks, start of each segment [microseconds]. gap: usual time between two
     commits [s], from `begin` on."""
     size = rules.ticks(rules.progress_window_s)
     since = segment[begin:]

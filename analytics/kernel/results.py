@@ -177,8 +177,8 @@ def changes(judged: Judged) -> pa.Table:
 
 
 def _changed(status: Codes, before: Codes) -> Bools:
-    """Return the places at which a status changes. The first row of a series is no change if it is
-    OK or not evaluated yet."""
+    """Return the places at which a status changes. The first row of a series counts as a change
+    unless it is OK or not evaluated yet."""
     quiet = (before == NEVER) & ((status == CODE[Status.OK]) | (status == CODE[Status.UNKNOWN]))
     news: Bools = (status != before) & (status != NEVER) & ~quiet
     return news

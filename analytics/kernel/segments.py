@@ -230,7 +230,7 @@ class _SeriesTracker:
         found.add("truncate", torn, ts, now, last["high"], high, none)
         found.add("reset_backward", asked, ts, now, last["commit"], commit, asked)
         found.add("rewind", rewound & ~asked, ts, now, last["commit"], commit, none)
-        # After a rebalance a recent offset is committed again; that is no alarm.
+        # After a rebalance a recent offset is committed again; that raises no alarm.
         recommit = rewound & (commit >= last["older_commit"])
         unasked = (flags & int(Seen.UNREQUESTED)) != 0
         alarming = unasked | torn | (unordered & ~recommit)
@@ -273,7 +273,7 @@ class _SeriesTracker:
         return np.where(lost_now, low - skipped, head_before), skipped
 
     def _shared(self, counted: Floats, known: Floats, room: Floats) -> Floats:
-        """Distribute lost messages that the pair counts and no queue shows over its queues.
+        """Distribute over a pair's queues the lost messages that it counts but no queue shows.
         counted: the pair's count, repeated for each of its queues. The counter has no queue, so
         each queue gets the same share of its possible loss, in whole messages."""
         pair, size = self._pair, int(self._pair[-1]) + 1

@@ -147,7 +147,7 @@ def shape(
 
 
 def _shown_first(target: Ints, snapshot_us: Floats, at_us: Ints) -> Bools:
-    """Return which scrapes are the first of their target with their snapshot, or have none."""
+    """Return which scrapes are the first of a target to show its snapshot, or show none."""
     order = np.lexsort((at_us, snapshot_us, target))
     same = np.diff(target[order]) == 0
     same &= np.diff(snapshot_us[order]) == 0

@@ -37,8 +37,8 @@ KINDS: Final = (
 )
 POISON, UNASSIGNED, STUCK, SLOW_MEMBER, HOT = range(1, 6)
 
-HOT_SHARE: Final = 2.0  # times the messages of the mean of the others; of two queues, too
-HOT_SKEW: Final = 2.0  # a hot queue that keeps up is no skew
+HOT_SHARE: Final = 2.0  # times the mean messages of the other queues, also of two queues
+HOT_SKEW: Final = 2.0  # a hot queue that keeps up does not count as skew
 STILL_SHARE_MAX: Final = 0.25  # if more queues stand still, the cause is the group
 
 

@@ -24,7 +24,7 @@ from analytics.schema import STAGES, Stage
 TICKS, TICKS_NEEDED = 4, 3
 BLAME_MIN_S: Final = 1.0  # shorter delays blame no stage
 OBJECTIVE_SHARE: Final = 0.25
-OBJECTIVE_S: Final = 60.0  # of a group without its own
+OBJECTIVE_S: Final = 60.0  # of a group without an objective of its own
 HALF: Final = 0.5
 LEAD: Final = 1.25  # without half of the total: a quarter more than the next stage,
 LEAD_SHARE_MIN: Final = 1 / 3  # and at least half of the sum of the others

@@ -28,10 +28,10 @@ SERIES_FIELDS: Final = (
     "commit",
     "commit_ts",
     "lag",
-    "segment",  # the tick that it began at
+    "segment",  # the tick at which it began
     "cut_at",  # the tick of the last cut, if there was one
-    "still",  # since when the commit is seen to stand still with unread messages
-    "still_first",  # the earliest time when it may have begun, holes included
+    "still",  # when the commit was first seen unchanged with unread messages
+    "still_first",  # the earliest time at which that may have begun, holes included
     "waiting",  # when the head was first seen unread
     "unread_tick",  # the tick of that sample; kept when the epoch changes
     "status",
@@ -43,8 +43,8 @@ SERIES_FIELDS: Final = (
     "recent_tick",
     "older_commit",
     "older_tick",
-    "lost_tick",  # when messages were lost the last time
-    "lost_sum",  # number of messages lost since the status is LOST
+    "lost_tick",  # when messages were last lost
+    "lost_sum",  # number of messages lost since the status became LOST
     "pending",  # events that no row has shown yet: bits of `events`
     "pending_delta",  # number of messages by which these events moved the commit
     "excused_tick",  # last sample of an absence that excused the age, in a window without others
@@ -64,14 +64,14 @@ PAIR_FIELDS: Final = (
     "objective",
     "stall_after",
     "paused",
-    "paused_tick",  # when it was paused the last time
+    "paused_tick",  # when it was last paused
     "broadcasting",
     "members",
     "subscribed",
     "facts_tick",  # tick of the last row of the table pairs
-    "alone",  # since when there is no member, as seen
-    "alone_first",  # the earliest time since when there may have been no member
-    "left_tick",  # when there was no member the last time
+    "alone",  # when the absence of members was first seen
+    "alone_first",  # the earliest time at which that absence may have begun
+    "left_tick",  # last tick without a member
     "subscribed_tick",  # when it was last seen subscribed
     "expired",
     "reset_forward",

@@ -53,7 +53,7 @@ class RuleInputs(NamedTuple):
     keeps_pace: Bools
     """The group may have kept pace since such an absence."""
     relapsed: Bools
-    """The age exceeds its value before its last fall, so a fall is no recovery yet."""
+    """The age exceeds its value before its last fall, so a fall is not yet a recovery."""
     still: Floats
     still_most: Floats
     stall_after: Floats
@@ -81,9 +81,9 @@ def _lost(now: RuleInputs, rules: Rules) -> Bools:
 
 def _abandoned(now: RuleInputs, _: Rules) -> Bools:
     # A broker reports subscriptions of present members only. A pair that was subscribed a moment
-    # ago and has no member now is not abandoned: its consumers stopped, which is rule 7. Nor is one
-    # that was late when its readers left, though the group has other members: a consumer in a crash
-    # loop comes and goes beside those that read other topics.
+    # ago and has no member now is not abandoned: its consumers stopped, which is rule 7. The same
+    # holds for a pair that was late when its readers left while the group has other members: a
+    # consumer in a crash loop comes and goes next to those that read other topics.
     gone = (now.members == 0) & ~now.recently_subscribed
     elsewhere = (now.members > 0) & ~(now.unfinished & now.recently_subscribed)
     held: Bools = (now.subscribed == 0) & ~now.paused & (gone | elsewhere)

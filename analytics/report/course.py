@@ -42,7 +42,7 @@ EVIDENCE_WORDS: Final = {
     "lost": "messages lost",
     "ahead": "messages ahead of the end",
 }
-"""Names for the numbers of rules whose own name is no phrase."""
+"""Names for the numbers of rules whose own names do not read as phrases."""
 
 
 def details(
@@ -193,7 +193,7 @@ def _detail(
 
 
 def evidence_in_words(text: str) -> list[str]:
-    """The numbers that a rule used, each as a short phrase; the text itself if it is no object."""
+    """A rule's numbers, each as a short phrase; the text itself if it is not an object."""
     if not text:
         return []
     try:

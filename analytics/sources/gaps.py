@@ -27,7 +27,7 @@ DETAIL_MAX: Final = 300
 UP: Final = "up"
 """Prometheus' own metric: 0 where a scrape failed."""
 SERVICES: Final = pa.array(["broker", "ha", "reput"])
-"""Services whose samples are in the tables; failed scrapes of other services are no gaps."""
+"""Services whose samples are in the tables; failed scrapes of other services are not gaps."""
 
 
 class Missing(NamedTuple):

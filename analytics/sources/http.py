@@ -58,7 +58,7 @@ def fetch(
         while True:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                raise Unanswered(Gap.TIMEOUT, f"not whole after {timeout_s:g} s")
+                raise Unanswered(Gap.TIMEOUT, f"the answer was incomplete after {timeout_s:g} s")
             sock.settimeout(left_s)
             piece = response.read1(CHUNK)
             if not piece:

@@ -58,7 +58,7 @@ class Series(NamedTuple):
 
 def series(labels: Mapping[str, str]) -> Series:
     """Return the series of these labels, which include ``__name__`` and those of the target. An
-    empty label counts as missing. A label ``queue`` that is no number is among the other labels."""
+    empty label counts as missing. A non-numeric ``queue`` label is one of the other labels."""
     of = {name: value for name, value in labels.items() if value}
     job = of.get("job", "")
     service = of.get("service") or (

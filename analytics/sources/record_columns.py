@@ -75,7 +75,7 @@ class RecordColumns:
     # -- fixed fields -----------------------------------------------------------------------------
 
     def number(self, at: int | Numbers, kind: str) -> npt.NDArray[Any]:
-        """The big-endian number of that kind at ``at`` bytes from the begin of each record."""
+        """The big-endian number of that kind at ``at`` bytes from the start of each record."""
         room = max(0, len(self._view) - np.dtype(kind).itemsize + 1)
         # A number at every byte, unaligned; numpy reads only the requested ones.
         everywhere: npt.NDArray[Any] = np.ndarray((room,), kind, self._view, 0, (1,))

@@ -52,7 +52,7 @@ class DataFile(NamedTuple):
 
 
 def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> int:
-    """Write a file that exists whole or not at all, also after a power failure; return its size
+    """Write a file that exists whole or not at all, even after a power failure; return its size
     [bytes].
     fill: writes the content. Missing parent directories are created."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -130,7 +130,7 @@ class ManifestStore:
 
     def read(self, table: str) -> Manifest:
         """Return the present state of a table; empty if it was never written. Raises
-        ManifestDamaged if the file is no manifest of this version."""
+        ManifestDamaged if the file is not a manifest of this version."""
         path = self._directory / f"{table}.json"
         try:
             text = path.read_bytes()
@@ -155,7 +155,7 @@ class ManifestStore:
         self._directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._directory / f".{table}.lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the process ends, also after kill -9
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the process ends, even after kill -9
             yield self.read(table)
         finally:
             os.close(lock)

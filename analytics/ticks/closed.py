@@ -7,8 +7,9 @@ that `collect` has read past. Example: 1. `collect` is down for five minutes; 2.
 the ticks of these minutes, as if the brokers were silent; 3. `collect` returns and reads them, too
 late. While `collect` is behind, ticks stay open, and the alert TidemarkAnalyticsBehind fires.
 
-Several collectors may write the same tables, each the positions of its own nodes. No tick closes
-that one of them has not read past, unless it is an hour behind the others or its nodes were silent.
+Several collectors may write the same tables, each the positions of its own nodes. A tick closes
+only after each of them has read past it, except those that are an hour behind or whose nodes were
+silent.
 
 Samples that arrive after their tick was closed stay in the tables. `evaluate` over a range uses
 them; the stream never evaluates a tick twice.
@@ -32,7 +33,7 @@ class ByClock(NamedTuple):
 
     now_us: int
     grace_us: int  # minimum time from a tick's start until it closes
-    written_us: int  # last time when positions were written
+    written_us: int  # time when positions were last written
     collected_us: int | None  # every `collect` has read up to here; None in older tables
 
 
@@ -61,9 +62,9 @@ def last_closed(
 def waited_for(positions: Manifest, period_us: int) -> dict[str, int]:
     """Return the time up to which each collector has read, of those that ticks wait for.
 
-    Not waited for is a collector that is an hour behind the newest positions: it was removed, or
-    `evaluate` over a range judges these hours later. Nor one none of whose nodes sent anything at
-    the end: it may have a new checkpoint, and so another name.
+    A collector that is an hour behind the newest positions is left out: it was removed, or
+    `evaluate` over a range judges these hours later. So is a collector whose nodes have all been
+    silent at the end: it may have a new checkpoint, and so another name.
     """
     newest = max(positions.seen.values(), default=0)
     found = {}

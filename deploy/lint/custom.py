@@ -87,16 +87,16 @@ def mistakes(document: dict[str, Any]) -> list[str]:
 
 def _differences(value: object, shape: Any, where: str) -> list[str]:
     if isinstance(shape, type):
-        return [] if isinstance(value, shape) else [f"{where} is no {shape.__name__}"]
+        return [] if isinstance(value, shape) else [f"{where} is not a {shape.__name__}"]
     if isinstance(shape, list):
         if not isinstance(value, list):
-            return [f"{where} is no list"]
+            return [f"{where} is not a list"]
         found: list[str] = []
         for index, each in enumerate(value):
             found += _differences(each, shape[0], f"{where}[{index}]")
         return found
     if not isinstance(value, dict):
-        return [f"{where} is no object"]
+        return [f"{where} is not an object"]
     found = []
     for name, each in value.items():
         if name in shape:

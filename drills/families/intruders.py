@@ -27,7 +27,7 @@ FUZZ_S: Final = 60.0
 TIMEOUT_S: Final = 30.0
 """Limit of a wait for what a healthy node does at once."""
 SILENCE_S: Final = 3.0
-"""Time after which fuzzing goes on to the next connection; silence is no failure there."""
+"""Time after which fuzzing moves on to the next connection; silence is not a failure there."""
 CLOSED: Final = "the link was closed"
 READ: Final = "no frame but the status"
 READ_MS: Final = 33
@@ -282,8 +282,8 @@ async def _refusal(peer: HostilePeer, own: Identity, secret: bytes, wanted: str)
 def _answer(peer: HostilePeer) -> str:
     """Return the type of the next frame, READ, CLOSED or SILENT.
 
-    A status is no answer but to the request of READ_MS: nodes send it unasked when their ability to
-    lead changes.
+    A status counts as an answer only to the request of READ_MS: nodes also send it unasked, when
+    their ability to lead changes.
     """
     try:
         while (frame := peer.receive()) is not None:

@@ -85,7 +85,7 @@ async def lease_edited(stage: Stage) -> None:
 
 @drill("47", "the lease is restored from a backup of before a failover", WITH_API_ALONE)
 async def lease_restored(stage: Stage) -> None:
-    """Expect no renewal or candidacy on a lease that went back, until ``recreate-lease``."""
+    """Expect no renewal or candidacy on a lease from a backup, until ``recreate-lease``."""
     server = stage.lease_server
     backup = await server.read()
     assert backup is not None

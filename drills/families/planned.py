@@ -29,8 +29,8 @@ TIMED: Final = frozenset({"ack-timeout", "no-answer"})
 async def switchover(stage: Stage) -> None:
     """Expect each switchover to take at most a second and to cause only the errors in ``BUSY``.
 
-    One that the machine held up for so long that the master goes on is ordered again. The time
-    without an ack counts as for any other.
+    A switch that the machine delays until the master gives it up is ordered again. Its time
+    without an ack counts like that of any other.
     """
     gaps: list[float] = []
     put_off = 0
@@ -88,8 +88,8 @@ def _is_put_off(stage: Stage, answer: Mapping[str, object], ordered_at: float) -
 
 
 def _was_held_up(stage: Stage, began: float, ended: float, node: str = "") -> bool:
-    """Return whether for at least half of a time the machine did not run the node, or any if none
-    is named, or its disk stalled."""
+    """Return whether, for at least half of the time, the machine did not run the node (without a
+    name: any node) or the disk stalled."""
     pace = stage.finder.pace
     held_s = max(pace.held_back_s(began, ended, node), pace.disk_stalled_s(began, ended))
     return 2 * held_s >= ended - began

@@ -112,7 +112,7 @@ def quantity(text: object) -> Fraction:
     """Parse ``500m`` or ``2Gi`` as a number of cores or bytes. Raises BadManifest."""
     found = _QUANTITY.fullmatch(str(text))
     if found is None or found[2] not in _SUFFIXES:
-        raise BadManifest(f"{text!r} is no quantity")
+        raise BadManifest(f"{text!r} is not a quantity")
     return Fraction(found[1]) * _SUFFIXES[found[2]]
 
 

@@ -171,8 +171,8 @@ class BrokerConfig(Ruled):
         unit="ms",
         minimum=1,
         maximum=60_000,
-        says="put whatever is pooled into the log so long after the last; large: more is lost with "
-        "the process, and consumers see it later",
+        says="time since the last commit after which everything pooled goes into the log; "
+        "large: more is lost with the process, and consumers see it later",
     )
     warm_up_files: bool = setting(
         False,
@@ -187,7 +187,7 @@ class BrokerConfig(Ruled):
         "may be read back from disk",
     )
     prepare_wait_s: float = setting(
-        5.0, unit="s", minimum=0.0, says="a send waits so long for the next commit log file"
+        5.0, unit="s", minimum=0.0, says="longest wait of a send for the next log file"
     )
     reserve_bytes: int = setting(
         16 << 20,
@@ -200,14 +200,14 @@ class BrokerConfig(Ruled):
     )
     deliver_delayed: bool = setting(
         True,
-        says="false: what waits for a time goes on waiting, and holds the log files that it is in: "
-        "to look at a copy of a store as it was",
+        says="false: delayed messages keep waiting, and their log files are kept: for inspecting a "
+        "copy of a store unchanged",
     )
     retention_age_ms: int = setting(
         259_200_000,
         unit="ms",
         minimum=1000,
-        says="log files last written so long ago have expired; small: slow consumers lose "
+        says="age since the last write after which log files expire; small: slow consumers lose "
         "messages, large: the disk fills",
     )
     delete_when: str = setting(
@@ -232,13 +232,13 @@ class BrokerConfig(Ruled):
         3_600_000,
         unit="ms",
         minimum=0,
-        says="groups with unread messages are named in the log so long before these go",
+        says="how long before a deletion the log names groups that would lose messages",
     )
     clock_step_max_ms: int = setting(
         10_000,
         unit="ms",
         minimum=0,
-        says="store times stand still so long when the clock steps back",
+        says="for steps back of the clock up to this, store times stay where they are",
     )
 
     def broken_rules(self) -> Iterator[str]:

@@ -15,7 +15,7 @@ class Policy(NamedTuple):
     """Settings of retention."""
 
     age_ms: int
-    """A file last written so long ago has expired."""
+    """A file has expired this long after it was last written."""
     delete_hours: frozenset[int]
     """Hours of the day, local time, in which expired files are deleted."""
     size_max: int

@@ -72,7 +72,7 @@ class HaConfig(Ruled):
         says="a connection that has not proved who it is within this is closed",
     )
     command_timeout_s: float = setting(
-        30.0, unit="s", minimum=1.0, maximum=600.0, says="an operator's command waits so long"
+        30.0, unit="s", minimum=1.0, maximum=600.0, says="longest wait of an operator's command"
     )
 
     def broken_rules(self) -> Iterator[str]:

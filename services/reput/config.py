@@ -45,7 +45,7 @@ class ReputConfig(Ruled):
         unit="ms",
         minimum=1,
         maximum=10_000,
-        says="queues and index are synced so often; large: a restart dispatches more once again",
+        says="how often queues and index are synced; large: a restart dispatches more again",
     )
     sync_bytes: int = setting(
         128 << 20,
@@ -65,14 +65,14 @@ class ReputConfig(Ruled):
         100, unit="ms", minimum=1, maximum=10_000, says="poll interval, in case a doorbell was lost"
     )
     retry_interval_ms: int = setting(
-        500, unit="ms", minimum=10, maximum=60_000, says="tries again so often on a full disk"
+        500, unit="ms", minimum=10, maximum=60_000, says="pause between tries on a full disk"
     )
     stop_timeout_s: float = setting(
         10.0,
         unit="s",
         minimum=0.0,
         maximum=3600,
-        says="after SIGTERM the rest of the log is dispatched for at most so long",
+        says="longest time for which the rest of the log is dispatched after SIGTERM",
     )
 
     def broken_rules(self) -> Iterator[str]:

@@ -507,7 +507,7 @@ class Dispatcher:
             raise DamagedFile(
                 f"{lost} was removed, replaced or given another size while this node was running. "
                 "No message depends on it; look-ups by key do not find all.",
-                "The process ends; its next start makes the index again from the log.",
+                "The process ends; its next start rebuilds the index from the log.",
                 path=lost,
             )
 

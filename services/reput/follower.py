@@ -307,7 +307,7 @@ class Follower:
         if mending.replaced:
             topic, queue, number = mending.replaced[0]
             log.warning(
-                "units of a consume queue were damaged and are made again from the log",
+                "units of a consume queue were damaged and are rebuilt from the log",
                 extra={
                     "event": "units-mended",
                     "topic": topic,
@@ -349,7 +349,7 @@ class Follower:
         if self._dispatcher.stopped is None and self._dispatcher.adopt_generation():
             self._generation = generation
             log.info(
-                "the log was recovered; dispatch goes on",
+                "the log was recovered; dispatch continues",
                 extra={"event": "generation", "generation": generation},
             )
             self._doorbell.ring(BROKER)
@@ -376,7 +376,7 @@ class Follower:
         self._positions.publish(Slot.REPUT_HEARTBEAT_MS, self._clock.boot_ms())
         if not self._positions.is_current():
             raise ReplacedPositions(
-                f"{self._positions.path} was replaced or written over. No record is in doubt.",
+                f"{self._positions.path} was replaced or overwritten. No record is affected.",
                 "Start the node's processes again; do not replace files of a running node.",
                 path=self._positions.path,
             )
@@ -509,7 +509,7 @@ class Follower:
         if self._blocked is None:
             return
         self._health.clear_reason(self._blocked)
-        log.info("dispatch goes on", extra={"event": "dispatch-unblocked", "code": self._blocked})
+        log.info("dispatch continues", extra={"event": "dispatch-unblocked", "code": self._blocked})
         self._blocked = None
 
     async def _in_worker(self, work: Callable[[], T]) -> T:

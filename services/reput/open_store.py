@@ -25,7 +25,7 @@ from tidemark.formats.checkpoint import REGION_MAGIC, NodeRole, Slot
 log = logging.getLogger(__name__)
 
 RETRY_WATCHES: Final = 10
-"""On a disk that rejected writes at start, every so many calls of ``watch`` try to write again."""
+"""On a disk that rejected writes at start, every n-th call of ``watch`` tries to write again."""
 
 
 class OpenStore:

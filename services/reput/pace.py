@@ -29,7 +29,7 @@ class Pace:
         self._last_at = float("-inf")
 
     def stepped(self, now: float, records: int) -> None:
-        """Record a step that began at ``now`` and found so many records."""
+        """Record a step that began at ``now`` and found that many records."""
         elapsed = now - self._last_at
         self._last_at = now
         if elapsed >= SETTLING_S:

@@ -456,9 +456,9 @@ class QueueWriter:
     ) -> Expired:
         """Return how many of a queue's leading files contain only units of records below log_min.
 
-        The last file never counts. Nor does a file whose successor has no durable unit, that is,
-        one of a record that ends at or below durable: the next start counts units up to there, and
-        would find the queue empty.
+        The last file never counts. A file does not count either if its successor has no durable
+        unit, that is, none of a record that ends at or below durable: the next start counts units
+        up to there, and would find the queue empty.
         """
         queue = self._queues.get(key)
         if queue is None or not queue.has_units:  # the queue is being rebuilt and has no units yet
@@ -602,7 +602,7 @@ def lost_queue_file(path: Path) -> DamagedFile:
     return DamagedFile(
         f"{path} was removed, replaced or given another size while this node was running. "
         "No message depends on it.",
-        "The process ends; its next start makes the queue again from the log.",
+        "The process ends; its next start rebuilds the queue from the log.",
         path=path,
     )
 
@@ -635,8 +635,8 @@ def _gap(run: QueueRun, first: int, border: int) -> QueueGap:
     return QueueGap(
         f"topic {run.topic}, queue {run.queue}: the record at physical offset {run.at} or after "
         f"it has queue offset {first}, but the queue {side} at {border}. The log is safe, nothing "
-        "was written to the queue; dispatch stands still here.",
-        "Run `tidemark store rebuild`; if that ends the same, `tidemark store verify`.",
+        "was written to the queue; dispatch is blocked here.",
+        "Run `tidemark store rebuild`; if that fails too, run `tidemark store verify`.",
         topic=run.topic,
         queue=run.queue,
         queue_offset=first,

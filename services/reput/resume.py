@@ -146,7 +146,7 @@ def decide(marks: Marks, limits: Bounds, counted: Counted) -> Decision:
         reason = "nothing was synced here before"
         return Decision(QueueMode.ADOPT, index, marks.log_min, known, reason)
     if limits.was_rebuilding:
-        reason = "the queues were being made again"
+        reason = "the queues were being rebuilt"
         return Decision(QueueMode.REBUILD, index, marks.log_min, known, reason)
     fault = _queue_fault(marks, limits, counted)
     if fault:

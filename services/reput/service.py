@@ -1,7 +1,7 @@
 """The reput process: wait for the store, open it, follow the log, close in reverse order.
 
-Probes respond from the start. A damaged log, a queue gap or a full disk keep the process up but
-unready. A failed sync, a replaced checkpoint page or a part that ends make it exit with a non-zero
+Probes respond from the start. A damaged log, a queue gap or a full disk keeps the process up but
+unready. A failed sync, a replaced checkpoint page or a part that ends makes it exit with a non-zero
 status.
 """
 

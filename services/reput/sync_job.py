@@ -116,8 +116,8 @@ class SyncJob:
                 raise outcome
             if outcome is not None:
                 raise FlushFailed(
-                    f"fdatasync of {path} failed: {outcome.error}. What consumers see of it may "
-                    "not survive a power cut; what was acked at disk does.",
+                    f"fdatasync of {path} failed: {outcome.error}. Messages in it that consumers "
+                    "see may not survive a power cut; messages acked at disk do.",
                     "Look at the kernel's log for the disk's errors. The broker meets the same "
                     "error at its next flush, and ends.",
                     path=path,
@@ -170,7 +170,7 @@ class SyncJob:
 
 def _flush_failed(what: str, paths: list[Path]) -> FlushFailed:
     return FlushFailed(
-        f"{what}. Records are not in doubt; what was dispatched since the last sync is.",
+        f"{what}. The log is not affected; units and index entries since the last sync may be.",
         "Look at the kernel's log for the disk's errors. The next start dispatches it once more.",
         path=paths[0],
         paths=paths,

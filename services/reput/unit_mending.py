@@ -106,7 +106,7 @@ class UnitMending:
         self._key, self._wanted = key, range(low, high)
 
     def _sound_unit(self, key: QueueKey, number: int, end: int) -> Unit | None:
-        """Return the unit if it matches the log; None also if its record has expired."""
+        """Return the unit if it matches the log; None otherwise, or if its record has expired."""
         unit = self._queues.unit_at(key, number)
         if unit is None or unit.size <= 0 or is_filler(*unit[:2]):
             return None

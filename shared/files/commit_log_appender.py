@@ -82,7 +82,7 @@ class CommitLogAppender(LogWriter):
         self._buffer = memoryview(bytearray(1 << 16))
         self._committing = threading.Lock()
         self.intended: Placed | None = None
-        """Location of the last append's records, also if their write failed."""
+        """Location of the last append's records, even if their write failed."""
 
     # -- where it is ----------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Consume queue reader: finds units by queue offset or time (docs/formats.md, section 4).
 
-It handles one queue's files as units of 20 bytes, and the arithmetic of positions. It checks no
+It reads one queue's files as an array of 20-byte units, and computes positions in it. It checks no
 record and writes nothing (reput is the writer). Invariants:
 
 - A unit counts if it is not zero and its record ends at or below ``dispatched``. Pre-blank units,

@@ -388,9 +388,9 @@ class IndexReader:
             return None
         if facts.size < self._geometry.size:
             raise DamagedFile(
-                f"index file {path} has {facts.size} bytes, {self._geometry.size} are expected. "
-                "Records are not in doubt; queries by key are not answered.",
-                "Run `tidemark store rebuild`, which makes the index anew from the log.",
+                f"index file {path} has {facts.size} bytes instead of {self._geometry.size}. "
+                "Records are not affected; queries by key are not answered.",
+                "Run `tidemark store rebuild`, which rebuilds the index from the log.",
                 path=path,
             )
         opened = self._open.get(name)

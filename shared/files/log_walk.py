@@ -76,7 +76,7 @@ class LogFiles:
         start = parse_offset_name(name)
         if start is None or start % self.file_size:
             raise StrayFile(
-                f"{path} is no commit log file: names are 20 digits, multiples of "
+                f"{path} is not a commit log file: names are 20 digits, multiples of "
                 f"{self.file_size}. Nothing was changed.",
                 "Move it out of the directory; RocketMQ does not start with it either.",
                 path=path,
@@ -151,8 +151,8 @@ class LogFiles:
         return found
 
     def _is_renamed(self, start: int, said: int) -> bool:
-        """Whether the records of the file belong at said, and not only its first record says so,
-        as it does after one flipped bit."""
+        """Whether the file's records belong at ``said``. The second record is checked, too:
+        after one flipped bit only the first would say so."""
         view, checks = self.view(start), Checks(record_crc=False)
         first = record.validate(view, 0, at=said, checks=checks)
         if first.kind is not Kind.VALID:
@@ -218,7 +218,7 @@ def walk(
 
     unjudged: ranges in which a record's CRC property is not checked. unproven_from: no mark proves
     that records from there on were written completely. A record there that contains a sector of
-    zeros, where valid records have none, ends the walk.
+    zeros ends the walk, because valid records contain none.
     """
     offsets: dict[tuple[str, int], QueueOffset] = {}
     newest = records = 0
@@ -313,7 +313,7 @@ def _summed(view: memoryview, at: int, judged: bool, unproven_from: int) -> _Sum
         planned = native.plan_range(
             view[: min(SUMMED_SIZE, proven) if proven > 0 else SUMMED_SIZE],
             at=PhysicalOffset(at),
-            # Behind the marks only the record CRC proves a record; one without ends this pass.
+            # After the marks only the record CRC proves a record; one without it ends this pass.
             checks=Checks(record_crc=judged, require_record_crc=proven <= 0),
             records_max=RECORDS_AT_ONCE,
             delay_levels_ms=(),

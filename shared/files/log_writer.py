@@ -244,9 +244,9 @@ class LogWriter:
         except (OSError, StoreError) as error:
             self._failure = WriteFailed(
                 f"writing {len(data)} bytes at {position} of {file.path} failed: {error}. "
-                f"Everything below physical offset {self._written.end} is as it was. Of what was "
-                f"written from {at} on, nothing is visible now; the next start may find its first "
-                "records whole, and cuts the rest: the outcome is unknown.",
+                f"Everything below physical offset {self._written.end} is unchanged. Nothing "
+                f"written from {at} on is visible now; the next start may keep the first complete "
+                "records and cuts the rest: the outcome is unknown.",
                 "Send again with the same unique ids: what is there already is not stored twice. "
                 "The process ends; check the disk (dmesg, smartctl).",
                 path=file.path,

@@ -59,8 +59,8 @@ def _named(error: OSError, path: Path, needed_bytes: int) -> StoreError | None:
         what = f"{needed_bytes} bytes in " if needed_bytes else "the name "
         return DiskFull(
             f"no room for {what}{path}: {free} bytes are free "
-            f"({os.strerror(error.errno or errno.ENOSPC)}). What is stored stays readable.",
-            "Free space on this file system or enlarge it; writes come back by themselves.",
+            f"({os.strerror(error.errno or errno.ENOSPC)}). Stored messages stay readable.",
+            "Free space on this file system or enlarge it; writes resume automatically.",
             path=path,
             free_bytes=free,
             needed_bytes=needed_bytes,

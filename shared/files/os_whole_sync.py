@@ -33,7 +33,7 @@ class OsWholeSync:
     """One file system, accessed through a descriptor of a directory on it.
 
     The kernel records per descriptor which failed writes it has reported (errseq). A descriptor
-    that is open since before the first write misses none, even if another sync reported one before.
+    opened before the first write misses none, even if another sync has already reported one.
     """
 
     def __init__(self, path: Path) -> None:

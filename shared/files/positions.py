@@ -90,8 +90,8 @@ class Positions:
         if not _is_sound(seed):
             seed = bytes(PAGE_SIZE)
         disk.make_directory(fallback.parent)
-        # The second half stores the page that this one was copied from. A substitute left by an
-        # earlier time in which the disk refused writes describes another state of the store.
+        # The second half stores the page that this one was copied from. A substitute from an
+        # earlier period of refused writes describes another state of the store.
         present = read_whole(disk, fallback)
         if present is not None and present[PAGE_SIZE:] != seed:
             disk.unlink(fallback)

@@ -161,7 +161,7 @@ def _lost_units(queue: ConsumeQueueReader) -> DamagedFile:
     return DamagedFile(
         f"queue {queue.queue} of topic {queue.topic!r} lacks units that were there: one of its "
         "files was removed or cut while this node was running. No message depends on it.",
-        "Start reput again, unless it has ended and started by itself: it makes the queue again.",
+        "Restart reput unless it has already restarted; its start rebuilds the queue.",
         topic=queue.topic,
         queue=queue.queue,
     )
@@ -293,7 +293,7 @@ class _Scan:
         expired: a queue's records are in the same order in the log.
 
         An earlier unit that does not point to its record is damaged; then the unit before it is
-        checked. The result is true also if all of NEIGHBOURS_MAX units are damaged.
+        checked. The result is true even if all of NEIGHBOURS_MAX units are damaged.
         """
         topic, queue = self.queue.topic.encode(), self.queue.queue
         for before in range(number - 1, number - 1 - NEIGHBOURS_MAX, -1):
@@ -332,13 +332,13 @@ class _Scan:
                 "which is another message. Nothing was served from there; the log itself is not "
                 "in doubt."
                 if is_record
-                else "which is no message: either the unit or the commit log is damaged there. "
+                else "which is not a message: either the unit or the commit log is damaged there. "
                 "Nothing was served from there."
             ),
-            "Run `tidemark store rebuild`, which makes the queue anew from the log."
+            "Run `tidemark store rebuild`, which rebuilds the queue from the log."
             if is_record
             else "Run `tidemark store verify`, which distinguishes the two; if it is the queue, "
-            "`tidemark store rebuild` makes it anew.",
+            "`tidemark store rebuild` rebuilds it.",
             topic=topic,
             queue=queue,
             queue_offset=number,

@@ -102,7 +102,7 @@ class _Mapped:
 
 
 class QueueFiles:
-    """One queue's files; files whose name is no start offset are ignored."""
+    """One queue's files; files whose name is not a start offset are ignored."""
 
     def __init__(
         self,

@@ -566,7 +566,7 @@ class _Recovery:
         return cut, None
 
     def _publish_foreign(self, end: PhysicalOffset) -> None:
-        """Publish where record CRC properties are not checked. Readers cannot find out, nor can the
+        """Publish where record CRC properties are not checked. Readers cannot tell, nor can the
         next recovery if this start is killed before dispatch has passed the range."""
         ranges = [(low, min(high, end)) for low, high in self._foreign() if low < end]
         # One range from the first to the last, including the gaps.

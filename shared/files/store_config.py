@@ -180,7 +180,7 @@ def described_sizes(disk: Disk, path: Path, names: Iterable[str]) -> dict[str, i
             sizes = {name: values.get(name) for name in names}
     if type(version) is int and version != STORE_FORMAT:
         raise StoreFormatUnknown(
-            f"{path} says store format {version}; this version knows {STORE_FORMAT}. "
+            f"{path} has store format {version}; this version supports only {STORE_FORMAT}. "
             "Nothing was changed.",
             "Start the version that wrote the store, or a later one.",
             path=path,

@@ -273,7 +273,7 @@ class StoreDir:
                         f"which kept it for {DESCRIBE_TRIES * DESCRIBE_PAUSE_S:.0f} s: "
                         f"{self.description_path} was not made.",
                         "Start it again. If that does not help, stop the other service of this "
-                        "store, which stands still.",
+                        "store, which hangs.",
                         path=self.lock_path,
                     )
                 if missing:
@@ -288,8 +288,8 @@ class StoreDir:
 
         Without the lock: 1. ha reads the file to finish an adoption; 2. the broker records its
         delay levels; 3. ha writes what it read, and the levels are lost. Yields False if another
-        process holds the lock for DESCRIBE_TRIES. Then the next start makes the change, or this
-        start fails if the file does not exist at all.
+        process holds the lock for DESCRIBE_TRIES. The next start then makes the change; if the
+        file does not exist at all, this start fails.
         """
         for _ in range(DESCRIBE_TRIES):
             lock = self.disk.lock(self.lock_path, byte=DESCRIBE_BYTE)

@@ -62,7 +62,7 @@ def pieces(taken: Sequence[Taken], form: Format) -> Iterator[bytes]:
 def choose(accept: str | None) -> Format:
     """Return the format with the highest weight in an Accept header; plain text if they are equal.
 
-    ``choose_encoder`` of the library ignores weights, and fails for a version that is no number.
+    ``choose_encoder`` of the library ignores weights, and fails for a version that is not a number.
     """
     weights = {TEXT: 0.0, OPENMETRICS: 0.0}
     for part in (accept or "").lower().split(",")[:_RANGES_MAX]:

@@ -1,7 +1,7 @@
 """Our own counters and histograms by label set, with a limit on the series.
 
-Beyond a limit (``bounds``) label sets are shown together as ``_other``. A folded label set goes on
-counting; its counts from that time belong to ``_other`` for ever. A label set that is shown again,
+Beyond a limit (``bounds``) label sets are shown together as ``_other``. A folded label set keeps
+counting; its counts from then on belong to ``_other`` permanently. A label set that is shown again,
 after it was folded or idle, starts at 0 like a new one: alert rules treat a new series as events
 that just happened. A shown series never decreases, nor does ``_other``, and each count is in
 exactly one of them. So rates and sums of rates are correct whichever label sets are shown. The sum
@@ -96,8 +96,8 @@ class Child(LabelSet, ABC):
             return list(map(sub, now, self.hidden))
         if self.mark is None:
             self.mark = now
-            # Shown once more after folding: otherwise its counts since the last scrape would be in
-            # neither series. An idle label set has counted nothing.
+            # Folded label sets are shown once more: otherwise their counts since the last scrape
+            # would be in neither series. An idle label set has counted nothing.
             return list(map(sub, now, self.hidden)) if entry.state is State.FOLDED else None
         if entry.state is State.FOLDED:
             self._give_up(now)

@@ -134,5 +134,5 @@ class Buckets(NamedTuple):
 
 
 def bounds_of(family: Family) -> list[str]:
-    """Return the text of each bucket's upper bound; always with a point: 64 and 64.0 are one."""
+    """Return each bucket's upper bound as the text of a float, so 64 and 64.0 are the same."""
     return [*(repr(float(bound)) for bound in family.buckets), "+Inf"]

@@ -46,8 +46,8 @@ class TableSource(Collector):
     def __init__(
         self, families: tuple[Family, ...], function: Callable[[], Table], place: Place | None
     ) -> None:
-        """families: all with the same labels. function: called at each scrape. place: their limit
-        and the positions of its key."""
+        """families: all have the same labels. function: called at each scrape. place: the limit on
+        their series and the positions of its key labels; None: no limit."""
         self.families = families
         self.function = function
         self._bound: Bound | None = None if place is None else place[0]

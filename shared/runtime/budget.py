@@ -24,7 +24,7 @@ class Budget:
         """
         if self.used > held and self.used + amount > self.limit:
             raise Overloaded(
-                f"{self.name}: {self.used} of {self.limit} in use, {amount} more asked. "
+                f"{self.name}: {self.used} of {self.limit} in use, {amount} more requested. "
                 "Nothing was stored.",
                 self.advice,
                 limit=self.limit,

@@ -12,7 +12,7 @@ ERROR_NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
 
 
 def describe(error: Exception) -> str:
-    """Return what broke a connection or kept it from being made, in words for a person."""
+    """Return a readable reason why a connection broke or could not be made."""
     match error:
         case ConnectionRefusedError():
             return "nothing accepts connections at its address"

@@ -18,7 +18,7 @@ def listening_on(host: str, port: int) -> Iterator[None]:
         reason = error.strerror or str(error)
         raise CannotListen(
             f"cannot listen on port {port} of {host}: {reason}. Nothing was started.",
-            "Stop who listens there (`ss -ltnp` says who), or configure another port.",
+            "Stop the process that listens there (`ss -ltnp` shows it), or use another port.",
             host=host,
             port=port,
         ) from error

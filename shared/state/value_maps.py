@@ -223,4 +223,4 @@ def foreign_of(value: Value) -> ForeignRange:
     match value:
         case [int(start), int(end)] if 0 <= start <= end <= I64_MAX:
             return ForeignRange(start, end)
-    raise StateRecordUnreadable("a foreign range is not two physical offsets")
+    raise StateRecordUnreadable("a foreign range is not a pair of physical offsets")

@@ -267,7 +267,7 @@ def test_values_that_are_no_plain_numbers_come_through() -> None:
         (range_server.cut, "torn", "missing"),
         (range_server.reset, "torn", "RemoteDisconnected"),
         (range_server.warning, "torn", "partial: a store gateway is down"),
-        (range_server.text(200, b"{}"), "torn", "no success"),
+        (range_server.text(200, b"{}"), "torn", "query failed"),
         (range_server.text(200, b"not JSON"), "torn", "no matrix"),
         (range_server.text(200, b""), "torn", "no matrix"),
         (range_server.text(502, b"<html>bad gateway"), "unreachable", "502: <html>bad gateway"),

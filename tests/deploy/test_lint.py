@@ -128,8 +128,8 @@ def _monitor(**spec: object) -> dict[str, object]:
         (lambda: _monitor(podMetricsEndpoints=[_endpoint()]), None),
         (lambda: _monitor(podMetricsEndpoint=[]), "is not a known field"),
         (lambda: _monitor(podMetricsEndpoints=[_endpoint(port=8081)]), "is no str"),
-        (lambda: _monitor(podMetricsEndpoints=_endpoint()), "is no list"),
-        (lambda: _monitor(podMetricsEndpoints=["broker-admin"]), "is no object"),
+        (lambda: _monitor(podMetricsEndpoints=_endpoint()), "is not a list"),
+        (lambda: _monitor(podMetricsEndpoints=["broker-admin"]), "is not an object"),
         (lambda: {**_monitor(), "kind": "PodMonitors"}, "there is no kind"),
     ],
 )

@@ -12,7 +12,7 @@ from tidemark.errors import UnknownTopic
 
 TOPIC_POLL_S: Final = 0.5
 QUIET_S: Final = 2.0
-"""Time without an answer after which a person wants to know what the command waits for."""
+"""Time without an answer after which the command says what it is waiting for."""
 
 
 class AwaitedTopic(NamedTuple):

@@ -223,7 +223,7 @@ def resync(node: str, group: str | None, url: str) -> None:
 )  # fmt: skip
 @with_output
 def hand_over_command(run_dir: Path, timeout_s: float) -> None:
-    """Before this node is stopped: let another node become master, if this one is."""
+    """Hand over to another node if this one is master; run it before you stop this node."""
     print_facts(run(hand_over(run_dir, timeout_s)))
 
 

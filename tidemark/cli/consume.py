@@ -36,7 +36,7 @@ from tidemark.errors import UnknownQueue
 
 FOLLOWED_QUEUES_MAX: Final = 64
 _OPERATOR: Final = re.compile(r"^!|[&|,\s]")
-"""A tag may contain what reads like an operator or a separator, but seldom does."""
+"""A tag may contain such a character, but it is usually a mistaken operator or separator."""
 
 
 def _queue(text: str) -> int | None:
@@ -129,14 +129,14 @@ def consume(
 
 
 def _remark_on(expression: str | None) -> None:
-    """Say which parts of a tag expression are one tag each, although they read like several.
+    """Warn about parts of a tag expression that look like several tags but are a single one.
 
     They are legal tags. Without the remark, an empty answer is all that shows the mistake.
     """
     tags = [tag.strip() for tag in (expression or "").split("||")]
     if odd := [f"`{tag}`" for tag in tags if _OPERATOR.search(tag)]:
         say(
-            f"taken as one tag each, with all characters: {', '.join(odd)}. Only || separates "
+            f"each of these is taken literally, as one tag: {', '.join(odd)}. Only || separates "
             "tags, as in `a || b`; there is no other operator."
         )
 

@@ -116,7 +116,7 @@ class IndexCheck:
         if self._missing:
             self._remark(
                 f"{self._missing} records, the first at physical offset {self._first_missing}, are "
-                "not in the index (not dispatched yet, or from a time without an index)"
+                "not in the index (not dispatched yet, or dispatched while the index was off)"
             )
 
     def _note_missing(self, entry: Entry) -> None:

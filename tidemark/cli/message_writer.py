@@ -21,7 +21,7 @@ class Writer:
         self._left = count_max
         self.tags = tags
         self._newline_due = False
-        """Whether the last body had no newline in the input; one is added if another follows."""
+        """Whether the last body ended without a newline; one is written before a further body."""
 
     @property
     def full(self) -> bool:

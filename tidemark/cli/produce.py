@@ -250,7 +250,7 @@ async def _batches(source: AsyncIterator[Lines], plan: Plan, tally: Tally) -> As
         for start, end in _cuts(read.lines, count_max):
             lines = read.lines[start:end]
             if plan.rate is not None:
-                # Relative to the start, so that the delay of a slow answer is made up for.
+                # Relative to the start, so that later sends make up for a slow answer.
                 await asyncio.sleep(started + (number - 1) / plan.rate - loop.time())
             wires = [_wire(line, plan, tally) for line in lines]
             size = sum(map(len, lines)) + len(lines)

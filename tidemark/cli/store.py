@@ -110,8 +110,8 @@ def _report_end(offline: OfflineStore, end: LogEnd) -> None:
 def verify(root: Path, index_slots: int | None) -> None:
     """Check every record, every queue unit and every index entry against each other.
 
-    Read-only, also while a node runs. Exits with status 1 if anything is damaged, and reports each
-    place by file and byte.
+    Read-only: a node may run meanwhile. Exits with status 1 if anything is damaged, and reports
+    each place by file and byte.
     """
     with OfflineStore(root) as offline:
         start = offline.min_offset
@@ -259,7 +259,7 @@ def repair(
 
 
 def _explain_renamed(root: Path, *, is_asked: bool) -> bool:
-    """List the misnamed log files. Returns whether there are any, or it was asked for."""
+    """List the misnamed log files. Returns whether there are any, or is_asked."""
     with OfflineStore(root) as offline:
         found = sorted(renames(offline.files).items())
     if as_json() and (found or is_asked):
@@ -268,7 +268,7 @@ def _explain_renamed(root: Path, *, is_asked: bool) -> bool:
         )
     else:
         for name, true in found:
-            click.echo(f"{offset_name(name)} was renamed, it is {offset_name(true)}: --rename")
+            click.echo(f"{offset_name(name)} should be named {offset_name(true)}: use --rename")
     return bool(found) or is_asked
 
 

@@ -88,5 +88,5 @@ class Changes:
 async def _call(callback: Callback, queues: list[Queue]) -> None:
     called: object = callback(queues)
     if not inspect.isawaitable(called):
-        raise TypeError(f"on_assigned and on_revoked are awaited: {callback!r} is not async")
+        raise TypeError(f"on_assigned and on_revoked must be async: {callback!r} is not")
     await called

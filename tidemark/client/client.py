@@ -162,13 +162,13 @@ class Client(Admin, Consumer):
     ) -> SendResult:
         """Store one message. Returns its position and the ack level that it reached.
 
-        At most one of delay_level (1 is the store's shortest), delay_ms and deliver_at (a datetime
-        with time zone, or milliseconds since 1970) delays its delivery to consumers.
+        Give at most one of delay_level (1 is the store's shortest), delay_ms and deliver_at (a
+        datetime with time zone, or milliseconds since 1970) to delay the delivery to consumers.
         ack: ``memory``, ``disk`` or ``replicated``; None uses the broker's default.
 
         A send whose outcome is unknown is retried with the same unique id and stored once. When the
         retries end, AckTimeout is raised if the message is stored and the level was not reached,
-        and Unreachable if there was no answer; then the message may be stored.
+        and Unreachable if there was no answer: the message may have been stored.
 
         timeout_ms: time limit of the call, including queueing and retries. None: the call waits for
         its turn as long as the broker answers other sends, and then for ``request_timeout_s``.

@@ -19,7 +19,7 @@ from tidemark.client.member import Member
 from tidemark.client.pulse import Pulse
 
 OTHER_GENERATION: Final = (errors.StaleGeneration, errors.UnknownMember, errors.MemberRequired)
-"""Errors of a call under a generation that is over."""
+"""Errors of a call whose generation has ended."""
 
 
 NOT_OURS: Final = (
@@ -75,7 +75,7 @@ class Committing:
     async def settle(self, queues: Iterable[HeldQueue] | None = None) -> None:
         """Wait until the done messages of these queues, or of all, are committed.
 
-        Queues that are lost are not waited for. Runs beside ``run``, which makes the requests.
+        Lost queues are not waited for. Runs alongside ``run``, which makes the requests.
         """
         member = self._member
         if member.joined.broadcast:

@@ -286,8 +286,8 @@ class Producer:
     def _ends_at(self, timeout_ms: int | None, started: float, *, lingers: bool = True) -> float:
         """Time until which a message may wait for its request.
 
-        With its own timeout: until that has passed. Otherwise as long as the broker answers earlier
-        sends: a long queue is not a failure, but a broker that does not respond is.
+        A message with its own timeout waits until that has passed. Any other waits as long as the
+        broker answers earlier sends: a long queue is not a failure; a silent broker is.
         """
         if timeout_ms is not None:
             return started + self._timeout_s(timeout_ms)
@@ -306,8 +306,8 @@ class Producer:
                 sent=True,
             )
         return errors.Unreachable(
-            f"the message was not sent {within}, because {node} does not answer the sends "
-            "before it. Nothing of it was sent.",
+            f"the message was not sent {within}, because {node} does not answer "
+            "earlier sends. No part of it was sent.",
             "Send it later, or allow more time.",
             url=node,
             sent=False,

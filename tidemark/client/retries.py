@@ -25,8 +25,8 @@ class Failure(Enum):
 
     NOT_SENT = "no connection: the broker never saw the request"
     LOST = "the connection broke or the time ran out before the answer"
-    BUSY = "the broker answered 503: it did nothing, and may later"
-    NOT_MASTER = "the broker answered 421: it did nothing, the master of its group would"
+    BUSY = "the broker answered 503: it did nothing, but may accept the call later"
+    NOT_MASTER = "the broker answered 421: it did nothing, because it is not the master"
     UNKNOWN_OUTCOME = "the broker answered 504: stored, level not reached"
     REFUSED = "any other error: the same call fails again"
 

@@ -123,8 +123,9 @@ class Subscription:
     ) -> None:
         """Leave the group, as at the end of ``async with``. error: the exception of the body.
 
-        caller: task or thread that leaves. Messages of another one that still runs are neither done
-        nor failed. is_seen: whether the program got all messages in hand; if not, the same applies.
+        caller: task or thread that leaves. is_seen: whether the program got all messages in hand.
+        Messages in hand count neither as done nor as failed if they were not all seen, or if they
+        belong to another caller that still runs.
         """
         is_mine = is_seen and not self._has_other_caller(caller)
         await self._leave(

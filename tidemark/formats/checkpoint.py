@@ -61,7 +61,7 @@ _HA: Final = REGION_HA // SLOT_SIZE
 class Slot(IntEnum):
     """Tidemark's slots; the value is the slot's number in the page: byte offset / 8.
 
-    Never renumber: all processes of a node, also of two versions, use these numbers.
+    Never renumber: all processes of a node, even of different versions, use these numbers.
     """
 
     # log: written by the holder of the append lock

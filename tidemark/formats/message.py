@@ -146,7 +146,7 @@ def iterate_records(raw: Buffer) -> Iterator[Record]:
         stored = record.decode(raw, start)
         if stored.body and zlib.crc32(stored.body) & 0x7FFFFFFF != stored.body_crc:
             raise record.UndecodableRecord(
-                f"the body of the record at byte {start} of the answer does not fit its CRC"
+                f"the body of the record at byte {start} of the answer does not match its CRC"
             )
         yield stored
         start += stored.size

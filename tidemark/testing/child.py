@@ -43,7 +43,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, also of a process that has ended. Raises NodeFailed if none was started."""
+        """Process id, even of a process that has ended. Raises NodeFailed if none was started."""
         return self._started().pid
 
     @property

@@ -49,7 +49,7 @@ def parse(body: bytes) -> Samples:
 
 
 def error_of(body: bytes) -> str:
-    """Error message in an answer; the body if it is no JSON."""
+    """Error message in an answer; the whole body if it is not JSON."""
     try:
         message = json.loads(body)
         return str(message["error"])
@@ -71,7 +71,7 @@ def instant_us(body: bytes) -> int | None:
 def _check(answer: Any) -> None:
     if not isinstance(answer, dict) or answer.get("status") != "success":
         message = answer.get("error") if isinstance(answer, dict) else None
-        raise Unanswered(Gap.TORN, f"the answer is no success: {message or str(answer)[:100]}")
+        raise Unanswered(Gap.TORN, f"the query failed: {message or str(answer)[:100]}")
     warnings = answer.get("warnings")
     if warnings:
         # A partial answer does not say what it lacks; a commit could appear never to have been
@@ -152,7 +152,7 @@ def _slowly(body: bytes) -> Samples:
             np.array([float(value) for each in values for _, value in each], np.float64),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise Unanswered(Gap.TORN, f"the answer is no matrix: {error}") from error
+        raise Unanswered(Gap.TORN, f"the answer is not a matrix: {error}") from error
 
 
 def _ts_us(seconds: Floats | Sequence[float]) -> Ints:

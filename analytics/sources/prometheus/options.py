@@ -29,7 +29,7 @@ BYTES_PER_SAMPLE: Final = 64
 TIMEOUT_S: Final = 60.0
 RETRIES: Final = 3
 SETTLE_S: Final = 15.0
-"""A scrape appears in the server after it ends, under the time of its begin."""
+"""A scrape appears in the server after it ends, with the time of its start."""
 PATIENCE_S: Final = 600.0
 SLICES_MAX: Final = 16
 ALIGN_S: Final = 0.001

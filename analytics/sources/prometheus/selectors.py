@@ -70,8 +70,8 @@ def shard_matcher(shard: int, shards: int) -> str | None:
     """A matcher for a share of the queues by their last digit; shard 0 has all series without a
     queue.
 
-    None: there is only one shard. The shares are disjoint and complete, also for values that are no
-    number.
+    None: there is only one shard. The shares are disjoint and complete, even for values that
+    are not numbers.
     """
     if shards == 1:
         return None

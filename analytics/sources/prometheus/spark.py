@@ -1,8 +1,8 @@
 """Spark's format ``tidemark_prometheus``: batch and stream. A thin shell around ``reader``.
 
 A stream's offset is the time up to which it has read. It is ``settle`` behind the clock, because a
-scrape appears after its end under the time of its begin. It stands still for up to ``patience``
-while the server does not answer, because the server may have the samples later.
+scrape appears after its end with the time of its start. It does not advance for up to
+``patience`` while the server does not answer, because the server may have the samples later.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ SIZE_MAX: Final = 256 << 20
 CONCURRENCY: Final = 16
 FILES_MAX: Final = 1000
 LATE_SHARE: Final = 0.5
-"""Maximum duration of a scrape as a share of the interval; a longer one is no instant."""
+"""Maximum duration of a scrape as a share of the interval; a longer one is not an instant."""
 
 
 class Options(NamedTuple):

@@ -61,7 +61,7 @@ def _of_target(scraped: Scraped, missing: list[Missing]) -> Iterator[pa.RecordBa
     try:
         text = scraped.body.decode()
     except UnicodeDecodeError as error:
-        gap(Gap.DAMAGED, f"the answer is no UTF-8: {error}")
+        gap(Gap.DAMAGED, f"the answer is not UTF-8: {error}")
         return
     parsed = _parser(scraped.target).parse(text, openmetrics=scraped.is_openmetrics)
     if not parsed.is_whole:

@@ -4,7 +4,7 @@
       "service": "broker"}}]
 
 An address without a scheme is ``http://ADDRESS/metrics``; the labels ``__scheme__`` and
-``__metrics_path__`` name others. Step before: an option or a file. Step after: ``scraper``.
+``__metrics_path__`` change them. Step before: an option or a file. Step after: ``scraper``.
 """
 
 from __future__ import annotations
@@ -71,4 +71,4 @@ def _check(url: str) -> None:
     parts = urlsplit(url)
     known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     if not known or not url.isascii() or not url.isprintable() or " " in url:
-        raise ValueError(f"{url!r} is no address")
+        raise ValueError(f"{url!r} is not an address")

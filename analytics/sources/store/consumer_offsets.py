@@ -1,7 +1,7 @@
 """Offsets of consumer groups, from the store's files; no process needs to run.
 
 Our broker keeps its state in the log (docs/formats.md, the state topic). Each file begins with a
-whole snapshot, so any end of the log from the begin of a file suffices. RocketMQ keeps
+whole snapshot, so the log from the start of any file on suffices. RocketMQ keeps
 ``config/consumerOffset.json``. Min and max offset of each queue come from its files, so that lag is
 one subtraction.
 """

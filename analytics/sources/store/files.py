@@ -100,7 +100,7 @@ class StoreFiles:
     @functools.cached_property
     def proven(self) -> int:
         """End of the bytes that must have records: the confirm offset. Without our page: what queue
-        units point to, and the begin of the last file with data."""
+        units point to, and the start of the last file with data."""
         if self.published is not None:
             return self.published.confirm
         ends = (self._last_end(topic, queue) for topic, queue in self.directory.queues())

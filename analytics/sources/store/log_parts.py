@@ -2,7 +2,7 @@
 
 A part is a range of one file; a record belongs to the part with its first byte. Records are
 followed by their sizes. Where that fails, the part ends with a gap that names the physical offset;
-the records before it remain. The end filler is no gap. No byte at or after the confirm offset is
+the records before it remain. The end filler is not a gap. No byte at or after the confirm offset is
 read. Memory: one window, and twice the columns of a batch.
 
 Step before: ``files``. Step after: the columns of ``record_columns``.

@@ -56,7 +56,7 @@ class StoreOptions:
         check_columns(self.columns, TABLES[self.table], f"table {self.table}")
         if not 0 <= self.from_offset <= self.to_offset <= OFFSET_MAX:
             raise BadOption(
-                f"from_offset {self.from_offset} and to_offset {self.to_offset} are no range.",
+                f"from_offset {self.from_offset} and to_offset {self.to_offset} are not a range.",
                 "Give physical offsets with 0 <= from_offset <= to_offset.",
             )
         if self.split_bytes < SPLIT_BYTES_MIN or self.split_min < 1:
@@ -67,7 +67,7 @@ class StoreOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> StoreOptions:
-        """Parse options; names in any case. Raises BadOption, also for unknown names."""
+        """Parse options; names are case-insensitive. Raises BadOption, also for unknown names."""
         texts = by_lower_name(given, "tidemark_store", [field.name for field in fields(cls)])
         if not texts.get("root"):
             raise BadOption(

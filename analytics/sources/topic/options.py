@@ -29,7 +29,7 @@ class TopicOptions:
     """URLs of any nodes of the group; the client finds the master and follows it."""
     topic: str
     first: Offsets | Literal["first", "last"] = "first"
-    """Option ``from``, the begin: the oldest message, after the newest, or queue offsets; queues
+    """Option ``from``, the start: the oldest message, after the newest, or queue offsets; queues
     without an offset begin at their oldest. A new stream uses it once."""
     end: Offsets | Literal["last"] = "last"
     """Option ``to`` of a batch: queue offsets to end before. ``last``, and queues without an
@@ -64,7 +64,7 @@ class TopicOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> TopicOptions:
-        """Parse options; names in any case. Raises BadOption, also for unknown names."""
+        """Parse options; names are case-insensitive. Raises BadOption, also for unknown names."""
         known = {each.name for each in fields(cls)} - {"urls", *NAMES.values()}
         texts = by_lower_name(given, "tidemark_topic", known | {"url", *NAMES})
         first, end = _start(texts.get("from", "first")), _start(texts.get("to", "last"))
@@ -103,7 +103,7 @@ def offsets_of(wire: object) -> dict[int, int]:
             for queue, offset in found.items()
         ):
             return found
-    raise BadOption(f"{wire!r} are no queue offsets.", 'Give a map like {"0": 17, "1": 0}.')
+    raise BadOption(f"{wire!r} are not queue offsets.", 'Give a map like {"0": 17, "1": 0}.')
 
 
 def _start(text: str) -> Offsets | Literal["first", "last"]:

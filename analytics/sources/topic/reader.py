@@ -101,7 +101,7 @@ class TopicReader:
         )
         columns = RecordColumns(view, found)
         if found.end != len(view):
-            raise self._broken(part, at, f"byte {found.end} of the answer is no message")
+            raise self._broken(part, at, f"byte {found.end} of the answer is not a message")
         if (columns.rows["sound"] != 1).any():
             raise self._broken(part, at, "a body in the broker's answer does not fit its CRC")
         return columns

@@ -38,7 +38,7 @@ class TidemarkTopic(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Name for ``format``."""
+        """The name that Spark's ``format`` expects."""
         return "tidemark_topic"
 
     def schema(self) -> StructType:

@@ -214,7 +214,7 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _adapted(value: Any) -> Any:
-    """Return what msgspec wrote in the form that readers of OpenAPI expect.
+    """Return a schema of msgspec in the form that readers of OpenAPI expect.
 
     Integers have a format; patterns are those of ECMAScript; no title repeats the name.
     """

@@ -2,7 +2,7 @@
 
 ``Content-Type`` gives the encoding of a request's body; the default is msgpack. The answer has the
 encoding that ``Accept`` names, or else that of the request. A call without a body, e.g. of a
-browser or curl, is answered in JSON. Decoders raise only BadRequest and TooManyValues, also for
+browser or curl, is answered in JSON. Decoders raise only BadRequest and TooManyValues, even for
 damaged input, duplicate keys, NaN, numbers with a million digits and deep nesting.
 """
 
@@ -154,7 +154,7 @@ LONG_VALUES: Final = 512
 def check_count(data: bytes, encoding: Encoding, rest: Rest | None = None) -> None:
     """Raise TooManyValues if the body has more than VALUES_MAX values, or MAPS_MAX maps.
 
-    The time is bounded, also for a body with many more values. Invalid msgpack or JSON passes this
+    The time is bounded, even for a body with many more values. Invalid msgpack or JSON passes this
     check; the decoder raises the error for it.
     """
     match encoding:
@@ -212,7 +212,7 @@ _FIXED, _SIZED, _LIST, _MAP = range(4)
 
 
 def _msgpack_kind(code: int) -> tuple[int, int]:
-    """Return kind and size for a value's first byte: bytes of the data, or of its length field."""
+    """Return the kind of value that a first byte begins, and the size of its data or length."""
     if 0x80 <= code <= 0x8F:
         return _MAP, 0
     if 0x90 <= code <= 0x9F:

@@ -65,7 +65,7 @@ class Gate:
         if self.role is not None and self.fault is None:
             self.role.check_reads(anywhere=anywhere)
         if not self.reads_open:
-            raise self._why("Nothing is read.")
+            raise self._why("Nothing was read.")
 
     def check_sends(self) -> None:
         """Raise the sender's error unless sends are open."""
@@ -83,9 +83,9 @@ class Gate:
         """
         if self.unit_checks is not None and self.unit_checks.may_heal(error):
             return NotServing(
-                f"{error.detail} Reput compares that unit with the log now. Nothing is read.",
-                "Try again; the queue's other messages and all sends go on. If it stays so, "
-                "check that reput runs.",
+                f"{error.detail} Reput compares that unit with the log now. Nothing was read.",
+                "Try again; the queue's other messages and all sends are not affected. If this "
+                "persists, check that reput runs.",
                 **error.facts,
             )
         self.note_damage(error)

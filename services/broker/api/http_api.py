@@ -587,7 +587,7 @@ def _place(text: str | None) -> IndexPlace | None:
     except ValueError:
         assert text is not None
         raise BadRequest(
-            f"before is {shown(text)}, and not what `next` of an earlier answer said.",
+            f"before is {shown(text)}, which is not the `next` of an earlier answer.",
             field="before",
         ) from None
 

@@ -97,9 +97,9 @@ class LargeAnswers:
         ):
             if used and used + size > limit:
                 raise Overloaded(
-                    f"{used} bytes of answers {whose} are not taken yet, {limit} are allowed, and "
-                    f"this one has {size}.",
-                    "Read the answers that were asked for, or ask for less at a time.",
+                    f"{used} bytes of answers {whose} have not been read yet; {limit} are allowed, "
+                    f"and this answer has {size}.",
+                    "Read the earlier answers first, or request less at a time.",
                     limit=limit,
                     used=used,
                 )

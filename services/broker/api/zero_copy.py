@@ -44,7 +44,7 @@ class Stretches(Payload):
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """Raise TypeError, because records are not text."""
-        raise TypeError("commit log records are no text")
+        raise TypeError("commit log records are not text")
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Pass all ranges to the transport, then wait while its buffer is over the high-water mark.

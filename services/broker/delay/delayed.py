@@ -207,8 +207,8 @@ class DelayedMessages:
             await asyncio.sleep(AGAIN_S if slices is None else 0)
         # Retention does not wait longer: it has other work, and tries again.
         raise FileNotReady(
-            "the queue of messages that wait for any time is still being read. They wait on.",
-            "Wait: it goes on by itself.",
+            "the queue of the timer messages is still being read. They stay where they are.",
+            "Wait; retention tries again.",
         )
 
     def _check_can_find(self) -> None:
@@ -221,8 +221,8 @@ class DelayedMessages:
             )
         if not self._index_is_whole():
             raise DispatchBehind(
-                "the index is being made again, and until it is whole not every message can be "
-                "found by its unique id. Nothing was changed.",
+                "the index is being rebuilt; until it is complete, some messages cannot be found "
+                "by their unique ids. Nothing was changed.",
                 "Try again when reput's /ready says that it has caught up.",
             )
 

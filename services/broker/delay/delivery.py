@@ -199,7 +199,7 @@ class Delivery:
             return
         self._fault = fault
         if fault is None:
-            log.info("delayed messages go on", extra={"event": "delay-goes-on"})
+            log.info("delivery of delayed messages continues", extra={"event": "delay-goes-on"})
         else:
             log.error(
                 "delayed messages are not delivered now: %s",

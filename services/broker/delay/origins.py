@@ -2,8 +2,8 @@
 
 A delivered copy names its origin, the queue and offset at which its message waited. Progress is
 recorded at most once a second. A start reads the log from the last such checkpoint on, so that each
-delivery happens once, however often the node is killed. A snapshot is no checkpoint: it repeats the
-last one, but may come after copies that the last one does not cover.
+delivery happens once, however often the node is killed. A snapshot is not a checkpoint: it repeats
+the last one, but may come after copies that the last one does not cover.
 
 A copy that RocketMQ delivered has no origin, but the unique id, due time and topic of its message.
 ``config/timercheck`` covers most of these copies. Those of RocketMQ's last minute are found here.

@@ -87,7 +87,7 @@ class TimerMessages:
 
         RocketMQ puts a message with a distant due time back into the queue when its window ends:
         the new message replaces the earlier one. A cancellation applies to every message of its
-        slot and unique id, also to later ones, because a message may be put back after its
+        slot and unique id, even to later ones, because a message may be put back after its
         cancellation.
         """
         times.add_cancelled(
@@ -148,7 +148,7 @@ def offsets_of_copies(
 ) -> dict[int, int | None]:
     """Return queue offset → due time of the messages whose copies RocketMQ has appended.
     copies: number of copies per identity. mark: messages up to it are known to be delivered. If
-    several messages have one identity, as many of them count as there are copies."""
+    several messages have one identity, only as many count as there are copies."""
     found: dict[Copy, list[int]] = {}
     at = int(queue.min_offset(log_reader.min_offset))
     end = int(queue.max_offset(readable))

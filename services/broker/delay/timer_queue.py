@@ -123,7 +123,7 @@ class TimerQueue:
         be."""
         now = self._clock.monotonic()
         lasts = now - self._lost_at >= STANDS_STILL_AFTER_S
-        # Reading a long queue again is no fault.
+        # Reading a long queue again is not a fault.
         is_refused = now - self._reopen_at < STANDS_STILL_AFTER_S
         return self._loss if lasts and is_refused else None
 
@@ -140,8 +140,8 @@ class TimerQueue:
             if self._loss is None:
                 self._lost_at = self._clock.monotonic()
                 log.warning(
-                    "the file of pending times cannot be used; what waits for any time waits on "
-                    "until it can: %s",
+                    "the file of pending times cannot be used; messages with arbitrary delivery "
+                    "times keep waiting until it can: %s",
                     error,
                     extra={"event": "timer-file-lost", "path": str(self._path)},
                 )

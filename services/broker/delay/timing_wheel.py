@@ -79,7 +79,7 @@ def write(
         note_lowest(wheel, timer)
         return
     log.info(
-        "a RocketMQ broker can go on with what waits for any time",
+        "a RocketMQ broker can continue with the waiting timer messages",
         extra={"event": "timer-wheel-written", "messages": count},
     )
 

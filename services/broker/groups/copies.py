@@ -28,4 +28,4 @@ class Copies(NamedTuple):
     on_stored: Stored = lambda *_: None
     """Called with topic, messages and bytes of what is in the log."""
     pick: Callable[[int], int] = random.randrange
-    """Returns one of so many queues."""
+    """Returns the number of one of that many queues."""

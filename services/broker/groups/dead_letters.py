@@ -6,9 +6,8 @@ copy and the mark, or neither. In three cases the index does not show a copy; ea
 
 - The copy is not dispatched yet. This process remembers the letters that it has redriven until
   their copies are dispatched; before it serves, it dispatches the whole recovered log.
-- The index, or a part of it, is being rebuilt, as after a power cut. Then the answer is unknown,
-and
-  calls say so, until the index is whole.
+- The index, or a part of it, is being rebuilt, as after a power cut. Then the answer is
+  unknown, and calls say so until the index is complete.
 - The log has more later messages of the same unique id than one look-up returns or checks. Then the
   next look-up goes on where the last one stopped, down to the letter.
 
@@ -251,7 +250,7 @@ class DeadLetters:
             raise Overloaded(
                 f"{len(self._undispatched)} redriven messages are not dispatched yet, "
                 f"{UNDISPATCHED_MAX} are allowed. Nothing more was stored.",
-                "See reput's /ready for why it does not go on; then try again.",
+                "See reput's /ready for why dispatch is blocked; then try again.",
                 limit=UNDISPATCHED_MAX,
             )
         self._undispatched.update(dict.fromkeys(origins))

@@ -39,7 +39,7 @@ more for each queue than for its messages."""
 _QUEUE_OFFSET_AT: Final = 20
 _AT_THE_END: Final = frozenset({PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE})
 _OUT_OF_RANGE: Final = frozenset({PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_OVERFLOW_BADLY})
-"""Statuses of a place outside of the queue's range: the member learns of it and goes on inside."""
+"""Statuses of a place outside the queue's range: the member is informed and continues inside it."""
 
 
 class Piece(NamedTuple):

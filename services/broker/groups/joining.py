@@ -191,7 +191,7 @@ class Joining:
     def leave(self, group: str, member: str, incarnation: str | None = None) -> None:
         """Remove a member; its queues are free at once. Raises UnknownGroup, UnknownMember.
 
-        incarnation: if another program has taken over the name, this one is no member any more.
+        incarnation: if another program has taken over the name, this one is no longer a member.
         """
         self._configs.get(group)
         live = self._live.find(group)
@@ -263,7 +263,7 @@ class Joining:
     def _queues_left(self, group: str, wanted: Mapping[str, str]) -> dict[str, Sequence[int]]:
         """Return the queues of an existing member's topics; a deleted topic has none.
 
-        The member goes on with the other topics, and with the deleted one once it is created again.
+        The member keeps the other topics, and gets the deleted one back once it exists again.
         Raises UnknownTopic if none is left.
         """
         own = [topic for topic in wanted if topic != RETRY_PREFIX + group]

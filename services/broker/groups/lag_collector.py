@@ -120,7 +120,7 @@ class LagCollector:
         committed: Collection[str],
         moved: Collection[str],
     ) -> None:
-        """before: state of the last pass. slicer: slices; each calls ``topic_stats.begin``.
+        """before: state of the last pass. slicer: each of its slices calls ``topic_stats.begin``.
         committed: groups whose offsets have moved since. moved: topics that have moved since.
         """
         self._inputs = inputs

@@ -163,7 +163,7 @@ class MemberInputs(Protocol):
 
     def busy_holders(self, group: str, now_s: float) -> Callable[[Queue], bool]:
         """Return a function that says whether a queue's next messages wait for processing at now_s
-        on the monotonic clock; also for a group without members."""
+        on the monotonic clock, even for a group without members."""
         ...
 
 

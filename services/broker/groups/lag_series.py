@@ -40,7 +40,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, families: int) -> Columns:
-        """Return an empty table of so many families."""
+        """Return an empty table of that many families."""
         return cls([], [[] for _ in range(families)], [], [])
 
     def add_two(self, labels: tuple[str, ...], one: float | None, other: float | None) -> None:

@@ -8,7 +8,7 @@ is done with what it received, has left, has died, or one session length has pas
 finished an earlier one.
 
 After a restart the former members are unknown: their queues are in transit too, until one of them
-claims them or cannot hold them any more (``restored_claims``). During that wait no queue is taken
+claims them or can no longer hold them (``restored_claims``). During that wait no queue is taken
 from an owner: a member that joins late would take queues from the others for the ones that it is
 about to claim, and a member whose claim is refused loses the messages in its hands.
 

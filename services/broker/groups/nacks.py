@@ -167,8 +167,8 @@ class Nacks:
             await self._copies.durability.durable(done.end)
         except NotServing as stopping:
             raise AckTimeout(
-                "the node stops: the message is sent back, and that is not on disk yet. The "
-                "outcome is unknown: it may yet be there, or be lost with the node.",
+                "the node is stopping: the message was sent back, but not yet on disk. The "
+                "outcome is unknown: the copy may survive, or be lost with the node.",
                 "Do not commit it: it is delivered again, at worst twice.",
                 **done.sent.as_dict(),
             ) from stopping

@@ -199,7 +199,7 @@ class Offsets:
         self._finished = True
         if self._moved and not await self._try_to_write():
             log.warning(
-                "the last commits of groups could not be written: their messages come again",
+                "the last commits of groups could not be written: their messages are redelivered",
                 extra={
                     "event": "offsets-not-written",
                     "code": self._failing,

@@ -98,8 +98,8 @@ class QueueStats:
         return () if found is None else self._topics.queue_numbers(found)
 
     def bounds(self, topic: str, queue: int) -> Bounds:
-        """Return minimum, maximum and next number, read in this order so that none is below the one
-        before."""
+        """Return minimum, maximum and next number, read in this order so that they never decrease
+        from one to the next."""
         floor = self._floor(topic, queue)
         with self._queues.glance(topic, queue) as reader:
             return self._bounds(reader, floor)

@@ -81,7 +81,7 @@ class RedriveResult(NamedTuple):
     refusals: Sequence[dict[str, Any]]
     """Letters that cannot be sent, by topic and reason."""
     next_offset: int
-    """Queue offset at which the next call goes on."""
+    """Queue offset at which the next call continues."""
     max_offset: int
     dry_run: bool
 
@@ -371,8 +371,8 @@ class Redrive:
             await self._copies_to.durability.durable(call.end)
         except NotServing as stopping:
             raise AckTimeout(
-                f"the node stops: {call.redriven} dead letters are sent again, and that is not on "
-                "disk yet. The outcome is unknown: it may yet be there, or be lost with the node.",
+                f"the node is stopping: {call.redriven} dead letters were sent again, but not yet "
+                "on disk. The outcome is unknown: they may survive, or be lost with the node.",
                 "Call it again when the node is back: none is sent twice.",
                 redriven=call.redriven,
             ) from stopping

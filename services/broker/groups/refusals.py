@@ -1,4 +1,4 @@
-"""Errors for callers that are no members, no longer members, or of a disabled group. Pure."""
+"""Errors for callers that are not or no longer members, or whose group is disabled. Pure."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def unknown_member(group: str, member: str) -> UnknownMember:
 def member_fenced(group: str, member: str) -> MemberFenced:
     """Return the error for a program whose member name was taken over by another one."""
     return MemberFenced(
-        f"another program has joined group {group!r} as member {member!r} since. It has the "
-        "member's queues; nothing of this one is taken any more.",
+        f"another program has meanwhile joined group {group!r} as member {member!r}. It has "
+        "the member's queues; calls of this program are refused.",
         "Give each program a member name of its own, or none.",
         group=group,
         member=member,

@@ -50,7 +50,7 @@ class RestoredClaims:
         return self.since_ms + self._wait_ms if self.queues else self.since_ms
 
     def claim(self, queue: Queue) -> bool:
-        """Give a queue to a joining member that holds it; return whether it goes on where it was.
+        """Give a queue to a joining member that holds it; return whether it continues where it was.
 
         It does if the queue was waited for and its offset was not reset: the committed offset can
         then only be lower than the member's position, because the last commits were lost.

@@ -155,7 +155,7 @@ class Session:
     def grant(self, queue: Queue, offset: int, tags: Wanted | None) -> None:
         """Give the member a queue; its next batch begins at offset.
 
-        A queue that returns before the member has learned of its loss goes on where it was: the
+        A queue that returns before the member has learned of its loss continues where it was: the
         member still has the messages in its hands.
         """
         self.revoke(queue)

@@ -206,7 +206,7 @@ class Tracer:
         asked = Asked(topic, unique_id, self._dispatched(), unique_id_only=True)
         search = await look_up(self._index, asked, self._clock, hits_max=QUERY_MAX)
         for each in search.found:
-            # Not the records of a deleted topic of the same name.
+            # Skips the records of a deleted topic of the same name.
             if home_of(each) == home and each.queue_offset >= self._topics.min_offset(
                 each.topic, each.queue_id
             ):

@@ -243,9 +243,9 @@ class Append:
         behind = self._log_context.undispatched()
         if behind > self._dispatch_lag_max:
             raise DispatchBehind(
-                f"{behind} bytes are not dispatched yet, {self._dispatch_lag_max} are allowed. "
-                "Nothing was stored; reading goes on.",
-                "See reput's /ready for why it does not go on; then try again.",
+                f"{behind} bytes are not dispatched yet; the limit is {self._dispatch_lag_max}. "
+                "Nothing was stored; reads continue.",
+                "See reput's /ready for why dispatch is blocked; then try again.",
                 behind=behind,
                 limit=self._dispatch_lag_max,
             )

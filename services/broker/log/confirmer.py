@@ -52,8 +52,8 @@ class Confirmer:
     def poll(self) -> bool:
         """Wake the senders up to the confirm offset; return whether others still wait.
 
-        None is woken while this node may not answer: past the deadline of its lease another node
-        may be the master already. They wait for the next renewal, or for the end.
+        No sender is woken while this node may not answer: after its lease deadline another node
+        may already be the master. They wait for the next renewal, or for the end.
         """
         if self._term.may_answer:
             self._waiting.reach(self._term.confirmed)

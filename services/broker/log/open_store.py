@@ -179,7 +179,7 @@ class OpenStore:
             # next start would report the bytes as damage.
             self._release()
             return
-        # If reput stops last, 0 shows it that this process did not crash.
+        # A PID of 0 shows reput, if it stops last, that this process did not crash.
         self.positions.claim(Slot.BROKER_PID, 0)
         self._release()
         mark_clean_if_last(self.directory, self.positions)

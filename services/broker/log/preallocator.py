@@ -115,7 +115,7 @@ class Preallocator:
             self.raise_why_not()
 
     def check_may_send(self) -> None:
-        """Raise the reason if sends are refused; the broker's own records may go on."""
+        """Raise the reason if sends are refused; the broker's own records are still accepted."""
         refusal = self._limits.refusal
         if refusal is not None:
             raise refusal.with_traceback(None)

@@ -66,10 +66,10 @@ def promise(asked: AckLevel | None, in_sync: InSync) -> Promise:
     """
     if in_sync.size < max(1, in_sync.least):
         raise NotEnoughReplicas(
-            f"{in_sync.size} members of the in-sync set answer, and min_in_sync is "
-            f"{in_sync.least}. Nothing was stored; reading goes on.",
-            "See `tidemark cluster status` for who is missing; sends are taken again by "
-            "themselves when the set has grown.",
+            f"only {in_sync.size} members of the in-sync set answer, but min_in_sync is "
+            f"{in_sync.least}. Nothing was stored; reads continue.",
+            "`tidemark cluster status` shows which members are missing; sends are accepted "
+            "again as soon as the set is large enough.",
             in_sync=in_sync.size,
             limit=in_sync.least,
         )
@@ -90,8 +90,8 @@ def promise(asked: AckLevel | None, in_sync: InSync) -> Promise:
 def reached(promised: Promise, in_sync: InSync) -> Reached | None:
     """Return what may be reported of a send whose level is reached; None: no success.
 
-    in_sync: of this moment. If the set has shrunk meanwhile, the send is on as many disks as the
-    set has now; if it has grown, on as many as it had then.
+    in_sync: the set now. If it has shrunk since the promise, the send is on as many disks as it has
+    members now; if it has grown, on as many as it had then.
     """
     if not promised.by_the_group:
         return Reached(promised.level, 1)
@@ -110,7 +110,7 @@ def not_reached(
     level = AckLevel.DISK if is_on_disk else AckLevel.MEMORY
     return AckTimeout(
         f"{len(results)} messages are stored, level {level.value} is reached, and {why}. The "
-        "outcome is unknown: they may yet be durable, or be lost with the node.",
+        "outcome is unknown: they may still become durable, or be lost with the node.",
         "Do not send them again without looking for them; see the results.",
         ack={"level": level.value, "copies": 1},
         results=results,

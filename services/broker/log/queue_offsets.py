@@ -5,7 +5,7 @@ table is updated only after the bytes are in the log, so a refused append leaves
 is rebuilt from the log, the queues and the newest snapshot; the largest offset wins.
 Offsets of a queue are dense, ascending and never used twice.
 
-The module also records which queues got messages lately, and where these messages end in the log.
+The module also records which queues recently got messages, and where these end in the log.
 Once the log is dispatched up to there, the queue's max offset equals its next queue offset, and the
 queue's files need not be read. Before this step ``sender`` has made the runs; after it ``append``
 encodes the records with these offsets (write path, step 4).

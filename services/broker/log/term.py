@@ -84,7 +84,7 @@ class GrantedTerm:
     def check_reads(self) -> None:
         """Raise Fenced unless reads here show the group's state."""
         if not self.may_answer:
-            raise fenced("Nothing is read.")
+            raise fenced("Nothing was read.")
 
     def promise(self, asked: AckLevel | None) -> Promise:
         """Return the level that a send waits for. asked: the requested level; None: the default.
@@ -111,7 +111,7 @@ class GrantedTerm:
     def _check_not_held(self) -> None:
         if self._slots.get(Slot.SENDS_HELD):
             raise SwitchingOver(
-                "the master is being switched on purpose. Nothing was stored; reading goes on.",
+                "a planned switch of the master is under way. Nothing was stored; reads continue.",
                 "Try again: within two seconds the next master takes sends.",
             )
 
@@ -149,8 +149,8 @@ class EndlessTerm:
     ) -> AckTimeout:
         """Return the error for appended messages when the node stops before they have the level."""
         return AckTimeout(
-            f"the node stops: {len(results)} messages are appended, and level {level.value} "
-            "was not reached. The outcome is unknown: they may yet be there, or be lost with the "
+            f"the node is stopping: {len(results)} messages are appended, but level {level.value} "
+            "was not reached. The outcome is unknown: they may survive, or be lost with the "
             "node.",
             "Do not send them again without looking for them; see the results.",
             results=results,

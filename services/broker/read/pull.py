@@ -127,7 +127,7 @@ class Puller:
     def read(self, request: PullRequest) -> PullResult:
         """Answer with the messages that can be read now."""
         floor = self._floor(request.topic, request.queue)
-        # Without a floor the store compares with its own min offset, also for negative offsets.
+        # Without a floor the store compares with its own min offset, even for negative offsets.
         if floor and request.offset < floor:
             result = self._get(request._replace(offset=floor, count_max=0))
             first = max(floor, result.min_offset)
@@ -206,10 +206,10 @@ class Puller:
             return
         if self.unit_checks.is_open(*queue, end) and offset > end:
             raise NotServing(
-                f"queue {queue[1]} of topic {queue[0]!r} ends at {end} for a damaged unit, which "
-                "reput compares with the log now. Nothing is read.",
-                "Try again; the queue's other messages and all sends go on. If it stays so, "
-                "check that reput runs.",
+                f"queue {queue[1]} of topic {queue[0]!r} ends at {end} because of a damaged unit, "
+                "which reput compares with the log now. Nothing was read.",
+                "Try again; the queue's other messages and all sends are not affected. If this "
+                "persists, check that reput runs.",
                 topic=queue[0],
                 queue=queue[1],
                 queue_offset=int(end),
@@ -238,8 +238,8 @@ class Puller:
         result = self.read(request)
         if result.max_offset < request.offset and (dispatched := self._dispatched()) < self._shown:
             raise NotServing(
-                f"the queues are made again from the log: {dispatched} of {self._shown} bytes. "
-                "Nothing is read.",
+                f"the queues are being rebuilt from the log: {dispatched} of {self._shown} bytes. "
+                "Nothing was read.",
                 "Try again; /ready of reput shows the progress.",
                 done_bytes=int(dispatched),
                 total_bytes=int(self._shown),

@@ -69,7 +69,7 @@ class GroupLeadership:
         """Take the append lock, recover, and read the state to the log's end."""
         self._gate.take_role(PromotingPolicy())
         self._health.enter("promoting")
-        # Before SERVING_EPOCH: ha counts all that is published after it as of this epoch.
+        # Before SERVING_EPOCH: to ha, everything published after that slot belongs to this epoch.
         self._positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
 
         def goes_on() -> bool:
@@ -196,7 +196,7 @@ class GroupLeadership:
     def shut(self) -> None:
         """Stop presenting this node as the master."""
         self._gate.shut()
-        # A node that stays is a slave next, and starts until it serves reads.
+        # A node that keeps running becomes a slave: "starting" until it serves reads.
         self._health.enter("stopping" if self._stop.is_set() else "starting")
         self._gate.take_role(self._afterwards)
 

@@ -134,7 +134,7 @@ class GroupedStore(OpenStore):
     def check_not_emptied(self) -> None:
         """Raise RestartNeeded if ha is about to empty the store, or was when the power failed."""
         # In any boot. Otherwise: 1. the power fails while a store is emptied; 2. the next start of
-        # ha goes on with that, and waits for this process's byte before it publishes anything;
+        # ha continues this, and waits for this process's byte before it publishes anything;
         # 3. this process waits for ha to publish, for ever.
         if self.positions.get(Slot.ROLE) == NodeRole.RESYNC:
             raise RestartNeeded(

@@ -49,7 +49,7 @@ class Leadership(Protocol):
     async def recover_and_build(self, over: asyncio.Event) -> BuiltComponents | None:
         """Get the log and the state, and build the components on it.
 
-        over: set when the process stops. Returns None when the term is over, also if the node could
+        over: set when the process stops. Returns None when the term is over, even if the node could
         not serve until then because of damage.
         """
         ...
@@ -113,7 +113,7 @@ class Master:
             try:
                 await self._serve(built, stop, leaving)
             finally:
-                # After a failure only: otherwise it is closed in order by then.
+                # Has an effect only after a failure; otherwise the log is already closed.
                 await asyncio.to_thread(built.core.log.abandon)
             return True
         finally:
@@ -185,7 +185,7 @@ class Master:
             await asyncio.to_thread(
                 log_context.appender.close, clean=not log_context.flusher.failed
             )
-            # Not when all parts have ended: those that only read may take longer.
+            # Without waiting for the parts that only read: they may take longer.
             self._lead.release()
 
     async def _drain(self, log_context: LogContext) -> None:
@@ -254,7 +254,7 @@ class Master:
         return {name: noted(name, part) for name, part in parts.items()}
 
     async def _pulse(self, built: BuiltComponents, leaving: asyncio.Event) -> None:
-        """Check what the others publish, with every doorbell, and often while a caller waits."""
+        """Check what other processes publish: at every doorbell, and often while a caller waits."""
         log_context, puller = built.core.log, built.components.read.puller
         while not self._over.is_set():
             if not self._term.is_valid:

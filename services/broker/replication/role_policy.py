@@ -24,7 +24,7 @@ class SlavePolicy:
         """Raises NotMaster unless anywhere."""
         if not anywhere:
             raise self._refusal(
-                "Nothing is read: another node may have newer messages.",
+                "Nothing was read: another node may have newer messages.",
                 "Ask the master; or take what this node has, with the header "
                 "Tidemark-Read-From: any.",
             )
@@ -53,7 +53,7 @@ class PromotingPolicy:
 
     def check_reads(self, *, anywhere: bool) -> None:
         """Raises NotServing."""
-        raise _promoting("Nothing is read.")
+        raise _promoting("Nothing was read.")
 
     def check_sends(self) -> None:
         """Raises NotServing."""

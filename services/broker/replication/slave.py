@@ -129,9 +129,9 @@ class Slave:
         return "reput has not begun: check that it runs"
 
     async def _follow(self) -> None:
-        # The changes must be read first, as reput publishes where it goes on before its restart
-        # counts as one. In the other order: 1. the dispatched offset is read; 2. reput restarts
-        # before that offset, and the restart is noted; 3. a pull reads the shorter queue and is
+        # The changes must be read first: reput publishes where it continues before its restart is
+        # counted. In the other order: 1. the dispatched offset is read; 2. reput restarts before
+        # that offset, and the restart is noted; 3. a pull reads the shorter queue and is
         # held; 4. reput reaches the same offset again, and the pull is not woken.
         changes = self._log_context.unit_checks.changes()
         dispatched = self._store.dispatched

@@ -78,7 +78,7 @@ class Fullness:
         if self.pressure is not Pressure.SENDS_STOP:
             self.refusal = None
             if before is not None:
-                log.info("sends are taken again", extra={"event": "sends-resumed"})
+                log.info("sends are accepted again", extra={"event": "sends-resumed"})
                 if self._files.failure is None:
                     self._health.clear_reason(DiskFull.code)
             return
@@ -98,10 +98,10 @@ class Fullness:
         limit = self._policy.warning_percent
         return DiskFull(
             f"the file system of {self._paths[fullest]} is {percent} % full, {space.available} "
-            f"bytes are free; above {limit} % nothing is taken. Nothing was stored; reading goes "
-            "on.",
-            "Free space or enlarge it; sends are taken again by themselves. GET /v1/retention says "
-            "what keeps the oldest log file.",
+            f"bytes are free; above {limit} % sends are refused. Nothing was stored; reads "
+            "continue.",
+            "Free space or enlarge it; sends resume automatically. GET /v1/retention says what "
+            "keeps the oldest log file.",
             path=self._paths[fullest],
             free_bytes=space.available,
             used_percent=percent,
@@ -123,9 +123,9 @@ class Fullness:
             files.prepare_next(1)
         raise DiskFull(
             f"one more log file of {files.file_size} bytes would fill the file system of "
-            f"{files.directory} to {then} %; above {limit} % nothing is taken. What is stored "
-            "stays readable.",
-            "Free space or enlarge it; log files are made again by themselves.",
+            f"{files.directory} to {then} %; above {limit} % none is created. Stored messages "
+            "stay readable.",
+            "Free space or enlarge it; log files are then created again automatically.",
             path=files.directory,
             free_bytes=space.available,
             used_percent=then,

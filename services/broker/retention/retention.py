@@ -51,7 +51,7 @@ class Stay(Enum):
     NO_SNAPSHOT = "the log has no whole snapshot of the state yet"
     SNAPSHOT = "it holds the newest snapshot of the state, or what follows it"
     NEEDED = "a connected slave has yet to copy it"
-    MASTER_KEEPS = "the master has it, or it is not known whether"
+    MASTER_KEEPS = "the master has it, or it is unknown whether it does"
     NOTHING_ASKS = "nothing asks for its deletion"
 
 

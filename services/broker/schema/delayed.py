@@ -39,7 +39,9 @@ class DelayedQuery(Query, frozen=True):
 class DelayedMessage(Answer, frozen=True):
     """One message that waits for its time."""
 
-    unique_id: Annotated[str | None, Meta(description="What it is cancelled by.")]
+    unique_id: Annotated[
+        str | None, Meta(description="The id with which the message can be cancelled.")
+    ]
     message_id: Annotated[str, Meta(description="Offset id of the record that waits.")]
     topic: Annotated[str, Meta(description="The topic it is for.")]
     queue: Count
@@ -57,7 +59,7 @@ class DelayedMessages(Answer, frozen=True):
     messages: list[DelayedMessage]
     pending: Annotated[
         Count | None,
-        Meta(description="All that wait, whatever their topic; null: not counted yet."),
+        Meta(description="Number of waiting messages of all topics; null: not counted yet."),
     ]
     next: Annotated[
         str | None,
@@ -85,7 +87,7 @@ class CancelledMessages(Answer, frozen=True):
     """The messages of a unique id that will never be delivered."""
 
     cancelled: Annotated[
-        int, Meta(ge=1, le=I64_MAX, description="Messages of that id that waited.")
+        int, Meta(ge=1, le=I64_MAX, description="Number of waiting messages with that id.")
     ]
     unique_id: str
     deliver_at_ms: list[Count]
@@ -94,11 +96,11 @@ class CancelledMessages(Answer, frozen=True):
 CALLS: Final = (
     Call(
         "listDelayed", "GET", "/v1/delayed", "Messages that wait for their time, next due first",
-        DelayedMessages, "Some of what waits.", (503,), query=DelayedQuery,
+        DelayedMessages, "Some of the waiting messages.", (503,), query=DelayedQuery,
     ),
     Call(
         "cancelDelayed", "DELETE", "/v1/delayed/{unique_id}",
-        "Cancel what waits under a unique id; durable when it is answered",
+        "Cancel the messages that wait under a unique id; durable once answered",
         CancelledMessages, "It will never be delivered.", (404, 503, 507), query=CancelQuery,
     ),
 )  # fmt: skip

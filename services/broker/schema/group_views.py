@@ -45,7 +45,9 @@ class LagTotal(Lag, frozen=True):
     unknown_queues: Annotated[
         Count, Meta(description="Queues with an unknown lag: they are in no sum.")
     ]
-    lagging_queues: Annotated[Count, Meta(description="Older than the group's objective.")]
+    lagging_queues: Annotated[
+        Count, Meta(description="Queues whose oldest message is older than the objective.")
+    ]
 
 
 class GroupQueue(Lag, frozen=True):
@@ -81,8 +83,8 @@ class GroupMember(Answer, frozen=True):
     member: str
     subscriptions: list[MemberSubscription]
     assignment: list[ShownQueue]
-    session_ms: Annotated[Count, Meta(description="Gone after so long without a heartbeat.")]
-    last_seen_ms: Annotated[Count, Meta(description="Since its last heartbeat.")]
+    session_ms: Annotated[Count, Meta(description="Expires after this long without a heartbeat.")]
+    last_seen_ms: Annotated[Count, Meta(description="Time since its last heartbeat.")]
 
 
 class GroupView(Group, frozen=True):
@@ -90,7 +92,7 @@ class GroupView(Group, frozen=True):
 
     state: State
     generation: Annotated[
-        Count | None, Meta(description="Of the assignment; null without members.")
+        Count | None, Meta(description="Generation of the assignment; null without members.")
     ]
     at_ms: Annotated[Count, Meta(description="The node's clock at this view.")]
     members: list[GroupMember]

@@ -27,7 +27,7 @@ RETRY_MAX_LIMIT: Final = 1000
 Start = Annotated[
     Literal["first", "last"] | TimeMs,
     Meta(
-        description="Where the group begins in a topic without an offset of it: at the first or "
+        description="Where the group begins in a topic in which it has no offset: at the first or "
         "the last message, or at the first one stored at or after a time in milliseconds."
     ),
 ]
@@ -123,8 +123,8 @@ CALLS: Final = (
         "putGroup", "PUT", "/v1/groups/{group}", "Create a group, or change it",
         Group, "The group as it is now; the same call may be repeated.", (409, *CHANGING),
         body=GroupConfig, body_required=False,
-        description="What is not named stays as it is. While the group has members, `order` and "
-        "`broadcast` cannot change.",
+        description="Fields that are left out keep their values. While the group has members, "
+        "`order` and `broadcast` cannot change.",
     ),
     Call(
         "deleteGroup", "DELETE", "/v1/groups/{group}",

@@ -45,7 +45,7 @@ FETCH_WAIT_MS_MAX: Final = 30_000
 """Shorter than the idle time-outs of common proxies."""
 INCARNATION_SIZE_MAX: Final = 64
 
-Generation = Annotated[Count, Meta(description="Of the assignment that the member knows.")]
+Generation = Annotated[Count, Meta(description="The generation that the member knows.")]
 
 Incarnation = Annotated[
     str, Meta(min_length=1, max_length=INCARNATION_SIZE_MAX, pattern=UTF8_PATTERN)
@@ -77,7 +77,7 @@ class Join(Request, frozen=True):
         Meta(
             ge=SESSION_MS_MIN,
             le=SESSION_MS_MAX,
-            description="The member expires after so long without a heartbeat.",
+            description="The member expires after this long without a heartbeat.",
         ),
     ] = SESSION_MS_DEFAULT
     holding: Annotated[
@@ -91,8 +91,8 @@ class Join(Request, frozen=True):
     generation: Annotated[
         Count | None,
         Meta(
-            description="With it this is a heartbeat, and 404 if the member is gone. Without it "
-            "the member joins: what it got and did not commit comes again.",
+            description="With it, the call is a heartbeat, answered 404 if the member is gone. "
+            "Without it, the member joins: uncommitted messages are delivered again.",
         ),
     ] = None
     incarnation: Annotated[
@@ -144,21 +144,21 @@ class Fetch(Request, frozen=True):
     """One long poll over all queues of a member."""
 
     generation: Generation | None = None
-    count_max: Annotated[int, Meta(ge=1, le=FETCH_MAX, description="Messages at most.")] = field(
-        name="max", default=FETCH_DEFAULT
-    )
+    count_max: Annotated[
+        int, Meta(ge=1, le=FETCH_MAX, description="Maximum number of messages.")
+    ] = field(name="max", default=FETCH_DEFAULT)
     bytes_max: Annotated[
         int,
-        Meta(ge=1, le=FETCH_BYTES_MAX, description="Record bytes, about; one message always fits."),
+        Meta(ge=1, le=FETCH_BYTES_MAX, description="Rough limit; one message always fits."),
     ] = field(name="max_bytes", default=FETCH_BYTES_DEFAULT)
     wait_ms: Annotated[
         int, Meta(ge=0, le=FETCH_WAIT_MS_MAX, description="Hold the call while there is nothing.")
     ] = 0
     positions: Annotated[
-        Positions, Meta(description="Where the member goes on in these queues; each once.")
+        Positions, Meta(description="Where the member continues in these queues; each queue once.")
     ] = field(default_factory=list)
     paused: Annotated[
-        Queues, Meta(description="Queues of which this fetch, and nothing later, returns nothing.")
+        Queues, Meta(description="Queues from which this fetch, but no later one, returns nothing.")
     ] = frozenset()
     sequence: Annotated[
         Count | None,

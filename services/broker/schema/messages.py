@@ -48,7 +48,7 @@ class Message(Answer, frozen=True):
     tags_code: int
     prepared_transaction_offset: int
     body: Annotated[
-        str | UnsetType, Meta(description="Bytes in msgpack; base64 in JSON if it is no text.")
+        str | UnsetType, Meta(description="Bytes in msgpack; base64 in JSON if it is not text.")
     ] = UNSET
     body_text: Annotated[str | UnsetType, Meta(description="JSON only, if the body is UTF-8.")] = (
         UNSET
@@ -99,8 +99,8 @@ class NewMessage(Request, frozen=True):
     properties: Annotated[
         dict[StoredText, StoredText] | None,
         Meta(
-            description="Names that the store sets itself are refused, and so is more than 31,723 "
-            "bytes together with tags and keys."
+            description="Names that the store sets itself are refused. Properties, tags and keys "
+            "together may have at most 31,723 bytes."
         ),
     ] = None
     queue: Annotated[
@@ -118,11 +118,11 @@ class NewMessage(Request, frozen=True):
     ] = None
     delay_ms: Annotated[
         Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)] | None,
-        Meta(description="Delivered so long after now."),
+        Meta(description="Delay until delivery."),
     ] = None
     deliver_at_ms: Annotated[
         Count | None,
-        Meta(description="Delivered then, ms since 1970; at most 40 days ahead."),
+        Meta(description="Delivery time, ms since 1970; at most 40 days ahead."),
     ] = None
 
 

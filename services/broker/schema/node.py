@@ -23,7 +23,7 @@ class RetentionSpace(Answer, frozen=True):
     path: str
     used_bytes: Annotated[Count | None, Meta(description="null if the disk gave no answer.")]
     available_bytes: Annotated[
-        Count | None, Meta(description="What an ordinary user may still take.")
+        Count | None, Meta(description="Bytes that an ordinary user can still allocate.")
     ]
     used_percent: Annotated[
         Percent | None, Meta(description="Whole percent, rounded up; the rules use it.")
@@ -58,7 +58,7 @@ class NextDeletion(Answer, frozen=True):
     why: Why | None
     kept_by: Annotated[Stay | None, Meta(description="What keeps the oldest file.")]
     groups_with_unread_messages: Annotated[
-        Count, Meta(description="In that file, if it is deleted soon.")
+        Count, Meta(description="Groups with unread messages in that file, if it is deleted soon.")
     ]
 
 
@@ -76,7 +76,7 @@ class Forecast(Answer, frozen=True):
 
     full_in_s: Annotated[
         Annotated[float, Meta(ge=0)] | None,
-        Meta(description="Until sends are refused at the present pace; null: see `reason`."),
+        Meta(description="Time until sends are refused at the present pace; null: see `reason`."),
     ]
     growth_bytes_per_s: float | None
     reason: Literal["disk_not_measured", "too_few_samples", "not_growing", "too_far_ahead"] | None
@@ -115,7 +115,7 @@ class ClusterNode(Answer, frozen=True):
     state: str | UnsetType | None = UNSET
     incarnation: str | UnsetType | None = UNSET
     in_sync: Annotated[
-        bool | UnsetType | None, Meta(description="Only these may become master.")
+        bool | UnsetType | None, Meta(description="Only in-sync nodes may become master.")
     ] = UNSET
     api: Annotated[str | UnsetType | None, Meta(description="Where clients reach it.")] = UNSET
     admin: str | UnsetType | None = UNSET
@@ -129,7 +129,7 @@ class ClusterNode(Answer, frozen=True):
     lag_ms: Count | UnsetType | None = UNSET
     reason: Annotated[
         str | UnsetType | None,
-        Meta(description="Why something is not known, or not in order."),
+        Meta(description="Why a value is unknown, or what is wrong."),
     ] = UNSET
     seen_ms_ago: Count | UnsetType | None = UNSET
 

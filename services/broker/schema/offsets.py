@@ -61,13 +61,13 @@ class Commit(Request, frozen=True):
     offsets: Annotated[
         Positions,
         Meta(
-            description="The offset after the last message handled, of each queue once. A "
-            "member's below what is committed changes nothing: a reset goes back.",
+            description="For each queue the offset after the last message handled. A member's "
+            "offset below the committed one changes nothing; only a reset moves it back.",
         ),
     ]
     member: Annotated[Name | None, Meta(description="Needed while the group has members.")] = None
     generation: Annotated[
-        Count | None, Meta(description="Goes with member, and member with it.")
+        Count | None, Meta(description="Required with member, and only allowed with it.")
     ] = None
     ack: Annotated[
         CommitLevel, Meta(description="accepted: served at once, on disk within about 100 ms.")
@@ -122,7 +122,7 @@ class Reset(Request, frozen=True):
         Literal["first", "last"] | ResetPlace,
         Meta(description="An offset below the first message means the first message."),
     ]
-    queue: Annotated[QueueNumber | None, Meta(description="Default: all of the topic.")] = None
+    queue: Annotated[QueueNumber | None, Meta(description="Default: all queues.")] = None
     dry_run: Annotated[bool, Meta(description="Return what would move, and move nothing.")] = False
 
     def __post_init__(self) -> None:

@@ -80,13 +80,13 @@ class Nack(Request, frozen=True):
     ] = 0
     member: Annotated[Name | None, Meta(description="Needed while the group has members.")] = None
     generation: Annotated[
-        Count | None, Meta(description="That the member knows. Goes with member.")
+        Count | None, Meta(description="Generation that the member knows; required with it.")
     ] = None
     without_member: Annotated[
         bool,
         Meta(
-            description="The caller is a tool, and no member has the message in hand; not "
-            "together with member."
+            description="The caller is a tool, and no member is working on the message. Not "
+            "allowed with member."
         ),
     ] = False
     nack_id: Annotated[
@@ -97,18 +97,18 @@ class Nack(Request, frozen=True):
     ] = None
     retry: Annotated[
         bool,
-        Meta(description="This nack may have been carried out before. Goes with nack_id."),
+        Meta(description="This nack may have been carried out before. Only with nack_id."),
     ] = False
 
     def __post_init__(self) -> None:
         """Raise BadRequest for fields that do not go together."""
         place = (self.topic, self.queue, self.queue_offset)
         if self.generation is not None and self.member is None:
-            raise BadRequest("generation goes with member only.", field="generation")
+            raise BadRequest("generation is allowed only together with member.", field="generation")
         if self.without_member and self.member is not None:
             raise BadRequest("give either member or without_member.", field="without_member")
         if self.retry and self.nack_id is None:
-            raise BadRequest("retry goes with nack_id only.", field="retry")
+            raise BadRequest("retry is allowed only together with nack_id.", field="retry")
         if self.message_id is not None and place != (None, None, None):
             raise BadRequest(
                 "give either message_id or topic, queue and queue_offset.", field="message_id"
@@ -132,7 +132,7 @@ class SentBack(Answer, frozen=True):
     ]
     topic: Annotated[str | None, Meta(description="The retry or dead-letter topic.")]
     reconsume_times: Annotated[
-        QueueNumber, Meta(description="How often it has come back, this included.")
+        QueueNumber, Meta(description="How often the message was nacked, including this time.")
     ]
     delay_level: Annotated[QueueNumber, Meta(description="0 of a dead letter.")]
     deliver_at_ms: Annotated[Count | None, Meta(description="When the next try is due.")]
@@ -156,7 +156,7 @@ class DeadLetter(Answer, frozen=True):
     queue_offset: Annotated[Count, Meta(description="Its number in the dead-letter topic.")]
     message_id: str
     unique_id: str | None
-    original_topic: Annotated[str, Meta(description="That it was first sent to.")]
+    original_topic: Annotated[str, Meta(description="The topic that it was first sent to.")]
     original_message_id: Annotated[str | None, Meta(description="Of its first delivery.")]
     reconsume_times: QueueNumber
     dead_at_ms: Count
@@ -201,7 +201,7 @@ class Redrive(Request, frozen=True):
     ] = None
     from_offset: Annotated[Count, Meta(description="Letter to begin at.")] = 0
     matched_max: Annotated[
-        int, Meta(ge=1, le=REDRIVE_MAX, description="Letters that match, at most.")
+        int, Meta(ge=1, le=REDRIVE_MAX, description="Maximum number of matching letters.")
     ] = field(name="max", default=REDRIVE_DEFAULT)
     dry_run: Annotated[
         bool, Meta(description="true: return what would be done, and do nothing.")
@@ -220,7 +220,7 @@ class Refusal(Answer, frozen=True):
 class Redriven(Answer, frozen=True):
     """What a redrive did, or would do."""
 
-    matched: Annotated[Count, Meta(description="Letters that the filter takes.")]
+    matched: Annotated[Count, Meta(description="Number of letters that match the filter.")]
     redriven: Annotated[Count, Meta(description="Sent again now.")]
     skipped: Annotated[Count, Meta(description="Sent again before, by an earlier call.")]
     refused: Annotated[Count, Meta(description="Cannot be sent; see `refusals`.")]

@@ -70,7 +70,7 @@ class Topic(Answer, frozen=True):
 
     topic: str
     queues: Annotated[list[QueueRange], Meta(max_length=QUEUES_LISTED_MAX)]
-    queue_count: Annotated[int, Meta(description="Of all queues, shown or not.")]
+    queue_count: Annotated[int, Meta(description="Number of all queues, listed or not.")]
     perm: int
     write_queues: Annotated[int, Meta(description="Queues that take new messages.")]
     system: Annotated[bool, Meta(description="A topic of the broker itself.")]
@@ -99,7 +99,7 @@ class PullQuery(Query, frozen=True):
 
     offset: Annotated[I64, Meta(description="Queue offset of the first message wanted.")]
     count_max: Annotated[
-        int, Meta(ge=0, le=PULL_MAX, description="At most so many messages, but one at least.")
+        int, Meta(ge=0, le=PULL_MAX, description="Maximum number of messages; at least one.")
     ] = field(name="max", default=MESSAGES_DEFAULT)
     bytes_max: Annotated[
         int,
@@ -118,7 +118,7 @@ class PullQuery(Query, frozen=True):
         ),
     ] = None
     wait_ms: Annotated[
-        int, Meta(ge=0, le=WAIT_MS_MAX, description="Hold the call while there is none.")
+        int, Meta(ge=0, le=WAIT_MS_MAX, description="Hold the call while there is no message.")
     ] = 0
 
 
@@ -155,7 +155,7 @@ class Offset(Answer, frozen=True):
 class FindQuery(Query, frozen=True):
     """The parameters of a search by unique id or key: exactly one of them is given."""
 
-    unique_id: Annotated[Text | None, Meta(description="Either this or key.")] = None
+    unique_id: Annotated[Text | None, Meta(description="Give either this or key.")] = None
     key: Annotated[Text | None, Meta(description="A business key, or a unique id.")] = None
     begin_ms: Annotated[Count | None, Meta(description="Stored at or after; with key only.")] = None
     end_ms: Annotated[Count | None, Meta(description="Stored at or before; with key only.")] = None
@@ -172,7 +172,7 @@ class FindQuery(Query, frozen=True):
         if (self.key is None) == (self.unique_id is None):
             raise BadRequest("give either key or unique_id.", field="key")
         if self.key is None and (self.begin_ms, self.end_ms) != (None, None):
-            raise BadRequest("begin_ms and end_ms go with key only.", field="begin_ms")
+            raise BadRequest("begin_ms and end_ms are allowed only with key.", field="begin_ms")
 
     @property
     def word(self) -> str:

@@ -45,8 +45,8 @@ PollAfterMs = Annotated[
     Meta(
         ge=1,
         le=I64_MAX,
-        description="Only if the call was to be held and could not be (`held_pulls_max`): when to "
-        "call again.",
+        description="Only if the call should have been held but was not (`held_pulls_max`): when "
+        "to call again.",
     ),
 ]
 

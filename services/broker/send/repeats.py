@@ -69,7 +69,7 @@ class Repeats:
         if new > len(self._notes):
             raise Overloaded(
                 f"while the request waited, more than {NOTED_MAX} messages were sent again, and "
-                "it is not known whether its own are among them. Nothing was stored.",
+                "it is unknown whether these include its own. Nothing was stored.",
                 "Try again.",
                 limit=NOTED_MAX,
             )

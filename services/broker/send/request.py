@@ -1,7 +1,6 @@
 """A checked send as a value. Pure.
 
-``api.messages`` and ``api.send`` build it before this step; ``deduplicator`` and ``sender`` use it
-after it.
+``api.messages`` and ``api.send`` build it; ``deduplicator`` and ``sender`` use it.
 """
 
 from __future__ import annotations

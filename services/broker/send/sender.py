@@ -175,7 +175,7 @@ class Sender:
         reached = term.reached(admitted)
         if reached is None:
             raise self._not_reached(
-                f"level {level.value} was not reached before the group or this node's part in it "
+                f"level {level.value} was not reached before the in-sync set or this node's role "
                 "changed",
                 result,
                 end,

@@ -273,8 +273,8 @@ class StoredIds:
         behind = int(end) - self._tail_start()
         if behind > TAIL_MAX:
             raise DispatchBehind(
-                f"{behind} bytes are not dispatched yet, and a repeated send searches "
-                f"{TAIL_MAX} at most. Nothing was stored.",
+                f"{behind} bytes are not dispatched yet, but a repeated send searches at most "
+                f"{TAIL_MAX}. Nothing was stored.",
                 "Try again when reput has caught up.",
                 behind=behind,
                 limit=TAIL_MAX,
@@ -345,7 +345,7 @@ def _check_all(wanted: Collection[str], found: Collection[str]) -> None:
     missing_count = len(wanted) - len(found)
     if missing_count:
         raise DispatchBehind(
-            "the index is being made again, and until it is whole it is not known whether "
+            "the index is being rebuilt; until it is complete, it is unknown whether "
             f"{missing_count} messages of a repeated send are stored already. Nothing was stored.",
             "Try again when reput's /ready says that it has caught up.",
             missing=missing_count,

@@ -369,7 +369,7 @@ class Topics:
         )
 
     async def ensure_system(self, name: str, queues: int) -> TopicConfig:
-        """Return a topic that the broker itself needs; create it with so many queues if missing.
+        """Return a topic that the broker itself needs; create it with that many queues if missing.
 
         Durable on return. Raises BadName, and what a send raises.
         """

@@ -1,4 +1,4 @@
-"""The timing wheel files, from which a RocketMQ broker can go on with timed messages.
+"""The timing wheel files, from which a RocketMQ broker can continue to deliver timed messages.
 
 They are written when delivery ends in order: ``timerlog/`` with a unit for each waiting message,
 then ``config/timercheck``. There is no ``timerwheel`` then: RocketMQ builds it from the units.
@@ -69,7 +69,7 @@ class WheelFiles:
             self._has_old_units = True
             log.warning(
                 "the files of RocketMQ's timer could not be removed; a RocketMQ broker that opens "
-                "the store would go on from an older time",
+                "the store would continue from an older time",
                 extra={"event": "timer-wheel-not-removed", "detail": str(error)},
             )
 
@@ -136,7 +136,7 @@ class WheelFiles:
         if self._disk.stat(self._check) is not None:
             self._disk.unlink(self._check)
             self._disk.sync_directory(self._check.parent)
-        # Later releases of RocketMQ keep snapshots of the wheel beside it.
+        # Later releases of RocketMQ keep snapshots next to the wheel.
         wheels = [
             entry.name
             for entry in self._disk.list_directory(self._root)

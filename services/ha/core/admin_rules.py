@@ -141,7 +141,7 @@ def recreated(context: ReplicaContext, peers: Peers, promised: int, order: Comma
     session = context.session
     if session.stored is not None and not session.backwards:
         raise Refused(
-            "there is a lease, and it did not go back. Nothing was done.",
+            "the lease exists and has not gone backwards. Nothing was done.",
             "If no remaining node is in its set, `tidemark cluster failover` makes one the master "
             "and shows first what that loses.",
         )

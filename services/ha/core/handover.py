@@ -125,8 +125,8 @@ class Handover:
             why = [f"{node} {unfit(term, self.peers, node, ordered=True)}" for node in nodes]
             raise rules.Refused(
                 f"{'; '.join(why)}. Nothing was done.",
-                "Try again when `tidemark cluster status` has the node in sync and no reason "
-                "beside it.",
+                "Try again when `tidemark cluster status` shows the node in sync and without a "
+                "reason.",
                 retriable=True,
                 in_sync=[member.node for member in term.in_sync.published],
             )
@@ -276,7 +276,7 @@ class Handover:
             context.calm("handed-over")
         # While the store is emptied, broker and reput wait for ha.
         if stalling and context.state is not State.RESYNC:
-            context.alarm(STALLED, f"{stalling} stands still, or stood still too often of late.")
+            context.alarm(STALLED, f"{stalling} is stalled, or was stalled too often recently.")
         elif term is not None and self._disk_hangs(term):
             context.alarm(STALLED, f"{HANGS}.")
         else:
@@ -334,7 +334,7 @@ class Handover:
             return
         term.note_late()
         why = f"this node has trouble: {trouble}" if trouble else term.hindrance
-        context.alarm("not-open", f"Epoch {term.epoch} is granted and takes no sends: {why}.")
+        context.alarm("not-open", f"Epoch {term.epoch} is granted but accepts no sends: {why}.")
         own_time_ms = patience_ms * 2 ** min(self._given_up, PATIENCE_MAX)
         if not trouble and context.now_ms - since_ms < own_time_ms:
             return
@@ -351,9 +351,9 @@ class Handover:
         return term.unflushed_ms >= self.context.times.lease_ms
 
     def _leave_hanging(self, term: Mastership) -> None:
-        """Let the lease expire if the disk hangs, and a slave has on its own what is missing here.
+        """Let the lease expire if the disk hangs and a slave has more of the log on disk.
 
-        There is no switch: it begins with a log that is confirmed to its end.
+        A planned switch is impossible: it requires a log that is confirmed to its end.
         """
         stored = self.context.session.stored
         if stored is None or stored.lease.paused or not self._takers():

@@ -98,7 +98,7 @@ class InSync:
         """Count the silence and the lag of all peers from now on.
 
         Before this, the master did not answer slaves, so they are not to blame for silence or lag.
-        The next acknowledgement may reach a mark from before this; that is no lag either.
+        The next acknowledgement may reach a mark from before this; nor is that counted as lag.
         """
         self._began_ms = now_ms
         for peer in self.peers.values():

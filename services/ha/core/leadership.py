@@ -168,7 +168,7 @@ class Leadership:
         self._unanswered = 0
         context.calm("lease-unavailable")
         if session.latency_ms is not None and session.latency_ms > context.times.renew_ms:
-            context.alarm("lease-slow", "The lease answers more slowly than it is to be renewed.")
+            context.alarm("lease-slow", "The lease answers more slowly than it must be renewed.")
         else:
             context.calm("lease-slow")
         if session.backwards:
@@ -227,7 +227,7 @@ class Leadership:
             in_sync_version=context.session.seen[1] + 1,
         )
         self._recreate = lease, term.deadline_ms or context.now_ms
-        context.alarm("lease-missing", "The lease was deleted; it is made again if all agree.")
+        context.alarm("lease-missing", "The lease was deleted; it is recreated if all agree.")
         self.depose("the lease is gone")
 
     def _follow_lease(self) -> None:
@@ -318,7 +318,7 @@ class Leadership:
         context.out.put(Publish(((Slot.ROLE, NodeRole.FOLLOWER),)))
         if self._recreate is not None:
             (lease, deadline_ms), self._recreate = self._recreate, None
-            context.move(Trigger.CAMPAIGNS, "the lease is to be made again")
+            context.move(Trigger.CAMPAIGNS, "the lease is being recreated")
             self._why = "startup"
             self.campaign = Recreation(
                 context, self.peers, lease, deadline_ms=deadline_ms, won=self._won, lost=self._lost

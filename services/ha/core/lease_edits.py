@@ -62,7 +62,7 @@ class LeaseEdits:
         if edit.wanted is not None:
             if context.session.unsettled is None:
                 self._refuse(
-                    "the write of the lease was given up, and may be applied: check `tidemark "
+                    "the lease write was abandoned, but may have been applied: check `tidemark "
                     "cluster status`"
                 )
             return
@@ -75,7 +75,7 @@ class LeaseEdits:
         if not session.free or (session.stored is None and not (edit.creates and session.absent)):
             return
         if session.backwards and not edit.creates:
-            self._refuse("the lease went back; see `tidemark cluster recreate-lease`")
+            self._refuse("the lease has gone backwards; see `tidemark cluster recreate-lease`")
             return
         try:
             wanted = edit.change(None if session.stored is None else session.stored.lease)

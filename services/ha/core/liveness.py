@@ -25,7 +25,7 @@ hours."""
 
 
 class Stalls:
-    """Stalls of one service, now and of late."""
+    """Present and recent stalls of one service."""
 
     __slots__ = ("_counted_ms", "_lease_ms", "_owes", "_quarters", "_stall_ms", "still_ms")
 

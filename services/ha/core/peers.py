@@ -224,7 +224,7 @@ class Peers:
             peer.status_ms = now
         peer.status = status
         peer.clock.answered(asked_ms=status.asked_ms, answered_ms=now, wall_ms=status.wall_ms)
-        # A lease that shows less than another node has seen of it went back.
+        # If the lease shows less than another node has seen of it, it has gone backwards.
         self._context.session.note_seen((status.seen_epoch, status.in_sync_version))
 
     @property

@@ -2,7 +2,7 @@
 
 An entry is written before the first byte of its epoch, so after a crash the last ones may begin
 above the end of the log. Their bytes were never on disk nor acknowledged, and they are dropped. Any
-other contradiction means that table or log are not what this replica wrote.
+other contradiction means that the table or the log is not what this replica wrote.
 
 Step before: recovery found the end of the log. Step after: ``replica_store`` halts, or goes on.
 """

@@ -218,7 +218,7 @@ class Replica:
         context = self.context
         if context.state is State.RESYNC:
             # ha takes the bytes of broker and reput once they have ended, so held bytes prove
-            # nothing; the time that the emptying takes is no stall of theirs.
+            # nothing; they do not count as stalled while the store is emptied.
             snapshot = snapshot._replace(broker_nonce=0, reput_alive=False)
         context.snapshot = snapshot
         context.liveness.observe(snapshot, context.now_ms)

@@ -95,7 +95,7 @@ class ReplicaContext:
         self.alarms: dict[str, str] = {}
         self._alarm_said_ms: dict[str, int] = {}
         self.known_in_sync: tuple[Member, ...] = ()
-        """The published set as last seen, also in a lease that is gone."""
+        """The published set as last seen, even in a lease that is gone."""
         self.known_in_sync_at = (0, 0)
         """(epoch, version) of the lease that contained it; (0, 0): none was seen."""
 
@@ -183,16 +183,16 @@ class ReplicaContext:
             return self.cannot_open
         stalling = self.liveness.stalling
         if self.stalls_are_over:
-            return f"{stalling} stood still too long or too often of late: others come first"
+            return f"{stalling} recently stalled too long or too often: other nodes come first"
         if self.trouble == BROKER_STOPS:
-            return "its broker is asked to stop"
+            return "its broker was asked to stop"
         return f"this node has trouble: {self.trouble}" if self.trouble else ""
 
     @property
     def stalls_are_over(self) -> bool:
         """Whether the only trouble is stalls of services that have all recovered.
 
-        Such a node takes the lease by a command, and not by itself.
+        Such a node takes the lease only on an operator's command.
         """
         return self.only_stalls and not self.idle_service
 

@@ -130,8 +130,8 @@ class SlaveLink:
         invalid.
 
         InOrder comes with the ACK that makes the slave count; every other outcome closes the link.
-        From a damaged master only the following bytes are copied: the slave may be the one member
-        to which it can hand over.
+        From a damaged master only the following bytes are copied: the slave may be the only
+        member to which it can hand over.
         """
         self.heard_ms = now_ms
         if self.closed or self.in_order:
@@ -232,7 +232,7 @@ class SlaveLink:
         if append.offset != self.received:
             return self._close(f"bytes at {append.offset} instead of {self.received}")
         if append.data_epoch > self._epoch or (last and append.data_epoch < last.epoch):
-            return self._close(f"bytes of epoch {append.data_epoch} behind {last}")
+            return self._close(f"bytes of epoch {append.data_epoch} after {last}")
         if append.size == 0:
             # A heartbeat carries no epoch: this log does not have one that is still empty.
             self._confirm_heard = max(self._confirm_heard, append.confirm)

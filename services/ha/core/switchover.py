@@ -110,7 +110,7 @@ class Switchover:
         if self._stage is _Stage.HOLDING and elapsed_ms > HOLD_MS_MAX:
             self._fail(f"the log was not confirmed to its end within {HOLD_MS_MAX} ms")
         elif self._stage is _Stage.FENCING and elapsed_ms > FENCE_MS_MAX:
-            self._fail(f"the broker did not give the log back within {FENCE_MS_MAX} ms")
+            self._fail(f"the broker did not release the log within {FENCE_MS_MAX} ms")
         elif self._stage is _Stage.DRAINING and elapsed_ms > DRAIN_MS_MAX:
             self._fail(f"{self.target.node} did not get the log's end within {DRAIN_MS_MAX} ms")
         elif self._stage is _Stage.RELEASING:

@@ -71,7 +71,7 @@ def plan(
     kept = 0 if entry is None else own.table.index(entry) + 1
     limit = own.table[kept].start if 0 < kept < len(own.table) else own.end
     if point > min(limit, own.end):
-        raise ValueError(f"point {point} behind {min(limit, own.end)}, the end of {entry}")
+        raise ValueError(f"point {point} is after {min(limit, own.end)}, the end of {entry}")
     if point < confirm:
         return Halt(point, confirm)
     if point < own.first_offset:

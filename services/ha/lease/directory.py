@@ -24,8 +24,8 @@ taken.
 
 - The object is made under another name and renamed, which fails if the object exists. Links carry
   the object's id, so that a late writer to a deleted object adds nothing to the next one.
-- Holder, epoch and set are on disk before they are reported; a renewal alone is not waited for:
-  after a power cut no process is left that knows of a later one.
+- Holder, epoch and set are on disk before they are reported; a renewal alone is not synced:
+  after a power cut no process is left that has seen a later one.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class DirectoryObject:
                 return Outcome(LeaseOutcome.ABSENT)
             found, proved = self._newest(uid)
             reads.append(found)
-            # Nothing changed in all reads: the link before it was removed, or replaced, by hand. A
-            # late link (a) is not the newest in so many listings.
+            # All reads agree: the link before this one was removed or replaced by hand. A late link
+            # (a) would not be the newest in that many listings.
             if found is not None and (proved or reads.count(found) == READS_MAX):
                 self._sync(found)
                 return Outcome(LeaseOutcome.FOUND, found)

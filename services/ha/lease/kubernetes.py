@@ -88,7 +88,7 @@ class KubernetesLease:
             # It was read too long ago: the caller reads again, as after a write of another process.
             return Outcome(LeaseOutcome.CONFLICT)
         body = self._body(lease, found)
-        # 201 would be a new object in place of a deleted one; with a uid no server makes it.
+        # 201 would mean a new object in place of a deleted one; no server creates one with a uid.
         return await self._call(
             lambda **options: self._leases().replace_namespaced_lease(
                 self._name, self._namespace, body, **options
@@ -230,7 +230,7 @@ def _pod_url(environment: Any) -> str:
     port = environment.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise ValueError(
-            "cluster.kubernetes_url is empty, and this is no pod: KUBERNETES_SERVICE_HOST and "
+            "cluster.kubernetes_url is empty, and this is not a pod: KUBERNETES_SERVICE_HOST and "
             "KUBERNETES_SERVICE_PORT are not set"
         )
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

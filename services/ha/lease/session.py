@@ -9,7 +9,7 @@ compare-and-set (docs/replication.md, the lease):
   version, with a read before each repetition, until the outcome is known: it was applied, or
   another write moved the version. A read that shows the old version proves nothing, because the
   write may still be under way.
-- After that the object counts (``stored``), never what was wanted.
+- From then on only the object as read counts (``stored``), not the intended write.
 - An object that shows less than was seen before, for example one restored from a backup, is not
   written.
 

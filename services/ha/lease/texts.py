@@ -27,7 +27,7 @@ TEXT_NAMES: Final = frozenset(
 
 
 class UnreadableLease(ValueError):
-    """The object exists and is no valid lease."""
+    """The object exists and is not a valid lease."""
 
 
 def texts_of(lease: Lease) -> dict[str, str]:

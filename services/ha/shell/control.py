@@ -62,13 +62,13 @@ TEXT_TYPE: Final = "application/json"
 class CommandTimeout(TidemarkError):
     """A command was accepted and has not ended in time."""
 
-    code, title, status = "command-timeout", "The command goes on, its outcome is not known", 504
+    code, title, status = "command-timeout", "The command continues; its outcome is unknown", 504
 
 
 class OrderBySocket(ClusterRefused):
     """A command came over the network, where the settings allow none."""
 
-    code, title, status = "order-by-socket", "Orders are not taken on this port", 403
+    code, title, status = "order-by-socket", "Commands are not accepted on this port", 403
 
 
 class ForeignOrder(ClusterRefused):
@@ -191,11 +191,11 @@ class Control:
             body = await _read_body(request, timeout_s=min(BODY_S, self._timeout_s))
             arguments = _arguments(body)
             if OWN_ARGUMENT in arguments:
-                raise BadRequest(f"{OWN_ARGUMENT} is no argument of an order. Nothing was done.")
+                raise BadRequest(f"{OWN_ARGUMENT} is not a valid argument. Nothing was done.")
             return _json(await self.command(request.match_info["command"], arguments))
         except SlowRequest as error:
             answer = _error(error)
-            answer.force_close()  # the rest of the body may arrive, and is no request
+            answer.force_close()  # the rest of the body may arrive; it is not a request
             return answer
         except TidemarkError as error:
             return _error(error)
@@ -262,7 +262,7 @@ def foreign(headers: Mapping[str, str], hosts: Collection[str]) -> tuple[str, st
     if host in {"localhost", *hosts} or _is_address(host):
         return None
     return (
-        f"the request is addressed to {host or 'no host'}, which is no name of a node. "
+        f"the request is addressed to {host or 'no host'}, which is not the name of a node. "
         "Nothing was done.",
         "Use a node's IP address, localhost, or a name that cluster.admin has.",
     )
@@ -318,7 +318,7 @@ def _arguments(body: bytes) -> dict[str, str]:
             found[name] = ",".join(value)
         else:
             raise BadRequest(
-                f"{name} is neither a text, a number, true, false nor a list of texts. "
+                f"{name} must be a string, a number, true, false or a list of strings. "
                 "Nothing was done."
             )
     return found

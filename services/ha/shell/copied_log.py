@@ -51,7 +51,7 @@ class CopiedLog:
         crashed: Callable[[BaseException], None],
     ) -> None:
         """report: called in the thread of ``copy`` and in that of the syncs. crashed: called with
-        the error that ended the latter, if it is no error of a disk."""
+        the error that ended the latter, unless it is a disk error."""
         self._store, self._positions = store, positions
         self._report, self._crashed = report, crashed
         self._file_size = store.config.commit_log_file_size
@@ -117,7 +117,7 @@ class CopiedLog:
             if piece.part is Part.REST:
                 writer.fill_rest(piece.data, piece.at)
             elif piece.at != writer.written:
-                raise BadBytes(piece.at, f"the log ends at {writer.written}")
+                raise BadBytes(piece.at, f"not next in the log: it ends at {writer.written}")
             elif piece.part is Part.FILLER:
                 writer.fill_up(piece.data)
             else:

@@ -230,8 +230,8 @@ class ReplicaDisk:
         try:
             end = self._held.recover_log(lambda done, total: None, self._stopping).end
         except CorruptRecord as error:
-            # Not of a subclass, whose place is a whole file, nor above the confirm offset: the next
-            # recovery meets that again, and it may rightly be cut off.
+            # A subclass concerns a whole file, and damage above the confirm offset may rightly be
+            # cut off: in both cases the next recovery finds it again.
             held = self._held
             confirm = max(held.files.confirm(), held.published_confirm)
             if error.code == CorruptRecord.code and error.facts["at"] < confirm:
@@ -310,7 +310,7 @@ class ReplicaDisk:
 
     def _check_around(self, at: int) -> None:
         """Check the log around reported damage. Raises BadBytes if it is damaged."""
-        # Not with the check of the whole log: it would begin from the start after each report.
+        # A separate check: the one of the whole log would restart after each report.
         more = self._check_near.begin(at)
         looked = more
         while more and not self._stop.wait(SUSPECT_INTERVAL_S):

@@ -214,8 +214,8 @@ class ReplicaFiles:
     def write_table(self, entries: Sequence[EpochStart]) -> None:
         """Replace the table and its copy, durably.
 
-        The copy has the content of the new table and not of the previous one: after a cut an older
-        table has epochs whose bytes are gone, and would assign other bytes in their place to them.
+        The copy has the content of the new table, not of the previous one: after a cut, an older
+        table has epochs whose bytes are gone, and would assign later bytes to those epochs.
         """
         data = epochs.encode(entries)
         replace(self._disk, self.table_path, data)
@@ -234,7 +234,7 @@ class ReplicaFiles:
         try:
             facts = json.loads(line)
         except ValueError as error:
-            _damaged(path, f"it is no JSON: {error}")
+            _damaged(path, f"it is not JSON: {error}")
         if not isinstance(facts, dict) or facts.get("format") != FORMAT:
             _damaged(path, f"its format is not {FORMAT}")
         return facts
@@ -278,9 +278,9 @@ def _table(path: Path, value: object) -> tuple[EpochStart, ...]:
         assert isinstance(value, list)
         pairs = [(epoch, start) for epoch, start in value]
     except (AssertionError, TypeError, ValueError):
-        _damaged(path, "its table is no list of pairs")
+        _damaged(path, "its table is not a list of pairs")
     if not all(type(each) is int and each >= 0 for pair in pairs for each in pair):
-        _damaged(path, "its table has an entry that is no pair of numbers")
+        _damaged(path, "its table has an entry that is not a pair of numbers")
     return tuple(EpochStart(Epoch(epoch), PhysicalOffset(start)) for epoch, start in pairs)
 
 

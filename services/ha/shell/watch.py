@@ -149,7 +149,8 @@ class Watch:
         positions.publish(Slot.HA_HEARTBEAT_MS, now)
         if not positions.is_current():
             raise ReplacedPositions(
-                f"{positions.path} was replaced or written over. What was acknowledged is on disk.",
+                f"{positions.path} was replaced or overwritten. What was acknowledged at disk is "
+                "safe.",
                 "Start the node's processes again; do not replace files of a running node.",
                 path=positions.path,
             )

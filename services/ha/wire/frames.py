@@ -51,7 +51,7 @@ _TYPES: Final = {int(member): member for member in FrameType}
 
 
 class BadFrame(ValueError):
-    """The bytes are no frame of this protocol: the link is closed and the bytes are discarded."""
+    """These bytes are not a frame of this protocol; they are discarded and the link is closed."""
 
 
 class Frame(NamedTuple):

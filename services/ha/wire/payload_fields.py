@@ -56,7 +56,7 @@ class Reader:
         """Return one byte, 0 or 1, as a boolean."""
         value = self.number(U8)
         if value > 1:
-            self.refuse(f"{value} is no truth value")
+            self.refuse(f"{value} is not a truth value")
         return value == 1
 
     def one_of(self, kind: type[_Kind]) -> _Kind:
@@ -65,7 +65,7 @@ class Reader:
         try:
             return kind(value)
         except ValueError:
-            self.refuse(f"{value} is no {kind.__name__}")
+            self.refuse(f"{value} is not a {kind.__name__}")
 
     def text(self) -> str:
         """Return at most 255 bytes of UTF-8."""

@@ -153,7 +153,7 @@ class Status(Struct, frozen=True, omit_defaults=True):
 
 
 class Facts(Struct, frozen=True, omit_defaults=True):
-    """What a node reports about its ability to lead, beside its log."""
+    """What a node reports about its ability to lead, besides its log."""
 
     reason: Reason = ""
     """Why it is not in a better state, or should not lead."""
@@ -307,7 +307,7 @@ def _contradiction(payload: Hello | HelloOk) -> str | None:
     epoch = start = -1
     for entry in payload.table:
         if not epoch < entry.epoch <= I64_MAX or not start < entry.start <= I64_MAX:
-            return f"table entry {entry.epoch}-{entry.start} behind {epoch}-{start}"
+            return f"table entry {entry.epoch}-{entry.start} does not ascend after {epoch}-{start}"
         epoch, start = entry
     return None
 
@@ -315,7 +315,7 @@ def _contradiction(payload: Hello | HelloOk) -> str | None:
 def _take_append(reader: Reader) -> Append:
     data_epoch, start, offset, confirm, nonce, size = _APPEND.unpack(reader.take(_APPEND.size))
     if min(data_epoch, start, offset, confirm) < 0 or start > offset:
-        reader.refuse(f"epoch {data_epoch} from {start}, {size} bytes at {offset}")
+        reader.refuse(f"impossible: {data_epoch=} {start=} {offset=} {confirm=} {size=}")
     append = Append(data_epoch, start, offset, confirm, nonce, size, reader.take(size))
     reader.done()
     return append

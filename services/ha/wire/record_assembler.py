@@ -51,7 +51,7 @@ class Piece(NamedTuple):
 
 
 class BadBytes(Exception):
-    """The bytes are no record; no byte from ``at`` on was returned."""
+    """The bytes are not a record; no byte from ``at`` on was returned."""
 
     def __init__(self, at: int, reason: str) -> None:
         self.at, self.reason = at, reason

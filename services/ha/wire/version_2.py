@@ -109,7 +109,7 @@ def _take_member(reader: Reader) -> tuple[str, str]:
 
 def _table(reader: Reader) -> list[tuple[int, int]]:
     count = reader.number(_U32)
-    if count > TABLE_ENTRIES_MAX:  # before so many entries are built
+    if count > TABLE_ENTRIES_MAX:  # before that many entries are built
         reader.refuse(f"a table of {count} entries; the most is {TABLE_ENTRIES_MAX}")
     return list(_ENTRY.iter_unpack(reader.take(count * _ENTRY.size)))
 

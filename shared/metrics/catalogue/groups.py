@@ -17,7 +17,7 @@ GROUP_LAG_SECONDS: Final = gauge("tidemark_group_lag_seconds{group,topic,kind}",
     alert="above the group's `tidemark_group_lag_objective_seconds` for 2 minutes")
 GROUP_LAG_QUEUE_MAX_MESSAGES: Final = gauge(
     "tidemark_group_lag_queue_max_messages{group,topic}", "messages",
-    "Largest lag of a single queue: beside the sum it shows skew",
+    "Largest lag of a single queue: compared with the sum it shows skew",
     fold=Fold.MAX)
 GROUP_INFLIGHT_MESSAGES: Final = gauge("tidemark_group_inflight_messages{group,topic}", "messages",
     "Messages delivered to members and not committed",

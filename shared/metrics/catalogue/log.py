@@ -73,8 +73,8 @@ STORE_FREE_BYTES: Final = gauge("tidemark_store_free_bytes{volume}", "bytes",
     "Free space for an ordinary user of the file system that holds `log`, `queue` or `index` "
     "files; absent if unknown",
     alert=(
-        "less than 10 %, or less than a day at the present rate; at 0 sends get `disk- full` "
-        "and reads go on"
+        "less than 10 %, or less than a day at the present rate; at 0 sends get `disk-full` "
+        "and reads continue"
     ))
 RECOVERY_DONE_BYTES: Final = gauge("tidemark_recovery_done_bytes", "bytes",
     "Bytes of the log that recovery, then dispatch, has read since the start")

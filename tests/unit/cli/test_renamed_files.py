@@ -62,7 +62,7 @@ def test_files_under_other_names_are_refused_and_given_their_names_back(
         assert (done.exit_code, "--rename" in done.output) == (2, True)
     done = CliRunner().invoke(cli, ["store", "repair", "--store", str(sound.store.root)])
     assert done.exit_code == 0
-    assert done.output.count(" was renamed, it is ") >= len(renamed)
+    assert done.output.count(" should be named ") >= len(renamed)
     restore_names(sound.store.root, lambda text: None)
     assert sound.log_bytes() == before
     assert again(sound).end == sound.end

@@ -439,7 +439,7 @@ async def test_a_queue_file_that_is_taken_away_or_an_index_file_ends_it_and_the_
         if how == "replaced":
             path.write_bytes(content)
         await asyncio.wait({reput.task}, timeout=20)
-        with pytest.raises(DamagedFile, match=f"makes the {what} again"):
+        with pytest.raises(DamagedFile, match=f"rebuilds the {what}"):
             reput.task.result()
     async with ready(config) as reput:
         (again,) = directory.iterdir()
@@ -536,7 +536,7 @@ async def test_a_damaged_unit_whose_file_is_gone_ends_it_and_the_next_start_make
         small.positions.publish(Slot.UNIT_CHECK_QUEUE, queue_number("orders", 0))
         small.positions.publish(Slot.UNIT_CHECK_COUNT, 1)
         await asyncio.wait({reput.task}, timeout=20)
-        with pytest.raises(DamagedFile, match="makes the queue again"):
+        with pytest.raises(DamagedFile, match="rebuilds the queue"):
             reput.task.result()
 
 

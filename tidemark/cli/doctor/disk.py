@@ -65,8 +65,8 @@ def kind(place: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> Finding
     if name in NETWORK:
         return at.error(
             "doctor-network-disk",
-            f"{where}, a network file system: mapped files and locks are not shared through one "
-            "kernel, and a flush does not guarantee that the bytes are on a disk",
+            f"{where}, a network file system: mapped files and locks do not work across machines, "
+            "and a flush does not guarantee that the bytes are on a disk",
             "Put the store on a local disk or a block device; replicate by a group instead.",
             value=name,
             limit="ext4, xfs",

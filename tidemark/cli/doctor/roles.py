@@ -55,8 +55,8 @@ def roles(names: Sequence[str], answering: Mapping[str, Mapping[str, Any]]) -> l
                 "doctor-masters",
                 f"{len(masters)} nodes claim to be master ({', '.join(masters) or 'none'})"
                 + (f": {reasons}" if reasons else ""),
-                "`tidemark cluster status` shows the lease holder. If none: wait for the "
-                "lease to expire; if two for longer than that: stop both and report it.",
+                "`tidemark cluster status` shows the lease holder. With no master, wait for the "
+                "lease to expire; if two remain after that, stop both and report it.",
                 value=len(masters),
                 limit=1,
                 unit="masters",
@@ -71,7 +71,7 @@ def _alarms(views: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
         About("nodes.alarms", name).warning(
             str(alarm.get("code")),
             str(alarm.get("detail")),
-            "See the runbook's entry of this code.",
+            "See the runbook's entry for this code.",
         )
         for name, view in views.items()
         for alarm in view.get("alarms") or ()

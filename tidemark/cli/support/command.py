@@ -37,7 +37,7 @@ LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}
 class BundleNotWritten(TidemarkError):
     """The archive could not be written to the chosen place."""
 
-    code, title = "bundle-not-written", "The support bundle is not written"
+    code, title = "bundle-not-written", "The support bundle was not written"
 
 
 @click.command("support-bundle")

@@ -155,11 +155,11 @@ def test_without_the_column_gap_a_gap_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 def damaged() -> Iterator[tuple[str, bytes]]:
     whole = stored(5) + stored(6)
-    yield "is no message", whole[:-1]
-    yield "is no message", whole + b"\0"
+    yield "is not a message", whole[:-1]
+    yield "is not a message", whole + b"\0"
     changed = bytearray(whole)
     changed[90] ^= 1
-    yield "does not fit its CRC", bytes(changed)
+    yield "does not match its CRC", bytes(changed)
     yield "not in the queue's order", stored(6) + stored(5)
     yield "not in the queue's order", stored(5) + stored(5)
     yield "not in the queue's order", stored(4) + stored(5)

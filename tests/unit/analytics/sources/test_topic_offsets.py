@@ -94,9 +94,9 @@ def test_options_come_as_texts() -> None:
     [
         ({"topic": ""}, "needs the options"),
         ({"url": " "}, "needs the options"),
-        ({"from": "newest"}, "no queue offsets"),
-        ({"from": '{"0": -1}'}, "no queue offsets"),
-        ({"from": '{"0": true}'}, "no queue offsets"),
+        ({"from": "newest"}, "not queue offsets"),
+        ({"from": '{"0": -1}'}, "not queue offsets"),
+        ({"from": '{"0": true}'}, "not queue offsets"),
         ({"to": "first"}, "nothing lies before it"),
         ({"columns": "payload"}, "payload"),
         ({"max_messages": "0"}, "at least 1"),

@@ -131,7 +131,7 @@ async def test_a_large_pull_counts_from_before_it_is_made_until_its_end(
         pulling = asyncio.create_task(api._pull_answer(request, result))
         await asyncio.sleep(0)
         assert answers._used == result.bytes_total + 100 * MESSAGE_SIZE
-        with pytest.raises(Overloaded, match="not taken yet"):
+        with pytest.raises(Overloaded, match="not been read yet"):
             answers.reserve(request, size=LIMIT // 2, count=0)
         if end == "cancelled":
             pulling.cancel()

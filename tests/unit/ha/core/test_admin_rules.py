@@ -275,7 +275,7 @@ def test_the_operator_may_name_the_set_by_nodes_that_answer() -> None:
 
 def test_a_lease_that_is_there_is_not_made_again() -> None:
     context, peers = serving()
-    with pytest.raises(Refused, match="there is a lease"):
+    with pytest.raises(Refused, match="the lease exists"):
         made(context, peers)
 
 

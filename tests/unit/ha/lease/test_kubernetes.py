@@ -298,7 +298,7 @@ def test_outside_of_a_pod_an_address_is_needed(
         )
 
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ValueError, match="this is no pod"):
+    with pytest.raises(ValueError, match="this is not a pod"):
         make()
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
