@@ -103,7 +103,7 @@ class TopicReader:
         if found.end != len(view):
             raise self._broken(part, at, f"byte {found.end} of the answer is not a message")
         if (columns.rows["sound"] != 1).any():
-            raise self._broken(part, at, "a body in the broker's answer does not fit its CRC")
+            raise self._broken(part, at, "a body in the broker's answer does not match its CRC")
         return columns
 
     def _batch(self, columns: RecordColumns) -> pa.RecordBatch:
