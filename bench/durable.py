@@ -25,7 +25,7 @@ from services.broker.log.append import Append
 from services.broker.log.flusher import Flusher, Pace
 from services.broker.log.log_context import LogContext
 from services.broker.log.preallocator import Preallocator
-from services.broker.log.queue_offsets import Queue, QueueOffsets
+from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.log.term import EndlessTerm
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.long_polls import LongPolls
@@ -38,7 +38,7 @@ from shared.runtime.clock import SystemClock
 from tidemark.formats import batch, native, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.runs import Run
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import PhysicalOffset, Queue
 
 WINDOWS: Final = 6
 """Number of parts of the long run: the medians of its first and last half are compared."""

@@ -7,7 +7,7 @@ an unknown position is ``None``, never 0 or −1.
 
 from __future__ import annotations
 
-from typing import Final, NewType
+from typing import Final, NewType, TypeAlias
 
 PhysicalOffset = NewType("PhysicalOffset", int)
 """Byte position in the commit log; file names are physical offsets."""
@@ -17,6 +17,9 @@ QueueOffset = NewType("QueueOffset", int)
 
 Epoch = NewType("Epoch", int)
 """Number of a master's term; 0 before the first."""
+
+Queue: TypeAlias = tuple[str, int]
+"""(topic, queue number)."""
 
 UNIT_SIZE: Final = 20
 """Bytes of one queue unit: queue offset times this = logic offset (docs/formats.md, 4.1)."""

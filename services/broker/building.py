@@ -145,11 +145,13 @@ def build_with(
         foreign=_foreign_range(log_context),
         epoch=log_context.epoch,
     )
-    sends = Deduplicator(
+    deduplicator = Deduplicator(
         Sender(log_context, append, topics),
         StoredIds(log_context, index if config.store.index_enabled else None),
     )
-    components = Components(sends, read, consuming.groups, consuming.delayed, consuming.retention)
+    components = Components(
+        deduplicator, read, consuming.groups, consuming.delayed, consuming.retention
+    )
     return BuiltComponents(components, core, consuming, config_files, opening)
 
 

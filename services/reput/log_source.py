@@ -22,11 +22,11 @@ from tidemark.errors import CorruptRecord
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.filenames import offset_name
 from tidemark.formats.native import plan_range, walk
-from tidemark.formats.plan import Plan, PlannedRange, QueueKey
+from tidemark.formats.plan import Plan, PlannedRange
 from tidemark.formats.queue_unit import Unit
 from tidemark.formats.record import BLANK_SIZE, Record, peek_store_timestamp
 from tidemark.formats.scan import Stop
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
 
 RECORDS_MAX: Final = 1 << 18
 """Records read at a time; limits the memory of a plan if records are tiny."""
@@ -124,14 +124,14 @@ class LogSource:
 
     # -- consistency of units and entries ----------------------------------------------------------
 
-    def is_of(self, key: QueueKey, number: QueueOffset, offset: PhysicalOffset) -> bool:
+    def is_of(self, key: Queue, number: QueueOffset, offset: PhysicalOffset) -> bool:
         """Return whether the record at offset is the message of that queue and queue offset."""
         if offset < self._log.min_offset:
             return True  # expired, so the unit cannot be checked
         record = self._valid_record(offset)
         return record is not None and _is_message(record, key, number)
 
-    def is_of_another(self, key: QueueKey, number: QueueOffset, unit: Unit) -> bool:
+    def is_of_another(self, key: Queue, number: QueueOffset, unit: Unit) -> bool:
         """Return whether a unit points to a valid record that is not that queue's message. A
         damaged record proves nothing about the unit."""
         at = PhysicalOffset(unit.physical_offset)
@@ -176,5 +176,5 @@ class LogSource:
         return None
 
 
-def _is_message(record: Record, key: QueueKey, number: QueueOffset) -> bool:
+def _is_message(record: Record, key: Queue, number: QueueOffset) -> bool:
     return key == (record.topic, record.queue_id) and record.queue_offset == number

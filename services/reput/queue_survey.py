@@ -17,9 +17,8 @@ from shared.files.queue_files import COPIED_MAX, QueueFiles
 from shared.files.queue_math import EVERYTHING, count_visible
 from tidemark.formats import native, queue_unit
 from tidemark.formats.filenames import offset_name, parse_offset_name
-from tidemark.formats.plan import QueueKey
 from tidemark.formats.queue_unit import Unit
-from tidemark.offsets import UNIT_SIZE, QueueOffset
+from tidemark.offsets import UNIT_SIZE, Queue, QueueOffset
 
 CHUNK_SIZE: Final = 64 * 1024
 _ZEROS: Final = bytes(CHUNK_SIZE)
@@ -44,7 +43,7 @@ class Found(NamedTuple):
     """The files of one queue."""
 
     disk: Disk
-    key: QueueKey
+    key: Queue
     directory: Path
     file_size: int
     starts: tuple[int, ...]
@@ -122,7 +121,7 @@ class Leading(NamedTuple):
     """Physical end of the last unit's record; 0 if there is none."""
 
 
-def survey_queue(disk: Disk, key: QueueKey, directory: Path, file_size: int) -> Found:
+def survey_queue(disk: Disk, key: Queue, directory: Path, file_size: int) -> Found:
     """Survey one queue. Removes files of a size other than file_size.
 
     A power cut can leave files of size 0 whose name was synced but not their size; this is normal.

@@ -30,9 +30,9 @@ from shared.files.store_dir import StoreDir
 from tidemark.errors import DamagedFile, QueueGap
 from tidemark.formats import native
 from tidemark.formats.filenames import offset_name
-from tidemark.formats.plan import QueueKey, QueueRun
+from tidemark.formats.plan import QueueRun
 from tidemark.formats.queue_unit import UNIT, Unit, pre_blank_run
-from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
+from tidemark.offsets import UNIT_SIZE, PhysicalOffset, Queue, QueueOffset
 
 RESERVE_STEP: Final = 16 * 1024
 """Step in which blocks are reserved: few calls, and little space for a queue with few messages."""
@@ -40,10 +40,10 @@ RESERVE_STEP: Final = 16 * 1024
 CHECKED_MAX: Final = 20_000_000 if native.COMPILED else 2_000_000
 """Maximum units checked individually at a start, which takes less than half a second."""
 
-IsReal = Callable[[QueueKey, QueueOffset, PhysicalOffset], bool]
+IsReal = Callable[[Queue, QueueOffset, PhysicalOffset], bool]
 """Returns whether the record at the offset is the message of that queue and queue offset."""
 
-IsOfAnother = Callable[[QueueKey, QueueOffset, Unit], bool]
+IsOfAnother = Callable[[Queue, QueueOffset, Unit], bool]
 """Returns whether the unit at that queue offset points to a valid record of another message."""
 
 IsWhole = Callable[[Unit], bool]
@@ -99,7 +99,7 @@ class _Queue:
         "start",
     )
 
-    def __init__(self, key: QueueKey, directory: Path) -> None:
+    def __init__(self, key: Queue, directory: Path) -> None:
         self.key = key
         self.directory = directory
         self.has_units = False
@@ -134,13 +134,13 @@ class QueueWriter:
         self._disk = store.disk
         self._file_size = store.config.consume_queue_file_size
         self._open_max = max(1, store.config.queue_files_mapped_max)
-        self._queues: dict[QueueKey, _Queue] = {}
+        self._queues: dict[Queue, _Queue] = {}
         self._open: OrderedDict[_Queue, None] = OrderedDict()
         """Queues with an open file, least recently written first."""
         self._touched: set[Path] = set()
         self._new_names: set[Path] = set()
         self._rebuilding = False
-        self._to_watch: list[QueueKey] = []
+        self._to_watch: list[Queue] = []
         self._units = 0
         self._firsts = 0
         self.compare = False
@@ -404,22 +404,22 @@ class QueueWriter:
 
     # -- mending ------------------------------------------------------------------------------
 
-    def all_keys(self) -> list[QueueKey]:
+    def all_keys(self) -> list[Queue]:
         """Return the keys of all queues."""
         return list(self._queues)
 
-    def bounds_of(self, key: QueueKey) -> tuple[int, int]:
+    def bounds_of(self, key: Queue) -> tuple[int, int]:
         """Return the first and next queue offset of the queue's files; equal if they are empty."""
         queue = self._queues.get(key)
         return (0, 0) if queue is None or not queue.has_units else (queue.first, queue.next)
 
-    def unit_at(self, key: QueueKey, number: int) -> Unit | None:
+    def unit_at(self, key: Queue, number: int) -> Unit | None:
         """Return the stored unit with that queue offset; None if there is no file. Raises
         DamagedFile if its file was cut."""
         start, position = place(number, self._file_size)
         return self._unit_at(self._queues[key], start, position)
 
-    def mend(self, key: QueueKey, number: int, unit: bytes) -> bool:
+    def mend(self, key: Queue, number: int, unit: bytes) -> bool:
         """Replace the existing unit with that queue offset; return whether it was different. Raises
         DamagedFile if its file was removed, and DiskFull, ReadOnlyDisk or OSError: call again."""
         start, position = place(number, self._file_size)
@@ -446,14 +446,12 @@ class QueueWriter:
         """Increase of a queue's first offset with each removed file."""
         return self._file_size // UNIT_SIZE
 
-    def with_several_files(self) -> list[QueueKey]:
+    def with_several_files(self) -> list[Queue]:
         """Return queues that have a file other than the one for the next unit."""
         behind = self.units_per_file
         return [key for key, queue in self._queues.items() if queue.next > queue.first + behind]
 
-    def expired_files(
-        self, key: QueueKey, *, log_min: int, durable: int, files_max: int
-    ) -> Expired:
+    def expired_files(self, key: Queue, *, log_min: int, durable: int, files_max: int) -> Expired:
         """Return how many of a queue's leading files contain only units of records below log_min.
 
         The last file never counts. A file does not count either if its successor has no durable
@@ -490,7 +488,7 @@ class QueueWriter:
             raise lost_queue_file(path)
         return Unit._make(UNIT.unpack(content))
 
-    def remove_first_file(self, key: QueueKey) -> int:
+    def remove_first_file(self, key: Queue) -> int:
         """Remove a queue's first file durably; return the increase of its first queue offset."""
         queue = self._queues[key]
         path = queue.directory / offset_name(queue.first * UNIT_SIZE)

@@ -25,9 +25,8 @@ from shared.files.commit_log import CommitLogReader
 from shared.files.queue_math import is_filler
 from tidemark.errors import CorruptRecord
 from tidemark.formats.checkpoint import queue_number
-from tidemark.formats.plan import QueueKey
 from tidemark.formats.queue_unit import Unit
-from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
+from tidemark.offsets import UNIT_SIZE, PhysicalOffset, Queue, QueueOffset
 
 NEIGHBOURS_MAX: Final = 1024
 """Units compared in each direction until a valid one is found; damage may affect whole pages."""
@@ -40,10 +39,10 @@ class UnitMending:
         self._queues = queues
         self._source = source
         self._log = log
-        self._left: list[QueueKey] = []
+        self._left: list[Queue] = []
         """Queues with the requested queue number."""
         self._number = 0
-        self._key: QueueKey | None = None
+        self._key: Queue | None = None
         self._wanted = range(0)
         """Queue offsets of the units of that queue that are to be compared."""
         self._at = PhysicalOffset(0)
@@ -105,7 +104,7 @@ class UnitMending:
                 break
         self._key, self._wanted = key, range(low, high)
 
-    def _sound_unit(self, key: QueueKey, number: int, end: int) -> Unit | None:
+    def _sound_unit(self, key: Queue, number: int, end: int) -> Unit | None:
         """Return the unit if it matches the log; None otherwise, or if its record has expired."""
         unit = self._queues.unit_at(key, number)
         if unit is None or unit.size <= 0 or is_filler(*unit[:2]):
@@ -119,7 +118,7 @@ class UnitMending:
         except CorruptRecord:
             return None
 
-    def _compare(self, key: QueueKey, first: int, units: bytes) -> None:
+    def _compare(self, key: Queue, first: int, units: bytes) -> None:
         last = first + len(units) // UNIT_SIZE - 1
         # current bounds: the queues may have been resumed since
         low, high = self._queues.bounds_of(key)

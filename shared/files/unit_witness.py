@@ -20,9 +20,8 @@ from shared.files.queue_files import QueueFiles
 from tidemark.formats import record
 from tidemark.formats.queue_unit import UNIT, Unit
 from tidemark.formats.record import Checks, Kind
-from tidemark.offsets import UNIT_SIZE
+from tidemark.offsets import UNIT_SIZE, Queue
 
-QueueKey = tuple[str, int]
 CHECKS = Checks(record_crc=False)
 """RocketMQ copies the record CRC property like any other, so it is not checked."""
 
@@ -30,8 +29,8 @@ CHECKS = Checks(record_crc=False)
 def proven_end(
     files: LogFiles,
     end: int,
-    queues: Iterable[tuple[QueueKey, Callable[[], QueueFiles]]],
-    next_offsets: Mapping[QueueKey, int],
+    queues: Iterable[tuple[Queue, Callable[[], QueueFiles]]],
+    next_offsets: Mapping[Queue, int],
 ) -> int:
     """Return the farthest record end of trusted units; 0 if no unit points beyond end.
     end: end of the record chain. queues: each with a function that opens its files. next_offsets:
@@ -47,7 +46,7 @@ def proven_end(
     return farthest if is_proven else 0
 
 
-def names_another(files: LogFiles, last_units: Iterable[tuple[QueueKey, int, Unit]]) -> bool:
+def names_another(files: LogFiles, last_units: Iterable[tuple[Queue, int, Unit]]) -> bool:
     """Return whether one of these units points to a valid record that is another message, as after
     an exchange of two queues' files. last_units: (queue, queue offset, unit) of each queue.
 
@@ -89,7 +88,7 @@ def _is_in_a_file(files: LogFiles, unit: Unit) -> bool:
     return unit.end <= start + files.file_size and start < files.end + files.file_size
 
 
-def _is_believable(files: LogFiles, end: int, key: QueueKey, number: int, unit: Unit) -> bool:
+def _is_believable(files: LogFiles, end: int, key: Queue, number: int, unit: Unit) -> bool:
     at = unit.physical_offset
     if at in (end, files.start_of(end) + files.file_size):  # the next file follows a filler at end
         return True

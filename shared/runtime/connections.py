@@ -241,12 +241,12 @@ class BoundedServer:
         self,
         app: web.Application,
         bounds: Bounds,
-        handler: Callable[[CallHandler], CallHandler] = lambda handler: handler,
+        wrap: Callable[[CallHandler], CallHandler] = lambda handler: handler,
         pauses: Pauses | None = None,
     ) -> None:
-        """handler: wraps the application's handler, to answer some requests before it. pauses: the
+        """wrap: wraps the application's handler, to answer some requests before it. pauses: the
         pauses between two accepted connections."""
-        self._wrap = handler
+        self._wrap = wrap
         self._pauses = pauses or Pauses()
         self._bounds = bounds
         self._runner = web.AppRunner(

@@ -24,7 +24,7 @@ from shared.state.json_tables import (
     offsets_of,
     offsets_table,
 )
-from shared.state.records import GroupConfig, Queue, TopicConfig
+from shared.state.records import GroupConfig, TopicConfig
 from shared.state.typed_fields import I32_MAX
 from shared.state.values import TimerMark
 from tidemark.errors import DamagedFile, StrayFile
@@ -38,6 +38,7 @@ from tidemark.formats.metadata_json import (
     MetadataUnreadable,
     TopicsTable,
 )
+from tidemark.offsets import Queue
 
 TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"

@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from shared.state.records import GroupConfig, Queue, Start, TopicConfig
+from shared.state.records import GroupConfig, Start, TopicConfig
 from shared.state.typed_fields import I32_MAX
 from shared.state.values import RETRY_POLICY_DEFAULT
 from tidemark.formats.json_dialect import dumps, loads
 from tidemark.formats.metadata_json import DEFAULT_RETRY_POLICY, GroupEntry, Json, TopicEntry
+from tidemark.offsets import Queue
 
 BROADCAST: Final = "tidemark.broadcast"
 START: Final = "tidemark.start"

@@ -13,10 +13,10 @@ from shared.state.values import (
     ForeignRange,
     GroupConfig,
     NextOffset,
-    Queue,
     TimerMark,
     TopicConfig,
 )
+from tidemark.offsets import Queue
 
 
 class TopicRecord(NamedTuple):

@@ -40,11 +40,11 @@ from shared.state.values import (
     ForeignRange,
     GroupConfig,
     NextOffset,
-    Queue,
     Start,
     TimerMark,
     TopicConfig,
 )
+from tidemark.offsets import Queue
 
 __all__ = [
     "PERM_READ",

@@ -21,7 +21,8 @@ from shared.state.records import (
     encode_snapshot,
 )
 from shared.state.tables import Tables
-from shared.state.values import Delayed, DelayState, Queue, TopicConfig
+from shared.state.values import Delayed, DelayState, TopicConfig
+from tidemark.offsets import Queue
 
 
 class BrokerState(Tables):

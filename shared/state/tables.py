@@ -23,10 +23,10 @@ from shared.state.values import (
     DelayState,
     ForeignRange,
     GroupConfig,
-    Queue,
     TimerMark,
     TopicConfig,
 )
+from tidemark.offsets import Queue
 
 FOREIGN_MAX: Final = 4096
 """Maximum number of ranges; the newest are kept. RocketMQ adds one each time it opens the store."""

@@ -26,11 +26,11 @@ from shared.state.values import (
     ForeignRange,
     GroupConfig,
     NextOffset,
-    Queue,
     Start,
     TimerMark,
     TopicConfig,
 )
+from tidemark.offsets import Queue
 
 _I64_MIN: Final = -(2**63)
 _USUAL: Final = GroupConfig("")[1:]

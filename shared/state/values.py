@@ -12,8 +12,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 
-Queue: TypeAlias = tuple[str, int]
-"""(topic, queue)."""
 Start: TypeAlias = Literal["first", "last"] | int
 """Start position of a group on a queue for which it has no offset: the first or the last message,
 or the first message stored at or after a wall clock time [ms]."""

@@ -18,7 +18,7 @@ import pytest
 import tidemark
 from tests.support.cluster import Cluster
 from tests.support.node import PROJECT, wait_until
-from tidemark.client.commits import Queue
+from tidemark.offsets import Queue
 
 TOPIC: Final = "orders"
 QUEUES: Final = 4

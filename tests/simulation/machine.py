@@ -237,7 +237,8 @@ class Machine:
     def sync_covers_all(self) -> bool:
         """Return whether the durable mark covers everything that was dispatched."""
         assert self.dispatcher is not None
-        return self.dispatcher.durable == self.dispatcher.dispatched == self.dispatcher.position
+        dispatcher = self.dispatcher
+        return dispatcher.durable_mark.offset == dispatcher.dispatched == dispatcher.position
 
     @property
     def dispatched(self) -> int:

@@ -15,7 +15,7 @@ from services.ha.core.divergence import CRC_WINDOW
 from services.ha.core.effects import Close, Copy, Effect, PersistTable, Send, Stream
 from services.ha.core.master_protocol import MasterLink, MasterLog
 from services.ha.core.slave_protocol import SlaveLink, SlaveLog
-from services.ha.core.truncation import CutPlan, Halt, InOrder, LogsDiffer, Outcome, ResyncPlan
+from services.ha.core.truncation import CutPlan, HaltPlan, InOrder, LogsDiffer, Outcome, ResyncPlan
 from services.ha.lease.value import Member
 from services.ha.wire import payloads
 from services.ha.wire.frames import Frame
@@ -251,7 +251,7 @@ def rejoin(master: Log, slave: Log, *, epoch: int, links: int = 10) -> list[Outc
                 slave.cut(pair.outcome)
             case ResyncPlan(first_offset=first_offset):
                 slave.resync(first_offset)
-            case Halt() | LogsDiffer():
+            case HaltPlan() | LogsDiffer():
                 return outcomes
             case InOrder():
                 pair.settle()

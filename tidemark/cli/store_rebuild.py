@@ -38,18 +38,18 @@ from tidemark.formats import record
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.filenames import offset_name, parse_index_name
 from tidemark.formats.scan import Entry
+from tidemark.offsets import Queue
 
 ZEROS_AT_ONCE: Final = 1 << 20
 RENAMED: Final = "-renamed"
 """Suffix in cut/ of a log file that is being moved to its own name."""
-QueueKey = tuple[str, int]
 
 
 class RebuildPlan(NamedTuple):
     """The files that a rebuild removes; all of them are recreated from the log."""
 
-    queues: list[QueueKey]
-    kept_queues: list[QueueKey]
+    queues: list[Queue]
+    kept_queues: list[Queue]
     """Queues whose records have all expired: only their files record their next queue offset."""
     index_files: list[Path]
 
@@ -71,7 +71,7 @@ class Loss(NamedTuple):
     """Where sound records resume after the damage; None if none do."""
     end: int
     """Offset after the last byte that would be cut."""
-    records: dict[QueueKey, int]
+    records: dict[Queue, int]
     """Sound records after the damage, by topic and queue, which would be lost with it."""
     beginning: Beginning | None = None
     """The alternative: the log starts after the damage. None if no file there can be the first."""
@@ -110,7 +110,7 @@ def plan_rebuild(
     return RebuildPlan([key for key in chosen if key not in kept], kept, files)
 
 
-def _all_expired(offline: OfflineStore, key: QueueKey) -> bool:
+def _all_expired(offline: OfflineStore, key: Queue) -> bool:
     """Whether a queue has queue offsets but none of its messages is in the log any more.
 
     Its next offset continues the old ones. After a new dispatch it would start at 0, and consumers
@@ -123,7 +123,7 @@ def _all_expired(offline: OfflineStore, key: QueueKey) -> bool:
 
 def losses(offline: OfflineStore) -> list[Loss]:
     """Return, for each damaged place, what a cut there would lose; empty without damage."""
-    starts: list[tuple[int, str, int | None, Counter[QueueKey]]] = []
+    starts: list[tuple[int, str, int | None, Counter[Queue]]] = []
     beginnings = _Beginnings()
     end = 0
     for found in walk(offline):
@@ -140,7 +140,7 @@ def losses(offline: OfflineStore) -> list[Loss]:
                 for entry in found.entries if starts else ():
                     starts[-1][3][entry.topic, entry.queue_id] += 1
     found_losses: list[Loss] = []
-    behind: Counter[QueueKey] = Counter()
+    behind: Counter[Queue] = Counter()
     for start, reason, damaged_end, records in reversed(starts):
         behind = behind + records
         beginning = beginnings.after(start)
@@ -196,7 +196,7 @@ class _Beginnings:
 
 def loss_at(offline: OfflineStore, cut_at: int) -> Loss:
     """Return what a cut at a chosen offset would lose. Raises BadRequest if it is not possible."""
-    lost: Counter[QueueKey] = Counter()
+    lost: Counter[Queue] = Counter()
     is_boundary = False
     for found in walk(offline):
         match found:

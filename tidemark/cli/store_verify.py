@@ -28,13 +28,11 @@ from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.plan import INNER_BATCH
 from tidemark.formats.queue_unit import Unit, is_pre_blank
 from tidemark.formats.scan import Entry
-from tidemark.offsets import UNIT_SIZE
+from tidemark.offsets import UNIT_SIZE, Queue
 
 READERS_MAX: Final = 256
 DAMAGES_MAX: Final = 1000
 """Maximum number of listed damages; others are only counted. A file of zeros has a million."""
-
-QueueKey = tuple[str, int]
 
 
 class Damage(NamedTuple):
@@ -187,10 +185,10 @@ class _QueueCheck:
     def __init__(self, offline: OfflineStore, report: Report) -> None:
         self._offline = offline
         self._report = report
-        self._readers: OrderedDict[QueueKey, ConsumeQueueReader] = OrderedDict()
-        self._next: dict[QueueKey, int] = {}
+        self._readers: OrderedDict[Queue, ConsumeQueueReader] = OrderedDict()
+        self._next: dict[Queue, int] = {}
         """Expected queue offset of the next record of a queue."""
-        self._matched: dict[QueueKey, int] = {}
+        self._matched: dict[Queue, int] = {}
         self._levels = [
             parse_delay_levels(text)
             for text in described_delay_levels(offline.disk, offline.store.description_path)
@@ -199,9 +197,9 @@ class _QueueCheck:
         """Units of delayed messages whose due time cannot be checked."""
         self.state = BrokerState()
         """State after the state records read so far."""
-        self._missing: dict[QueueKey, _Missing] = {}
+        self._missing: dict[Queue, _Missing] = {}
         """Records without a unit: damage unless a later record shows that the topic was deleted."""
-        self._named: set[tuple[QueueKey, int]] = set()
+        self._named: set[tuple[Queue, int]] = set()
         """Units whose damage was already reported together with their record."""
         self.lost_records = False
         """Whether some records could not be read; then gaps in queue offsets are not reported."""
@@ -274,7 +272,7 @@ class _QueueCheck:
     def _was_dispatched(self, entry: Entry) -> bool:
         return entry.physical_offset + entry.size <= self._complete_until
 
-    def _check_order(self, key: QueueKey, entry: Entry) -> None:
+    def _check_order(self, key: Queue, entry: Entry) -> None:
         expected = self._next.get(key)
         if expected is not None and entry.queue_offset != expected and not self.lost_records:
             _log_damage(
@@ -303,7 +301,7 @@ class _QueueCheck:
         while self._readers:
             self._readers.popitem()[1].close()
 
-    def _judge_missing(self, key: QueueKey, missing: _Missing) -> None:
+    def _judge_missing(self, key: Queue, missing: _Missing) -> None:
         """Report the records without a unit that are visible in their topic."""
         topic = self.state.find(key[0])
         begins = 0 if topic is None else topic.min_offsets.get(key[1], 0)
@@ -319,7 +317,7 @@ class _QueueCheck:
             0, min(missing.count - len(missing.last), before - begins)
         )
 
-    def _check_rest(self, key: QueueKey, log_end: int) -> None:
+    def _check_rest(self, key: Queue, log_end: int) -> None:
         reader = self._reader(key)
         end = reader.max_offset(log_end)
         behind = reader.max_offset(EVERYTHING) - end
@@ -343,7 +341,7 @@ class _QueueCheck:
             ):
                 self._damage(key, number, f"the unit {_shown(unit)} does not point to its record")
 
-    def _has_record(self, key: QueueKey, number: int, unit: Unit) -> bool:
+    def _has_record(self, key: Queue, number: int, unit: Unit) -> bool:
         if unit.physical_offset < self._offline.min_offset:
             return True  # expired, so it cannot be checked
         files = self._offline.files
@@ -357,7 +355,7 @@ class _QueueCheck:
             return False
         return (stored.topic, stored.queue_id, stored.queue_offset) == (*key, number)
 
-    def _damage(self, key: QueueKey, queue_offset: int, problem: str) -> None:
+    def _damage(self, key: Queue, queue_offset: int, problem: str) -> None:
         if len(self._named) < DAMAGES_MAX:
             self._named.add((key, queue_offset))
         position = queue_offset * UNIT_SIZE
@@ -365,7 +363,7 @@ class _QueueCheck:
         where = Path("consumequeue", key[0], str(key[1]), offset_name(position - in_file))
         self._report.damage(str(where), in_file, f"queue offset {queue_offset}: {problem}")
 
-    def _reader(self, key: QueueKey) -> ConsumeQueueReader:
+    def _reader(self, key: Queue) -> ConsumeQueueReader:
         reader = self._readers.get(key)
         if reader is None:
             reader = self._readers[key] = self._offline.reader(*key)

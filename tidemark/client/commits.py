@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-Queue = tuple[str, int]
-"""Topic and queue number."""
+from tidemark.offsets import Queue
+
 CommitAck = Literal["accepted", "disk"]
 """Level at which a commit is acknowledged."""
 

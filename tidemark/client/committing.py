@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tidemark import errors
-from tidemark.client.commits import Queue
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
 from tidemark.client.pulse import Pulse
+from tidemark.offsets import Queue
 
 OTHER_GENERATION: Final = (errors.StaleGeneration, errors.UnknownMember, errors.MemberRequired)
 """Errors of a call whose generation has ended."""

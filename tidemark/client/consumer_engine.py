@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 from tidemark import errors
 from tidemark.client.admin import Admin
 from tidemark.client.changes import Callback, Changes
-from tidemark.client.commits import CommitLedger, Queue
+from tidemark.client.commits import CommitLedger
 from tidemark.client.committing import OTHER_GENERATION, Committing
 from tidemark.client.consumer import Consumer
 from tidemark.client.fetching import Fetching
@@ -29,6 +29,7 @@ from tidemark.client.retries import delay_s, is_transient
 from tidemark.client.tags import wanted_tags
 from tidemark.client.unique_ids import UniqueIds
 from tidemark.formats.message import Message, Source
+from tidemark.offsets import Queue
 
 CONFIGURE_TRIES: Final = 10
 LEAVE_TIMEOUT_S: Final = 10.0

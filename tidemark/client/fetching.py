@@ -17,7 +17,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Final
 
 from tidemark import errors
-from tidemark.client.commits import Queue
 from tidemark.client.committing import Committing
 from tidemark.client.group_calls import Fetched, FetchedQueue
 from tidemark.client.holdings import HeldQueue, Hold
@@ -27,6 +26,7 @@ from tidemark.client.received import decode_sound, received
 from tidemark.client.retries import delay_s, is_transient
 from tidemark.client.tags import Wanted
 from tidemark.formats.message import Message
+from tidemark.offsets import Queue
 
 FETCH_COUNT_MAX: Final = 8192
 """Maximum number of messages in one answer of the broker."""

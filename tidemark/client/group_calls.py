@@ -17,11 +17,11 @@ import msgpack
 
 from tidemark import errors
 from tidemark.client.answers import RECORDS, Answer
-from tidemark.client.commits import Queue
 from tidemark.client.connection import Connection
 from tidemark.client.consumer import check_records
 from tidemark.client.groups import Groups
 from tidemark.client.paths import path
+from tidemark.offsets import Queue
 
 _SIZE: Final = struct.Struct(">I")
 """Size in bytes of the map before the records of a fetch."""

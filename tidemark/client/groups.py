@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from tidemark import errors
-from tidemark.client.commits import Queue
 from tidemark.client.connection import Connection
 from tidemark.client.lists import listed
 from tidemark.client.paths import path
 from tidemark.client.times import as_ms
+from tidemark.offsets import Queue
 
 Start = Literal["first", "last"] | int | datetime
 """``first``, ``last``, or a time: milliseconds or a datetime with time zone."""

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from tidemark.client.commits import Queue
 from tidemark.client.progress import QueueProgress
+from tidemark.offsets import Queue
 
 
 class Hold(Enum):

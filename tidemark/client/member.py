@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from tidemark import errors
-from tidemark.client.commits import CommitLedger, Queue
+from tidemark.client.commits import CommitLedger
 from tidemark.client.group_calls import GroupCalls, Joined
 from tidemark.client.holdings import HeldQueue, Hold, Holdings
 from tidemark.client.lease import Lease
 from tidemark.client.pulse import Pulse
 from tidemark.client.retries import is_transient
+from tidemark.offsets import Queue
 
 LOGGED_FAILURE: Final = 2
 """The first failure is not logged: its connection may just have been closed; a retry succeeds."""

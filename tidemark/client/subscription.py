@@ -23,7 +23,7 @@ from numbers import Integral
 from typing import Any, Final, TypeVar
 
 from tidemark import errors
-from tidemark.client.commits import CommitAck, Queue
+from tidemark.client.commits import CommitAck
 from tidemark.client.consumer_engine import GONE, ConsumerEngine
 from tidemark.client.handlers import (
     RETRY_PAUSE_MS,
@@ -34,6 +34,7 @@ from tidemark.client.handlers import (
 )
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.formats.message import Message, Source
+from tidemark.offsets import Queue
 
 T = TypeVar("T")
 Caller = asyncio.Task[Any] | threading.Thread

@@ -25,13 +25,10 @@ from tidemark.formats.record_layout import (
     TRANSACTION_ROLLBACK,
 )
 from tidemark.formats.scan import Entry, Stop, walk
-from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
+from tidemark.offsets import UNIT_SIZE, PhysicalOffset, Queue, QueueOffset
 
 INNER_BATCH: Final = 0x80
 """SYSFLAG bit: one record, several messages, indexed in batchconsumequeue/ (2.3, 2.12)."""
-
-QueueKey = tuple[str, int]
-"""A pair of (topic, queue)."""
 
 
 class QueueRun(NamedTuple):
@@ -105,7 +102,7 @@ def plan(
 
     Raises CorruptRecord for a record whose topic or queue cannot name a directory.
     """
-    open_runs: dict[QueueKey, list[Entry]] = {}
+    open_runs: dict[Queue, list[Entry]] = {}
     runs: list[list[Entry]] = []
     rows = bytearray()
     units = 0

@@ -24,10 +24,9 @@ from shared.state import records
 from shared.state.json_tables import offsets_of
 from shared.state.records import STATE_TOPIC, StateRecordUnreadable
 from shared.state.state import BrokerState
-from shared.state.values import Queue
 from tidemark.errors import DamagedFile
 from tidemark.formats.metadata_json import MetadataUnreadable, parse_consumer_offsets
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import PhysicalOffset, Queue
 
 Offsets = dict[str, dict[Queue, int]]
 """Group → queue → next queue offset to consume."""

@@ -14,7 +14,7 @@ from services.broker.send.deduplicator import Deduplicator
 class Components(NamedTuple):
     """The serving components of an open store."""
 
-    sends: Deduplicator
+    deduplicator: Deduplicator
     read: ReadComponents
     groups: GroupComponents
     delayed: DelayedMessages

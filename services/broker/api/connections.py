@@ -53,10 +53,10 @@ class ApiServer(BoundedServer):
         app: web.Application,
         metrics: TrafficMetrics,
         bounds: Bounds,
-        handler: Callable[[CallHandler], CallHandler] = lambda handler: handler,
+        wrap: Callable[[CallHandler], CallHandler] = lambda handler: handler,
         pauses: Pauses | None = None,
     ) -> None:
-        super().__init__(app, bounds, handler, pauses)
+        super().__init__(app, bounds, wrap, pauses)
         self._metrics = metrics
         self._input_at = float("-inf")
 

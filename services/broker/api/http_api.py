@@ -131,7 +131,7 @@ class Api:
             self._bodies,
             unique_ids,
             metrics,
-            lambda: self._parts().sends,
+            lambda: self._parts().deduplicator,
             self.traces,
             self.request_classes,
         )

@@ -71,11 +71,11 @@ class SendCall:
         bodies: Bodies,
         unique_ids: UniqueIds,
         metrics: TrafficMetrics,
-        sends: Callable[[], Deduplicator],
+        deduplicator: Callable[[], Deduplicator],
         traces: Traces,
         request_classes: RequestClasses,
     ) -> None:
-        """sends: returns the deduplicator, which stores messages; called once the gate is open."""
+        """deduplicator: returns the one of the present role; called once the gate is open."""
         self._traces = traces
         self._request_classes = request_classes
         self._gate = gate
@@ -86,7 +86,7 @@ class SendCall:
         self._thread_ids = unique_ids.for_thread()
         """Id maker for bodies that are checked in a thread."""
         self._metrics = metrics
-        self._sends = sends
+        self._deduplicator = deduplicator
 
     async def answer(self, request: web.Request, topic: str) -> web.StreamResponse:
         """Store the request's messages and answer. A TidemarkError is counted and raised."""
@@ -104,14 +104,16 @@ class SendCall:
                 if produce is None:
                     produce, since = await self._later(request, body, data, encoding)
                 appended = None if trace is None else trace.appended
-                sends, host = self._sends(), born_host(request)
+                deduplicator, host = self._deduplicator(), born_host(request)
                 if produce.retry:
                     with self._request_classes.long_send():
                         await self._request_classes.turn(REPEAT_SLICES)
                         pauses = self._request_classes.behind_sends()
-                        sent = await sends.send(topic, produce, host, appended, since, pauses)
+                        sent = await deduplicator.send(
+                            topic, produce, host, appended, since, pauses
+                        )
                 else:
-                    sent = await sends.send(topic, produce, host, appended, since)
+                    sent = await deduplicator.send(topic, produce, host, appended, since)
                     self._request_classes.note_sent()
             finally:
                 self._bodies.end(body)
@@ -138,8 +140,8 @@ class SendCall:
         Returns the request and the count of repeats before the wait, because its own repeat may
         overtake it. data: the body; None: it has not arrived.
         """
-        sends, produce = self._sends(), None
-        count = sends.repeat_count
+        deduplicator, produce = self._deduplicator(), None
+        count = deduplicator.repeat_count
         if data is None:
             data = await self._bodies.whole(request, body)
             produce = self._at_once(data, encoding)
@@ -153,7 +155,7 @@ class SendCall:
             )
             produce = await self._bodies.in_thread(check)
         # After a change of role there is another deduplicator, whose count is not comparable.
-        return produce, count if self._sends() is sends else None
+        return produce, count if self._deduplicator() is deduplicator else None
 
     def _at_once(self, body: bytes, encoding: Encoding) -> ProduceRequest | None:
         """Parse a body without an await; None if it is long and not of the common form."""

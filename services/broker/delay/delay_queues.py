@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from services.broker.delay.waiting import Ends
 from services.broker.log.log_context import LogContext
-from services.broker.log.queue_offsets import Queue, QueueOffsets
+from services.broker.log.queue_offsets import QueueOffsets
 from tidemark.formats.delay import TIMER_LEVEL
 from tidemark.formats.hashing import SCHEDULE_TOPIC
-from tidemark.offsets import QueueOffset
+from tidemark.offsets import Queue, QueueOffset
 
 
 class DelayQueues:

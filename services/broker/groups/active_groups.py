@@ -24,7 +24,6 @@ from services.broker.groups.membership import Membership
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.restored_claims import RestoredClaims
 from services.broker.groups.sessions import Session
-from services.broker.log.queue_offsets import Queue
 from services.broker.read.long_polls import Wake
 from services.broker.schema.members import SESSION_MS_MAX
 from services.broker.state.topics import Topics
@@ -32,6 +31,7 @@ from shared.state.records import GroupConfig
 from tidemark.clock import Clock
 from tidemark.errors import Overloaded
 from tidemark.formats.select import Wanted
+from tidemark.offsets import Queue
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +43,9 @@ class Live:
 
     __slots__ = ("filters", "membership", "name", "sessions", "subscriptions")
 
-    def __init__(self, name: str, roster: GroupMembership) -> None:
+    def __init__(self, name: str, membership: GroupMembership) -> None:
         self.name = name
-        self.membership = roster
+        self.membership = membership
         self.sessions: dict[str, Session] = {}
         self.subscriptions: dict[str, Mapping[str, str]] = {}
         """Member → topic → tags."""
@@ -61,7 +61,7 @@ class ActiveGroups:
         configs: GroupConfigs,
         offsets: Offsets,
         topics: Topics,
-        starts: InitialOffsets,
+        initial_offsets: InitialOffsets,
         clock: Clock,
         *,
         start_count: Callable[[], int],
@@ -74,7 +74,7 @@ class ActiveGroups:
         self._configs = configs
         self._offsets = offsets
         self._topics = topics
-        self._starts = starts
+        self._initial_offsets = initial_offsets
         self._clock = clock
         self._start_count = start_count
         self._queues_max = queues_max
@@ -144,12 +144,12 @@ class ActiveGroups:
 
     def begin(self, config: GroupConfig) -> Live:
         """Create the group for its first member; ``apply`` and ``plan`` follow in the same step."""
-        roster: GroupMembership
+        membership: GroupMembership
         if config.broadcast:
-            roster = Broadcasting(self._next_generation)
+            membership = Broadcasting(self._next_generation)
         else:
-            roster = Membership(self._next_generation, self._inherited.get(config.name))
-        live = self._live[config.name] = Live(config.name, roster)
+            membership = Membership(self._next_generation, self._inherited.get(config.name))
+        live = self._live[config.name] = Live(config.name, membership)
         return live
 
     def apply(
@@ -203,7 +203,7 @@ class ActiveGroups:
                 group=config.name,
                 limit=self._queues_max,
             )
-        begun = not config.broadcast and self._starts.commit(config, new)
+        begun = not config.broadcast and self._initial_offsets.commit(config, new)
         self._said_full.discard(config.name)
         if begun:
             self._said_full.discard("")

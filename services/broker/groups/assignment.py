@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from services.broker.log.queue_offsets import Queue
+from tidemark.offsets import Queue
 
 
 def assign(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from services.broker.groups.group_membership import NOTHING, Change, GroupMembership
-from services.broker.log.queue_offsets import Queue
+from tidemark.offsets import Queue
 
 
 class Broadcasting(GroupMembership):

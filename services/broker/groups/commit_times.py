@@ -21,11 +21,10 @@ from shared.state.records import (
     Delayed,
     DelayRecord,
     OffsetsRecord,
-    Queue,
     StateRecordUnreadable,
 )
 from tidemark.formats.record import Record
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
 
 RECORDS_MAX: Final = 4096
 """State records read for one question: seven minutes of them if offsets move all the time."""

@@ -19,12 +19,12 @@ from services.broker.groups.counters import GroupCounters
 from services.broker.groups.initial_offsets import InitialOffsets
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.refusals import not_assigned
-from services.broker.log.queue_offsets import Queue
 from services.broker.schema.offsets import Commit, CommitLevel, MovedQueue, Reset, ResetPlace
 from services.broker.state.topics import Topics
 from shared.state.records import GroupConfig, Start
 from tidemark.clock import Clock
 from tidemark.errors import BroadcastGroup, OffsetBeyondEnd
+from tidemark.offsets import Queue
 
 
 class Bounds(Protocol):

@@ -43,24 +43,26 @@ class ConsumerGroups(NamedTuple):
         """Create the parts.
 
         start_count: how often this node started as a writer; in a group of nodes, its epoch."""
-        starts = InitialOffsets(offsets, puller, times)
+        initial_offsets = InitialOffsets(offsets, puller, times)
         deliveries = Deliveries()
         live = ActiveGroups(
             configs,
             offsets,
             topics,
-            starts,
+            initial_offsets,
             clock,
             start_count=start_count,
             queues_max=bounds.queues_per_group,
         )
         coordinator = Coordinator(
             live,
-            Joining(live, configs, topics, starts, puller, bounds),
+            Joining(live, configs, topics, initial_offsets, puller, bounds),
             Fetches(puller, clock, counters, deliveries),
             configs,
             offsets,
             deliveries,
         )
-        commits = Commits(configs, offsets, coordinator, topics, puller, starts, counters, clock)
+        commits = Commits(
+            configs, offsets, coordinator, topics, puller, initial_offsets, counters, clock
+        )
         return cls(coordinator, commits)

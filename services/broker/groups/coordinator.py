@@ -27,10 +27,10 @@ from services.broker.groups.refusals import (
     unknown_member,
 )
 from services.broker.groups.sessions import Place, Session
-from services.broker.log.queue_offsets import Queue
 from services.broker.schema.groups import GroupConfig as Changes
 from services.broker.schema.members import Fetch, Join, Subscription
 from shared.state.records import GroupConfig
+from tidemark.offsets import Queue
 
 __all__ = ["Coordinator", "MemberView", "not_assigned"]
 
@@ -120,11 +120,11 @@ class Coordinator:
         live = self._live.find(group)
         if live is None:
             return None
-        roster, key = live.membership, (topic, queue)
-        owner = roster.owner(key)
-        if owner is not None or not roster.in_transit:
+        membership, key = live.membership, (topic, queue)
+        owner = membership.owner(key)
+        if owner is not None or not membership.in_transit:
             return owner
-        return next((name for name in roster.members if roster.holds(name, key)), None)
+        return next((name for name in membership.members if membership.holds(name, key)), None)
 
     def deliveries(
         self, group: str, topic: str, queue: int, queue_offset: int
@@ -259,12 +259,12 @@ class Coordinator:
             raise unknown_member(group, member)
         if request.generation not in (None, live.membership.generation):
             raise stale_generation(group, request.generation, live.membership.generation)
-        session, roster = live.sessions[member], live.membership
+        session, membership = live.sessions[member], live.membership
         if request.sequence is not None:
             # 1. A member gives a fetch up and sends the next on another connection; 2. the broker
             # reads the later one first; 3. the earlier one would take messages that no member gets.
             if request.sequence < session.sequence:
-                return Fetched(roster.generation, [], session)
+                return Fetched(membership.generation, [], session)
             session.sequence = request.sequence
         for position in request.positions:
             if position.place not in session.places:
@@ -281,7 +281,7 @@ class Coordinator:
             session,
             config.order and not config.broadcast,
             config.broadcast,
-            generation=lambda: roster.generation,
+            generation=lambda: membership.generation,
             is_member=is_member,
             committed=self._committed_of(config),
             commit=lambda queue, offset: self._offsets.accept(group, {queue: offset}),

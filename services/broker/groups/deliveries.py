@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Final, NamedTuple
 
-from services.broker.log.queue_offsets import Queue
+from tidemark.offsets import Queue
 
 QUEUES_MAX: Final = 10_000
 BATCHES_PER_QUEUE_MAX: Final = 64

@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.deliveries import Deliveries, Delivery
 from services.broker.groups.sessions import Batch, Place, Session
-from services.broker.log.queue_offsets import Queue
 from services.broker.read.long_polls import Wake
 from services.broker.read.pull import Puller, PullRequest
 from services.broker.schema.members import Fetch
@@ -28,7 +27,7 @@ from tidemark.clock import Clock
 from tidemark.formats import record
 from tidemark.formats.queue_unit import UNIT
 from tidemark.formats.record_layout import LONG
-from tidemark.offsets import UNIT_SIZE
+from tidemark.offsets import UNIT_SIZE, Queue
 
 READS_AT_ONCE: Final = 256
 """Places read between two turns of the loop: some milliseconds."""

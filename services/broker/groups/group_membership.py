@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from services.broker.log.queue_offsets import Queue
+from tidemark.offsets import Queue
 
 
 class Member(NamedTuple):

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from services.broker.groups.offsets import Offsets
-from services.broker.log.queue_offsets import Queue
 from shared.files.queue_math import Boundary
 from shared.state.records import GroupConfig, Start
 from tidemark.formats.nack import RETRY_PREFIX
+from tidemark.offsets import Queue
 
 
 class Bounds(Protocol):

@@ -18,7 +18,6 @@ from services.broker.groups.configs import GroupConfigs, check_group_name
 from services.broker.groups.initial_offsets import InitialOffsets
 from services.broker.groups.refusals import check_enabled, member_fenced, unknown_member
 from services.broker.groups.sessions import Session, Watching
-from services.broker.log.queue_offsets import Queue
 from services.broker.read.pull import parse_tags
 from services.broker.schema.members import Join
 from services.broker.schema.offsets import QUEUES_PER_GROUP_MAX
@@ -26,6 +25,7 @@ from services.broker.state.topics import Topics, check_consumed
 from shared.state.records import GroupConfig
 from tidemark.errors import GroupInUse, NotPermitted, Overloaded
 from tidemark.formats.nack import RETRY_PREFIX
+from tidemark.offsets import Queue
 
 log = logging.getLogger(__name__)
 
@@ -61,14 +61,14 @@ class Joining:
         live: ActiveGroups,
         configs: GroupConfigs,
         topics: Topics,
-        starts: InitialOffsets,
+        initial_offsets: InitialOffsets,
         watching: Watching,
         bounds: Bounds = BOUNDS,
     ) -> None:
         self._live = live
         self._configs = configs
         self._topics = topics
-        self._starts = starts
+        self._initial_offsets = initial_offsets
         self._watching = watching
         self._bounds = bounds
         self._alone: dict[str, asyncio.Event] = {}
@@ -106,7 +106,7 @@ class Joining:
             wanted.setdefault(retry_topic, "*")
         joined, begun = self._join(config, member, wanted, request)
         if begun:
-            await self._starts.durable()
+            await self._initial_offsets.durable()
         return joined
 
     def _join(
@@ -180,13 +180,13 @@ class Joining:
                 place.tags = filters.get(queue[0])
         self._live.apply(live, change, begins)
         session.assignment_received()
-        roster = live.membership
+        membership = live.membership
         self._live.plan(group, now_ms + request.session_ms)
-        if not known and (deadline_ms := roster.next_deadline_ms) is not None:
+        if not known and (deadline_ms := membership.next_deadline_ms) is not None:
             self._live.plan(group, deadline_ms)
-        assignment = roster.assignment(member)
+        assignment = membership.assignment(member)
         session_ms = request.session_ms
-        return Joined(roster.generation, assignment, session_ms, config, change.kept), begun
+        return Joined(membership.generation, assignment, session_ms, config, change.kept), begun
 
     def leave(self, group: str, member: str, incarnation: str | None = None) -> None:
         """Remove a member; its queues are free at once. Raises UnknownGroup, UnknownMember.
@@ -254,7 +254,7 @@ class Joining:
                 if topic not in live.subscriptions[member]
             }
         found = {
-            (topic, number): self._starts.at(config.start, (topic, number))
+            (topic, number): self._initial_offsets.at(config.start, (topic, number))
             for topic, numbers in topics.items()
             for number in numbers
         }

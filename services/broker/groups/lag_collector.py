@@ -14,12 +14,13 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from services.broker.groups.lag import Lag, Reason, Snapshot, lag_of, nothing_known, unread
-from services.broker.groups.lag_inputs import OBJECTIVE_MS, LagInputs, Queue
+from services.broker.groups.lag_inputs import OBJECTIVE_MS, LagInputs
 from services.broker.groups.oldest import Oldest
 from services.broker.groups.pairs import Movement, Pair, QueueSample, older, pair
 from shared.runtime.time_slicer import TimeSlicer
 from shared.state.values import GroupConfig
 from tidemark.formats.nack import RETRY_PREFIX
+from tidemark.offsets import Queue
 
 READ_ALL: Final = Lag(0, None, 0.0, in_flight=0)
 IS_READ: Final = QueueSample(READ_ALL)
@@ -50,7 +51,7 @@ class PairSeen(NamedTuple):
     queues: Sequence[QueueSeen]
 
 
-class _Still(NamedTuple):
+class _Unattended(NamedTuple):
     """A group without members, as the last full pass found it."""
 
     config: GroupConfig
@@ -101,7 +102,7 @@ class _Known:
         self.queues: dict[Queue, _KnownQueue] = {}
         self.pairs: dict[str, PairSeen] = {}
         """Pairs by topic."""
-        self.still: _Still | None = None
+        self.still: _Unattended | None = None
 
 
 Memory = dict[str, _Known]
@@ -161,7 +162,7 @@ class LagCollector:
         if not member_count:
             topics = (RETRY_PREFIX + name, *(each.pair.topic for each in seen))
             lags = any(each.pair.messages for each in seen)
-            known.still = _Still(config, topics, seen, lags)
+            known.still = _Unattended(config, topics, seen, lags)
         return seen
 
     def _broadcasting(self, name: str) -> Sequence[PairSeen]:
@@ -176,7 +177,7 @@ class LagCollector:
         self._forget_gone(found)
         return found
 
-    async def _grown_older(self, known: _Known, still: _Still) -> Sequence[PairSeen]:
+    async def _grown_older(self, known: _Known, still: _Unattended) -> Sequence[PairSeen]:
         """Return the pairs of a group that stands still, with their present ages."""
         if not still.lags:
             return still.seen

@@ -14,11 +14,10 @@ from services.broker.groups.topic_stats import TopicStats
 from shared.state.values import GroupConfig
 from tidemark.clock import Clock
 from tidemark.formats.nack import RETRY_PREFIX
+from tidemark.offsets import Queue
 
 OBJECTIVE_MS: Final = 60_000
 """The lag objective of a group whose configuration has none."""
-
-Queue = tuple[str, int]
 
 
 class Subscribed(Protocol):

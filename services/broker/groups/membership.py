@@ -30,7 +30,7 @@ from typing import NamedTuple
 from services.broker.groups.assignment import assign
 from services.broker.groups.group_membership import NOTHING, Change, GroupMembership, together
 from services.broker.groups.restored_claims import RestoredClaims
-from services.broker.log.queue_offsets import Queue
+from tidemark.offsets import Queue
 
 
 class Transit(NamedTuple):

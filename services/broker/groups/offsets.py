@@ -19,10 +19,10 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from shared.state import records
-from shared.state.records import OffsetsRecord, Queue
+from shared.state.records import OffsetsRecord
 from shared.state.state import BrokerState
 from tidemark.errors import FileNotReady, NotServing, Overloaded, StoreError
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import PhysicalOffset, Queue
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from services.broker.log.queue_offsets import Queue
 from shared.state.records import GroupConfig
 from tidemark.errors import (
     ConsumeDisabled,
@@ -12,6 +11,7 @@ from tidemark.errors import (
     StaleGeneration,
     UnknownMember,
 )
+from tidemark.offsets import Queue
 
 
 def check_enabled(config: GroupConfig) -> None:

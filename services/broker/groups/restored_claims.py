@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from services.broker.log.queue_offsets import Queue
+from tidemark.offsets import Queue
 
 WAIT_MS: Final = 1000
 """Wait of a group that is not ordered: most members are back by then, and a later one only costs

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple, Protocol
 
-from services.broker.log.queue_offsets import Queue
 from services.broker.read.long_polls import HeldPull, Wake, Watcher
 from tidemark.formats.select import Wanted
+from tidemark.offsets import Queue
 
 BATCHES_REMEMBERED_MAX: Final = 64
 """Uncommitted batches per place whose store times are kept."""

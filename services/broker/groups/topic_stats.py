@@ -19,11 +19,10 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final, Protocol
 
 from services.broker.groups.queue_stats import NO_MESSAGE, Bounds, Extent, QueueStats
-from services.broker.log.queue_offsets import Queue
 from services.broker.read.visibility import retention_of
 from shared.runtime.time_slicer import TimeSlicer
 from shared.state.records import STATE_TOPIC, TopicConfig
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
 
 QUEUES_MAX: Final = 100_000
 """Queues that are cached, about 400 bytes each. Bounds of further queues are read from their files,

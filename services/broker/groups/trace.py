@@ -33,13 +33,12 @@ from services.broker.read.message_map import message_map, tags_code
 from services.broker.read.query import look_up
 from services.broker.state.topics import Topics
 from shared.files.index import Asked, IndexReader
-from shared.state.records import Queue
 from tidemark.clock import Clock
 from tidemark.errors import UnknownMessage
 from tidemark.formats import delay
 from tidemark.formats.nack import dead_topic, retry_topic
 from tidemark.formats.record import Record
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import PhysicalOffset, Queue
 
 GROUPS_MAX: Final = 256
 """Groups whose retry and dead-letter topics are searched."""

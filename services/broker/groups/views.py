@@ -19,7 +19,6 @@ from services.broker.groups.lag_inputs import (
     Expiring,
     Member,
     Members,
-    Queue,
     queues_read,
 )
 from services.broker.groups.queue_stats import Bounds, Budget, QueueStats
@@ -28,6 +27,7 @@ from shared.runtime.time_slicer import TimeSlicer
 from shared.state.values import GroupConfig
 from tidemark.clock import Clock
 from tidemark.formats.nack import RETRY_PREFIX
+from tidemark.offsets import Queue
 
 UNITS_MAX: Final = 1 << 20
 """Unread messages whose bytes are added up for one answer: 40 ms of work, in slices."""

@@ -21,7 +21,6 @@ from services.broker.log.flusher import Flusher, Pace
 from services.broker.log.log_sampler import LogSampler, newest_on_disk
 from services.broker.log.open_store import OpenStore
 from services.broker.log.preallocator import Preallocator
-from services.broker.log.queue_offsets import Queue
 from services.broker.log.term import Term
 from services.broker.log.throttled_doorbell import ThrottledDoorbell
 from services.broker.log.unit_checks import UnitChecks
@@ -32,7 +31,7 @@ from shared.files.log_writer import Mark
 from shared.files.write_pool import CommitPace
 from tidemark.errors import StoreError
 from tidemark.formats.checkpoint import Slot
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import PhysicalOffset, Queue
 
 if TYPE_CHECKING:
     from services.broker.read.long_polls import LongPolls
@@ -254,7 +253,8 @@ class LogContext:
         self.doorbell.ring(REPUT)
 
     def appended(self, long_polls: LongPolls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
-        """Schedule flush and commit, and wake readers: these queues got messages up to end."""
+        """Schedule flush and commit, and note for long polls that these queues got messages up to
+        end. The doorbell of reput or ha rings once the bytes are written or flushed."""
         self.flusher.appended()
         if long_polls.appended(queues, end):
             self.doorbell.wake()  # poll often until the messages are dispatched

@@ -17,11 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tidemark.formats.runs import Run
-from tidemark.offsets import PhysicalOffset, QueueOffset
-
-Queue = tuple[str, int]
-"""(topic, queue)."""
-
+from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
 
 FIRST: Final = QueueOffset(0)
 

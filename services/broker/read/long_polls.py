@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final, Protocol
 
-from services.broker.log.queue_offsets import Queue
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import PhysicalOffset, Queue
 
 POLLS_PER_S: Final = 50
 """Total rate at which calls that could not be held are asked to poll again."""

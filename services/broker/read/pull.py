@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from services.broker.fields import shown
 from services.broker.log.log_context import LogContext
-from services.broker.log.queue_offsets import Queue, QueueOffsets
+from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.log.unit_checks import UnitChecks
 from services.broker.read.long_polls import LongPolls, Polls, Wake, Watcher
 from services.broker.request_classes import held
@@ -26,7 +26,7 @@ from tidemark.errors import BadTags, DamagedFile, NotServing
 from tidemark.formats import hashing
 from tidemark.formats.record import Checks
 from tidemark.formats.select import Wanted
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
 
 TAGS_MAX: Final = 128
 CHECK_CLIENTS_S: Final = 1.0

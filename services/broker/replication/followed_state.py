@@ -12,7 +12,6 @@ from typing import Final
 
 from services.broker.log.log_context import Readers
 from services.broker.log.open_store import OpenStore
-from services.broker.log.queue_offsets import Queue
 from services.broker.state import state_replay
 from shared.state.records import STATE_QUEUE, STATE_TOPIC, EpochRecord, StateRecord
 from shared.state.state import BrokerState
@@ -20,7 +19,7 @@ from tidemark.formats import native
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.record import Checks
 from tidemark.formats.scan import Stop
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
 
 APPLIED_AT_ONCE: Final = 256
 """State records applied between two checks of other work."""

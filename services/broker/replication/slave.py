@@ -14,14 +14,13 @@ from typing import Final
 
 from services.broker.building import BuiltComponents, build_with
 from services.broker.log.log_context import LogContext
-from services.broker.log.queue_offsets import Queue
 from services.broker.log.unit_checks import UNIT_WAITS
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.roles import RoleContext
 from tidemark.errors import CorruptRecord, DamagedFile
 from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
 
 log = logging.getLogger(__name__)
 

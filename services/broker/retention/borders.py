@@ -11,9 +11,7 @@ from collections.abc import Iterable
 from shared.files.queue_files import COPIED_MAX, QueueFiles
 from shared.files.queue_math import EVERYTHING, is_filler
 from shared.files.store_dir import StoreDir
-
-Queue = tuple[str, int]
-"""(topic, queue)."""
+from tidemark.offsets import Queue
 
 
 def borders(store: StoreDir, queues: Iterable[Queue], physical: int) -> dict[Queue, int]:

@@ -17,9 +17,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from services.broker.retention.borders import Queue, borders
+from services.broker.retention.borders import borders
 from services.broker.retention.losses import Losses, Reading, unread
 from shared.files.store_dir import StoreDir
+from tidemark.offsets import Queue
 
 log = logging.getLogger(__name__)
 

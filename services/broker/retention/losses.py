@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-Queue = tuple[str, int]
-"""(topic, queue)."""
+from tidemark.offsets import Queue
 
 IN_HANDS_MAX: Final = 10_000
 """Maximum number of ranges kept here; further ones count as lost at once."""

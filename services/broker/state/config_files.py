@@ -23,7 +23,6 @@ from shared.state.records import (
     DelayState,
     GroupRecord,
     OffsetsRecord,
-    Queue,
     StateRecord,
     TopicConfig,
     TopicRecord,
@@ -32,6 +31,7 @@ from shared.state.state import BrokerState
 from tidemark.clock import Clock
 from tidemark.errors import DamagedFile, StoreError
 from tidemark.formats.metadata_json import Covered
+from tidemark.offsets import Queue
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from shared.state.records import DelayRecord, GroupConfig, GroupRecord, OffsetsRecord, Queue
+from shared.state.records import DelayRecord, GroupConfig, GroupRecord, OffsetsRecord
 from shared.state.state import BrokerState
 from shared.state.values import TimerMark
+from tidemark.offsets import Queue
 
 
 def adopt_groups(state: BrokerState, foreign: Iterable[GroupConfig]) -> int:

@@ -22,7 +22,6 @@ from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.state.snapshot_places import SnapshotPlaces
 from shared.state import records
 from shared.state.records import STATE_QUEUE, STATE_TOPIC, DelayState, NextOffset
-from shared.state.records import Queue as TopicQueue
 from shared.state.state import BrokerState
 from tidemark.clock import Clock
 from tidemark.errors import FileNotReady, NotServing, StoreError, SwitchingOver
@@ -30,7 +29,7 @@ from tidemark.formats import batch
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
 from tidemark.formats.runs import Run
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import PhysicalOffset, Queue
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ become millions within days in a large file."""
 SLICE_RETRY_S: Final = 1.0
 
 
-OffsetsNow = Callable[[], Mapping[str, Mapping[TopicQueue, int]]]
+OffsetsNow = Callable[[], Mapping[str, Mapping[Queue, int]]]
 
 
 class StateLog:

@@ -17,7 +17,7 @@ from services.ha.core.peers import Peers
 from services.ha.core.promises import Promises
 from services.ha.core.replica_context import DAMAGE, RETRIED_FAULTS, ReplicaContext
 from services.ha.core.slave_protocol import SlaveLink, SlaveLog
-from services.ha.core.truncation import CutPlan, Halt, InOrder, LogsDiffer, Outcome, ResyncPlan
+from services.ha.core.truncation import CutPlan, HaltPlan, InOrder, LogsDiffer, Outcome, ResyncPlan
 from services.ha.wire.payloads import Append, HelloOk, ResyncRequired
 from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 
@@ -280,7 +280,7 @@ class Following:
                 self._rewrite = context.out.ask(
                     lambda token: Cut(token, point, table), lambda done: self._cut(done, outcome)
                 )
-            case Halt(point, confirm):
+            case HaltPlan(point, confirm):
                 self.link = None
                 context.halt(
                     "cut-below-confirm",

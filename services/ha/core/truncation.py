@@ -35,7 +35,7 @@ class CutPlan(NamedTuple):
     """The table after the cut: up to and including the common entry."""
 
 
-class Halt(NamedTuple):
+class HaltPlan(NamedTuple):
     """Confirmed bytes would be cut: an operator decides."""
 
     point: int
@@ -57,7 +57,7 @@ class LogsDiffer(NamedTuple):
     """End of the compared bytes; at least one of them differs."""
 
 
-Outcome = InOrder | CutPlan | Halt | ResyncPlan | LogsDiffer
+Outcome = InOrder | CutPlan | HaltPlan | ResyncPlan | LogsDiffer
 
 
 def plan(
@@ -73,7 +73,7 @@ def plan(
     if point > min(limit, own.end):
         raise ValueError(f"point {point} is after {min(limit, own.end)}, the end of {entry}")
     if point < confirm:
-        return Halt(point, confirm)
+        return HaltPlan(point, confirm)
     if point < own.first_offset:
         return ResyncPlan(master_first, ResyncReason.BELOW_FIRST_OFFSET.name.lower())
     if point < own.end or kept < len(own.table):

@@ -40,8 +40,9 @@ STEPS: Final[Mapping[type, str]] = {
     effects.ReleaseAppendLock: "promote-6",
     effects.Grant: "promote-7",
 }
-"""Steps of becoming master, by the effect that each begins with. Followers write promises and
-tables as well, and every renewal writes the lease."""
+"""Steps of becoming master, by the effect that each begins with: the names of the places at which
+a test can stop or kill the process. Followers write promises and tables as well, and every renewal
+writes the lease."""
 
 
 class EffectRunner:

@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 from services.broker.state import state_replay
 from shared.state.records import STATE_TOPIC, EpochRecord
 from shared.state.state import BrokerState
-from shared.state.values import DelayState, GroupConfig, Queue, TopicConfig
+from shared.state.values import DelayState, GroupConfig, TopicConfig
 from tests.simulation.replication.store_view import FILE_SIZE
 from tests.simulation.replication.violation import Violation
 from tidemark.formats import native, record
 from tidemark.formats.record import Checks
 from tidemark.formats.scan import Stop
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import PhysicalOffset, Queue
 
 ALL_CHECKS: Final = Checks(body_crc=True, record_crc=True)
 RECORDS_AT_ONCE: Final = 4096

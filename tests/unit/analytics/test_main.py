@@ -110,7 +110,7 @@ def test_times_are_read_with_and_without_a_zone() -> None:
     wanted = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
     for text in ("2026-01-31T09:30", "2026-01-31T10:30+01:00", str(int(wanted.timestamp()))):
         assert MOMENT.convert(text, None, None) == wanted
-    with pytest.raises(click.BadParameter, match=r"'soon' is no time; like"):
+    with pytest.raises(click.BadParameter, match=r"'soon' is not a time"):
         MOMENT.convert("soon", None, None)
 
 

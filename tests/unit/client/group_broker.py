@@ -16,8 +16,7 @@ from aiohttp import web
 
 from tests.unit.client.fake_broker import FakeBroker, Fault, answer, error
 from tidemark.formats import properties
-
-Queue = tuple[str, int]
+from tidemark.offsets import Queue
 
 
 class GroupBroker(FakeBroker):

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tidemark.client.commits import CommitLedger, Queue
+from tidemark.client.commits import CommitLedger
+from tidemark.offsets import Queue
 
 QUEUES: list[Queue] = [("orders", 0), ("orders", 1), ("%RETRY%billing", 0)]
 INTERVAL_MS = 100.0

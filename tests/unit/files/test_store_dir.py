@@ -161,7 +161,9 @@ class TestOpening:
 
     def test_a_later_format_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "tidemark.json").write_text('{"format": 2, "new": "things"}')
-        with pytest.raises(StoreFormatUnknown, match="store format 2; this version knows 1"):
+        with pytest.raises(
+            StoreFormatUnknown, match="store format 2; this version supports only 1"
+        ):
             store(tmp_path).open_or_create()
 
     @pytest.mark.parametrize(

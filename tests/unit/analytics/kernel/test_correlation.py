@@ -146,7 +146,7 @@ def test_the_newest_differences_count_however_many_there_are() -> None:
 
 
 def test_two_that_are_not_equally_long_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 values beside 4"):
+    with pytest.raises(ValueError, match="3 values, but the other series has 4"):
         by_lag(np.zeros(3), np.zeros(4), reach=1)
 
 

@@ -15,13 +15,12 @@ from analytics.sources.store.reader import StoreReader
 from shared.state import records
 from shared.state.records import STATE_TOPIC, OffsetsRecord
 from shared.state.state import BrokerState
-from shared.state.values import Queue
 from tests.support.small_store import CONFIG, SmallStore
 from tests.support.small_store import small as small
 from tests.unit.analytics.sources.test_store_records import filled
 from tidemark.errors import DamagedFile
 from tidemark.formats.queue_unit import PRE_BLANK
-from tidemark.offsets import UNIT_SIZE
+from tidemark.offsets import UNIT_SIZE, Queue
 
 UNITS_PER_FILE = CONFIG.consume_queue_file_size // UNIT_SIZE
 

@@ -354,7 +354,7 @@ def test_options_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         ({"root": "x", "table": "messages"}, "records, queue_units, offsets"),
         ({"root": "x", "columns": "size,bodies"}, "bodies"),
         ({"root": "x", "columns": " , "}, "nothing"),
-        ({"root": "x", "from_offset": "7", "to_offset": "3"}, "no range"),
+        ({"root": "x", "from_offset": "7", "to_offset": "3"}, "not a range"),
         ({"root": "x", "from_offset": "seven"}, "no whole number"),
         ({"root": "x", "verify": "yes"}, "true or false"),
         ({"root": "x", "rooot": "y"}, "no option rooot"),

@@ -153,7 +153,7 @@ async def served(
     )
     puller = Puller()
     unused = dict.fromkeys(Components._fields, None)
-    used = {"sends": sends, "read": SimpleNamespace(puller=puller, topics=Topics())}
+    used = {"deduplicator": sends, "read": SimpleNamespace(puller=puller, topics=Topics())}
     api.serve(Components(**cast(Any, unused | used)))
     server = ApiServer(api.app, metrics, Bounds(10, 5, 5, 5), api.fast_path)
     await server.start("127.0.0.1", 0)

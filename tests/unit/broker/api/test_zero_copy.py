@@ -197,5 +197,5 @@ def test_a_reader_that_goes_away_takes_nothing_down(loop: str, mapping: mmap.mma
 
 
 def test_records_are_no_text() -> None:
-    with pytest.raises(TypeError, match="no text"):
+    with pytest.raises(TypeError, match="not text"):
         Stretches([], 0).decode()

@@ -13,7 +13,7 @@ from services.broker.groups.consumer_groups import ConsumerGroups
 from services.broker.groups.fetch import Fetched
 from services.broker.groups.joining import BOUNDS, Bounds, Joined
 from services.broker.groups.offsets import Offsets
-from services.broker.log.queue_offsets import Queue, QueueOffsets
+from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.pull import Puller
 from services.broker.read.topic_views import TopicViews
@@ -30,7 +30,7 @@ from tests.support.log_contexts import log_context_of
 from tests.support.small_store import SmallStore
 from tests.support.still_clock import StillClock
 from tidemark.formats import record
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
 
 GROUP = "billing"
 SESSION_MS = 10_000

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.broker.groups.assignment import assign
-from services.broker.log.queue_offsets import Queue
+from tidemark.offsets import Queue
 
 TOPICS = ("a", "b", "c")
 MEMBERS = tuple(f"m{number}" for number in range(7))

@@ -12,11 +12,11 @@ import random
 from collections.abc import Collection
 from pathlib import Path
 
-from services.broker.log.queue_offsets import Queue
 from tests.support.for_each import for_each
 from tests.unit.broker.groups.rig import SESSION_MS, Rig
 from tidemark.errors import NotAssigned, StaleGeneration, UnknownMember
 from tidemark.formats import record
+from tidemark.offsets import Queue
 
 QUEUES = 3
 STEPS = 150

@@ -12,7 +12,7 @@ from services.broker.groups.broadcasting import Broadcasting
 from services.broker.groups.group_membership import Change
 from services.broker.groups.membership import Membership
 from services.broker.groups.restored_claims import WAIT_MS, RestoredClaims
-from services.broker.log.queue_offsets import Queue
+from tidemark.offsets import Queue
 
 SESSION_MS = 1000
 NAMES = st.sampled_from(("m1", "m2", "m3", "m4"))

@@ -12,7 +12,6 @@ from services.broker.groups.copies import Copies
 from services.broker.groups.nacks import Nacks
 from services.broker.groups.repeated_nacks import RepeatedNacks
 from services.broker.groups.stored_messages import Place
-from services.broker.log.queue_offsets import Queue
 from services.broker.schema.groups import GroupConfig as GroupChanges
 from services.broker.schema.parsing import parsed
 from shared.runtime.clock import SystemClock
@@ -38,6 +37,7 @@ from tidemark.errors import (
 )
 from tidemark.formats.nack import PROPERTIES_ROOM, redriven
 from tidemark.formats.record import Record
+from tidemark.offsets import Queue
 
 RETRY = "%RETRY%billing"
 DEAD = "%DLQ%billing"

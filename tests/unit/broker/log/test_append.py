@@ -17,7 +17,7 @@ from services.broker.config import BrokerConfig
 from services.broker.log.append import DISPATCH_CHECK_S, Append, Appended, store_time
 from services.broker.log.log_context import LogContext
 from services.broker.log.preallocator import Preallocator
-from services.broker.log.queue_offsets import Queue, QueueOffsets
+from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.log.term import EndlessTerm
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.long_polls import LongPolls
@@ -43,7 +43,7 @@ from tidemark.errors import (
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message
 from tidemark.formats.runs import Run
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
 
 HOST = Host(b"\x7f\x00\x00\x01", 10911)
 FILE_SIZE = 1 << 16

@@ -236,7 +236,7 @@ def test_while_the_index_is_rebuilt_a_repeat_is_not_stored_again(broker: Reboote
     broker.reboot()
     assert broker.positions.get(Slot.INDEX_BEHIND)
     assert broker.dispatched() == broker.appender.appended
-    with pytest.raises(DispatchBehind, match=r"index is being made again.*Nothing was st") as found:
+    with pytest.raises(DispatchBehind, match=r"index is being rebuilt.*Nothing was st") as found:
         find(ids_of(broker), ["t"], ["A"])
     assert found.value.retriable
     (second,) = append(broker, "t", "B")

@@ -292,7 +292,7 @@ def test_a_gate_that_stays_shut_where_no_other_node_could_lead_is_an_alarm() -> 
     group.until(lambda: "not-open" in group["a"].context.alarms)
     status = group["a"].status()
     assert status["opening_ms"] >= 2 * LOCAL.lease_ms
-    assert status["nodes"][0]["reason"].startswith("not-open: Epoch 2 is granted and takes no")
+    assert status["nodes"][0]["reason"].startswith("not-open: Epoch 2 is granted but accepts no")
     group.run(20 * LOCAL.lease_ms)
     assert lease_of(group).epoch == 2
     group["a"].reput.held_at = None

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from services.ha.core.effects import Close, Copy, Effect, PersistTable, Publish, Send
 from services.ha.core.slave_protocol import HELD_FRAMES_MAX, NO_COMMON_BYTES, SlaveLink, SlaveLog
-from services.ha.core.truncation import CutPlan, Halt, InOrder, LogsDiffer, ResyncPlan
+from services.ha.core.truncation import CutPlan, HaltPlan, InOrder, LogsDiffer, ResyncPlan
 from services.ha.wire import payloads
 from services.ha.wire.payloads import (
     Ack,
@@ -109,7 +109,7 @@ def test_an_entry_without_bytes_is_cut_although_no_byte_is() -> None:
 def test_a_point_below_the_confirm_checkpoint_halts() -> None:
     link = new_link(LOG._replace(confirm=701))
     outcome, effects = link.hello_ok(replace(OK, point=700, crc_size=700), crc_before, 0)
-    assert outcome == Halt(700, 701)
+    assert outcome == HaltPlan(700, 701)
     assert close_reason(effects)
 
 

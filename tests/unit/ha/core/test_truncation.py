@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.ha.core.divergence import Extent
-from services.ha.core.truncation import CutPlan, Halt, InOrder, Outcome, ResyncPlan, plan
+from services.ha.core.truncation import CutPlan, HaltPlan, InOrder, Outcome, ResyncPlan, plan
 from tests.support.ha_links import entry
 from tidemark.formats.epochs import EpochStart
 
@@ -20,11 +20,11 @@ OWN = Extent((A, B, C), 0, 300)
         (300, C, 300, InOrder(300)),
         (0, C, 250, CutPlan(250, (A, B, C))),
         (250, C, 250, CutPlan(250, (A, B, C))),
-        (251, C, 250, Halt(250, 251)),
+        (251, C, 250, HaltPlan(250, 251)),
         # Where the next entry begins: the table is cut, although the entry starts at the point.
         (200, B, 200, CutPlan(200, (A, B))),
         (0, A, 40, CutPlan(40, (A,))),
-        (41, A, 40, Halt(40, 41)),
+        (41, A, 40, HaltPlan(40, 41)),
     ],
 )
 def test_every_case_of_a_point(
@@ -51,7 +51,7 @@ def test_a_point_below_the_own_first_offset_leaves_nothing_to_keep() -> None:
     expected = ResyncPlan(20, "below_first_offset")
     assert plan(own, confirm=0, entry=A, point=90, master_first=20) == expected
     # But confirmed bytes are not discarded without an operator.
-    assert plan(own, confirm=160, entry=A, point=90, master_first=20) == Halt(90, 160)
+    assert plan(own, confirm=160, entry=A, point=90, master_first=20) == HaltPlan(90, 160)
 
 
 @pytest.mark.parametrize(("kept", "point"), [(B, 201), (C, 301), (A, 101)])
@@ -70,4 +70,4 @@ def test_nothing_below_confirm_is_ever_cut(confirm: int, point: int, kept: Epoch
         assert outcome.point >= confirm
         assert outcome.table[-1] == kept
     else:
-        assert isinstance(outcome, Halt if min(point, limit) < confirm else InOrder)
+        assert isinstance(outcome, HaltPlan if min(point, limit) < confirm else InOrder)

@@ -8,7 +8,7 @@ import pytest
 
 from services.ha.core.divergence import CRC_WINDOW
 from services.ha.core.slave_protocol import NO_COMMON_BYTES
-from services.ha.core.truncation import CutPlan, Halt, InOrder, LogsDiffer, ResyncPlan
+from services.ha.core.truncation import CutPlan, HaltPlan, InOrder, LogsDiffer, ResyncPlan
 from services.ha.wire.payloads import ResyncReason
 from tests.support.for_each import for_each
 from tests.support.ha_links import Log, Pair, rejoin
@@ -197,4 +197,4 @@ def test_no_point_below_the_confirm_checkpoint_is_cut(confirmed: int) -> None:
     master.begin_term(3)
     slave.confirm = slave.borders[confirmed]
     (outcome, *_) = rejoin(master, slave, epoch=3)
-    assert isinstance(outcome, CutPlan if confirmed <= 10 else Halt)
+    assert isinstance(outcome, CutPlan if confirmed <= 10 else HaltPlan)
