@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -287,16 +288,17 @@ def judge_drill(
             allowed = allowed_s(limit, waits_s, slowness.on_processor)
             excused_max = allowed_s(limit, waits_s, slowness.by_clock) - allowed
             has_disk = drill.needs.disk_size is None  # a small disk is in memory
-            owed_s, away_s, core_s, disk_s = max(
-                (end - begin - max(core_s, disk_s), end - begin, core_s, disk_s)
+            owed_s, away_s, core_s, disk_s, ended = max(
+                (end - begin - max(core_s, disk_s), end - begin, core_s, disk_s, end)
                 for begin, end in gaps
                 for held_s in [pace.held_back_s(begin, end, stage.ledger.acked_at(end))]
                 for core_s in [min(held_s, excused_max)]
                 for disk_s in [pace.disk_stalled_s(begin + waits_s, end) if has_disk else 0.0]
             )
             summary = (
-                f"of {away_s:.2f} s without an ack the machine held the drill back for "
-                f"{away_s - owed_s:.2f} s (wait for a core {core_s:.2f} s, stall of the disk "
+                f"of {away_s:.2f} s without an ack, until {_clock(ended)} UTC, the machine held "
+                f"the drill back for {away_s - owed_s:.2f} s (wait for a core {core_s:.2f} s, "
+                f"stall of the disk "
                 f"{disk_s:.2f} s: the longer counts); allowed beside that are {allowed:.2f} s "
                 f"({limit:g} s on a quiet machine, work took x {slowness.on_processor:.1f}, "
                 f"by the clock x {slowness.by_clock:.1f})"
@@ -307,6 +309,12 @@ def judge_drill(
     if violations:
         verdict.violations = violations
         result.failure = verdict.shown()
+
+
+def _clock(at: float) -> str:
+    """Return the time of day of a monotonic time, by which the gap is found in the logs."""
+    wall = datetime.fromtimestamp(time.time() - time.monotonic() + at, UTC)
+    return wall.strftime("%H:%M:%S.%f")[:-3]
 
 
 def _count(result: Result, stage: GroupStage[G], began: float, acked_before: int) -> None:
