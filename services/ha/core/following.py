@@ -93,12 +93,18 @@ class Following:
 
     def end(self) -> bool:
         """Announce to the master, once, that this replica ends, and begin no other link; return
-        whether the master may still wait for it."""
+        whether the master may still wait for it.
+
+        A replica that catches up may be in the set, for example the old master after a planned
+        switch. If it ended without waiting, its announcement could be lost: 1. it closes a link on
+        which bytes arrive; 2. the kernel resets the connection; 3. the master writes before it
+        reads, and drops what it had received. Senders then waited for a silent member.
+        """
         self._ends = True
         if self.link is None:
             return False
         self._context.out.put(*self.link.leave())
-        return self.link.leaving and self.linked and self._context.state is State.IN_SYNC
+        return not self.link.closed
 
     def heard_since(self, since_ms: int) -> bool:
         """Return whether the link is up and a frame of the master has come after that time."""

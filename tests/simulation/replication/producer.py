@@ -111,7 +111,7 @@ class Producer:
             waits()
         try:
             self._broker.gate.check_sends()
-            sent = await self._broker.api.components.sends.send(topic, request, HOST, stored)
+            sent = await self._broker.api.components.deduplicator.send(topic, request, HOST, stored)
         except TidemarkError as error:
             if len(places) > before:
                 history.stored(machine, asked.admitted_us)

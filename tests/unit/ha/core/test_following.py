@@ -8,7 +8,7 @@ from services.ha.core.effects import Copy, Effect, Resync
 from services.ha.core.events import Command, Copied, CopyFault
 from services.ha.core.failover import State
 from services.ha.core.following import FAULT_PAUSE_MS
-from services.ha.core.handover import REMOVAL_MS_MAX
+from services.ha.core.handover import REMOVAL_MS_MAX, STOPPING
 from services.ha.core.replica_context import RETRIED_FAULTS
 from services.ha.core.status import own_status, reason_of
 from shared.cluster.time_rules import DEFAULT, LOCAL, LONG, TimeRules
@@ -176,6 +176,19 @@ def test_a_member_may_leave_the_set_at_once_however_seldom_the_lease_is_read(
         group.run(after_ms)
         assert order(group["c"], "resync", group="g0").ok
         assert group.set == {"a", "b"}
+
+
+# It ended at once, and its announcement could be lost: senders waited for it for 3 s.
+@pytest.mark.parametrize("after_ms", [0, 20, 100, 1000])
+def test_an_old_master_ends_after_the_new_one_has_removed_it(after_ms: int) -> None:
+    group = grown(min_in_sync=1)
+    assert order(group["a"], "switchover", to="b").ok
+    group.run(after_ms)
+    assert group.set == {"a", "b", "c"}
+    began = group.now
+    assert order(group["a"], "switchover", reason=STOPPING).ok
+    assert group.set == {"b", "c"}
+    assert group.now - began < REMOVAL_MS_MAX
 
 
 def test_the_copy_of_a_master_that_is_cut_off_is_not_emptied() -> None:
