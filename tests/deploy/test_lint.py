@@ -127,7 +127,7 @@ def _monitor(**spec: object) -> dict[str, object]:
     [
         (lambda: _monitor(podMetricsEndpoints=[_endpoint()]), None),
         (lambda: _monitor(podMetricsEndpoint=[]), "is not a known field"),
-        (lambda: _monitor(podMetricsEndpoints=[_endpoint(port=8081)]), "is no str"),
+        (lambda: _monitor(podMetricsEndpoints=[_endpoint(port=8081)]), "is not a str"),
         (lambda: _monitor(podMetricsEndpoints=_endpoint()), "is not a list"),
         (lambda: _monitor(podMetricsEndpoints=["broker-admin"]), "is not an object"),
         (lambda: {**_monitor(), "kind": "PodMonitors"}, "there is no kind"),

@@ -60,7 +60,7 @@ def test_a_list_that_is_none_is_a_mistake(text: str) -> None:
 )
 def test_an_address_that_cannot_be_asked_is_a_mistake(address: str) -> None:
     # One of them in the list of targets ended the scraping of all others.
-    with pytest.raises(BadOption, match=r"Option targets .*(no address|[Pp]ort)"):
+    with pytest.raises(BadOption, match=r"Option targets .*(not an address|[Pp]ort)"):
         targets.parse(json.dumps([{"targets": [address]}]))
 
 
