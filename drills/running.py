@@ -298,10 +298,9 @@ def judge_drill(
             summary = (
                 f"of {away_s:.2f} s without an ack, until {_clock(ended)} UTC, the machine held "
                 f"the drill back for {away_s - owed_s:.2f} s (wait for a core {core_s:.2f} s, "
-                f"stall of the disk "
-                f"{disk_s:.2f} s: the longer counts); allowed beside that are {allowed:.2f} s "
-                f"({limit:g} s on a quiet machine, work took x {slowness.on_processor:.1f}, "
-                f"by the clock x {slowness.by_clock:.1f})"
+                f"stall of the disk {disk_s:.2f} s: the longer counts); allowed beside that are "
+                f"{allowed:.2f} s ({limit:g} s on a quiet machine, work took x "
+                f"{slowness.on_processor:.1f}, by the clock x {slowness.by_clock:.1f})"
             )
             stage.note(summary)
             if owed_s > allowed:

@@ -89,18 +89,15 @@ class DurableMark:
         unit_timestamp_ms: store time of the record of the newest unit; 0 if there is no new one.
         """
         self._unit_timestamp_ms = unit_timestamp_ms or self._unit_timestamp_ms
-        self._point = SyncPoint(position, self._queues.totals, self._index.entries, self.removed)
+        self._point = SyncPoint(position, self._queues.totals, self._index.entries)
 
     def note_removed(self, change: Removed) -> None:
         """Note that expired files were removed, which may happen while a step is interrupted."""
         firsts, entries = change
-        position, totals, index_entries, _ = self._point
+        position, totals, index_entries = self._point
         self.removed = Removed(self.removed.firsts + firsts, self.removed.entries + entries)
         self._point = SyncPoint(
-            position,
-            Totals(totals.units, totals.firsts + firsts),
-            index_entries - entries,
-            self.removed,
+            position, Totals(totals.units, totals.firsts + firsts), index_entries - entries
         )
 
     def begin(self, *, publishable: bool) -> SyncJob | None:
@@ -121,6 +118,7 @@ class DurableMark:
             self._resume_number,
             self._unit_timestamp_ms,
             self._index.filled_timestamp_ms,
+            self.removed,
         )
         return SyncJob(
             self._store.disk,
@@ -159,7 +157,7 @@ class DurableMark:
         self._positions.put_head(logics_timestamp_ms=mark.unit_timestamp_ms)
         if mark.index_timestamp_ms:
             self._positions.put_head(index_timestamp_ms=mark.index_timestamp_ms)
-        position, (units, firsts), entries, removed = mark.sync_point
+        position, (units, firsts), entries = mark.sync_point
         publish(Slot.RESUME_UNITS, units)
         publish(Slot.RESUME_FIRSTS, firsts)
         publish(Slot.RESUME_INDEX_ENTRIES, entries)
@@ -167,7 +165,7 @@ class DurableMark:
         publish(Slot.DISPATCHED_DURABLE, position)
         self.offset = position
         self._published = (mark.resume_number, position)
-        return removed
+        return mark.removed
 
     def give_back(self, job: SyncJob) -> None:
         """Take back a job that could not run; the next one includes its files. No sync of the job

@@ -54,8 +54,6 @@ class SyncPoint(NamedTuple):
     position: int
     totals: Totals
     index_entries: int
-    removed: Removed = NOTHING
-    """Removals up to then."""
 
 
 class SyncMark(NamedTuple):
@@ -68,6 +66,8 @@ class SyncMark(NamedTuple):
     """Store time of the record of the newest unit."""
     index_timestamp_ms: int = 0
     """End time of the newest full index file; 0 if there is none."""
+    removed: Removed = NOTHING
+    """Removals that the counts include."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from tidemark.formats import hashing, record
 from tidemark.formats.queue_unit import Unit
-
-Queue = tuple[str, int]
+from tidemark.offsets import Queue
 
 
 class Violation(AssertionError):

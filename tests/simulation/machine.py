@@ -19,7 +19,7 @@ from shared.files.index import IndexReader
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
 from shared.files.store_dir import StoreConfig, StoreDir
-from tests.simulation.history import Flying, History, Queue, Sent, Violation
+from tests.simulation.history import Flying, History, Sent, Violation
 from tests.support.index_query import query
 from tests.support.runs import runs_of
 from tests.support.sim_disk import SimDisk
@@ -29,7 +29,7 @@ from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import Host
 from tidemark.formats.queue_unit import Unit
 from tidemark.formats.record import Message, encode
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
 
 ROOT: Final = Path("/store")
 HOST: Final = Host(b"\x7f\0\0\1", 8080)

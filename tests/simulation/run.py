@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from shared.files.disk import write_atomically
 from tests.simulation import checks
-from tests.simulation.history import History, Queue, Violation
+from tests.simulation.history import History, Violation
 from tests.simulation.machine import ROOT, Log, Machine
 from tests.simulation.schedule import (
     Ending,
@@ -28,6 +28,7 @@ from tests.simulation.schedule import (
 from tests.support.kill_points import killed_at
 from tests.support.sim_disk import SimCrash, SimDisk
 from tidemark.errors import DiskFull, FileNotReady, FlushFailed, StoreError
+from tidemark.offsets import Queue
 
 LOOKUPS_MAX: Final = 64
 """Maximum number of results of one query of the index."""

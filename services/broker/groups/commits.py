@@ -45,7 +45,7 @@ class Commits:
         coordinator: Coordinator,
         topics: Topics,
         bounds: Bounds,
-        starts: InitialOffsets,
+        initial_offsets: InitialOffsets,
         counters: GroupCounters,
         clock: Clock,
     ) -> None:
@@ -54,7 +54,7 @@ class Commits:
         self._coordinator = coordinator
         self._topics = topics
         self._bounds = bounds
-        self._starts = starts
+        self._initial_offsets = initial_offsets
         self._counters = counters
         self._clock = clock
 
@@ -188,7 +188,7 @@ class Commits:
                 return max(first, offset)
             assert isinstance(to.timestamp_ms, int), "one of the two is given"
             to = to.timestamp_ms
-        return self._starts.at(to, queue)
+        return self._initial_offsets.at(to, queue)
 
     def _refuse_broadcast(self, config: GroupConfig) -> None:
         if config.broadcast:
