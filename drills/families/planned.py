@@ -10,6 +10,7 @@ from typing import Final
 
 from drills.ledger import Request
 from drills.stage import THREE, TWO, Stage, drill
+from services.ha.core.switchover import NOT_CONFIRMED
 
 SWITCH_S: Final = 1.0
 SWITCHES: Final = 20
@@ -81,7 +82,7 @@ def _is_put_off(stage: Stage, answer: Mapping[str, object], ordered_at: float) -
     """Return whether the machine kept the log from being confirmed until the master gave up."""
     now = time.monotonic()
     return (
-        "goes on as master" in str(answer.get("detail"))
+        NOT_CONFIRMED in str(answer.get("detail"))
         and now - ordered_at >= HOLD_S
         and _was_held_up(stage, ordered_at, now)
     )

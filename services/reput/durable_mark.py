@@ -2,8 +2,8 @@
 
 The next start continues at DISPATCHED_DURABLE if it finds exactly the recorded numbers of units and
 index entries below it; otherwise it rebuilds. So the mark and the counts are published only after
-every touched file and every directory with new names were synced, and are revoked before anything
-below them is rewritten. After a power cut, only this mark is trusted.
+every touched file and every directory with new names were synced, and are revoked before queues
+below them are rebuilt. After a power cut, only this mark is trusted.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ next start finds the same end and does them again. The caller syncs the director
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -29,10 +30,16 @@ class CutTail(NamedTuple):
 def cut_tail(
     store: StoreDir, files: LogFiles, start: int, end: int, *, epoch: int, reason: str
 ) -> CutTail:
-    """Copy [start, end) to ``cut/`` durably, then zero and sync it in the file that contains start;
-    ``remove_unusable`` removes the files after it. Raises DiskFull, ReadOnlyDisk."""
+    """Copy [start, end) to ``cut/`` durably, remove the files after the one that contains start,
+    then zero the range there and sync it. Raises DiskFull, ReadOnlyDisk.
+
+    In this order a repetition cannot replace the copy by zeros: once a byte is zeroed, no file is
+    left that would give the range the same end, and so the copy the same name.
+    """
     path = store.keep_cut(start, chunks(files, start, end), epoch=epoch, reason="torn-tail")
     file_start = files.start_of(start)
+    _remove(files, [later for later in files.starts if later > file_start])
+    store.disk.sync_directory(store.commit_log_dir)
     if file_start in files.starts:
         with closing(files.open(file_start, writable=True)) as file:
             stop = min(end, file_start + files.file_size)
@@ -42,18 +49,25 @@ def cut_tail(
     return CutTail(PhysicalOffset(start), PhysicalOffset(end), path, reason)
 
 
-def remove_unusable(files: LogFiles, end: int, *, torn: bool) -> None:
-    """Remove files of length 0, and after end those that hold cut bytes or follow a gap."""
+def remove_unusable(files: LogFiles, end: int) -> None:
+    """Remove files of length 0, and those that follow a gap after end."""
     last = files.start_of(end)
     later = [start for start in files.starts if start > last]
     follows_gap = last not in files.starts and bool(later)
+    unusable = []
     for previous, start in zip([last, *later], later, strict=False):
         follows_gap = follows_gap or start - previous > files.file_size
-        if torn or follows_gap:
-            files.disk.unlink(files.path(start))
-            files.starts.remove(start)
+        if follows_gap:
+            unusable.append(start)
+    _remove(files, unusable)
     while files.empty:
         files.disk.unlink(files.path(files.empty.pop()))
+
+
+def _remove(files: LogFiles, starts: Sequence[int]) -> None:
+    for start in reversed(starts):
+        files.disk.unlink(files.path(start))
+        files.starts.remove(start)
 
 
 def rewrite(files: LogFiles, start: int, end: int) -> None:

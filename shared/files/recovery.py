@@ -558,7 +558,7 @@ class _Recovery:
                 cut = cut_tail(
                     self.store, self.files, end, last_byte + 1, epoch=epoch, reason=reason
                 )
-            remove_unusable(self.files, end, torn=cut is not None)
+            remove_unusable(self.files, end)
             rewrite(self.files, min(durable, end), end)
             self.store.disk.sync_directory(self.store.commit_log_dir)
         except (DiskFull, ReadOnlyDisk) as error:

@@ -177,6 +177,7 @@ class Preallocator:
             changed = self.failure is None or type(self.failure) is not type(error)
             self.failure = error
             if changed:
+                self._wake.set()  # a send may have started this attempt, while ``run`` slept
                 log.error(
                     "no further log file can be made",
                     extra={"event": "writes-stopping", "code": error.code, "detail": error.detail},

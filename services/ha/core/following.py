@@ -63,6 +63,11 @@ class Following:
         return self.link is not None and self.link.in_order
 
     @property
+    def _leaves(self) -> bool:
+        """Whether this replica joins no set any more."""
+        return self._ends or self._context.stopping
+
+    @property
     def rewriting(self) -> bool:
         """Whether a cut or a resync is under way. Damage may have changed the state meanwhile."""
         return self._context.out.awaits(self._rewrite) or self._emptied is not None
@@ -92,19 +97,29 @@ class Following:
         self._context.move(Trigger.LINK_LOST, reason)
 
     def end(self) -> bool:
-        """Announce to the master, once, that this replica ends, and begin no other link; return
-        whether the master may still wait for it.
+        """Announce to the master, once on each link, that this replica ends; return whether the
+        master may still wait for it.
 
-        A replica that catches up may be in the set, for example the old master after a planned
-        switch. If it ended without waiting, its announcement could be lost: 1. it closes a link on
-        which bytes arrive; 2. the kernel resets the connection; 3. the master writes before it
-        reads, and drops what it had received. Senders then waited for a silent member.
+        A replica that catches up, or has no link yet, may be in the set, for example the old master
+        after a planned switch. If it ended without waiting, senders would wait for a silent member.
+        Its announcement could also be lost: 1. it closes a link on which bytes arrive; 2. the
+        kernel resets the connection; 3. the master writes before it reads, and drops what it had
+        received.
         """
         self._ends = True
-        if self.link is None:
-            return False
-        self._context.out.put(*self.link.leave())
-        return not self.link.closed
+        if self.link is not None:
+            self._context.out.put(*self.link.leave())
+            if self.link.in_order:
+                return not self.link.closed
+        master = self._expected_master()
+        return master is not None and self._peers.recent(master) is not None
+
+    def _expected_master(self) -> str | None:
+        """Return the master's node, or the one for which the lease was released."""
+        if self.master is not None:
+            return self.master.node
+        stored = self._context.session.stored
+        return None if stored is None else stored.lease.handover_to
 
     def heard_since(self, since_ms: int) -> bool:
         """Return whether the link is up and a frame of the master has come after that time."""
@@ -132,7 +147,7 @@ class Following:
         master = self.master
         if master is None or self._promises.pending or master.epoch != self._promises.promised:
             return
-        if context.stopping or self._ends:
+        if self._leaves and not (context.stopping and context.is_spare):
             return
         peer = self._peers.by_node.get(master.node)
         if peer is not None and peer.link is not None and peer.link != self._tried:
@@ -165,7 +180,9 @@ class Following:
             context.halt(DAMAGE, context.damage)
             return
         context.out.put(*effects)
-        if outcome is not None:
+        if outcome is not None and self._leaves and not isinstance(outcome, InOrder):
+            self._dropped("this replica is about to end, and rewrites nothing")
+        elif outcome is not None:
             self._compared(outcome)
 
     def copied(self, event: Copied) -> None:
@@ -243,6 +260,8 @@ class Following:
             now_ms=context.now_ms,
         )
         context.out.put(*self.link.hello())
+        if self._leaves:
+            context.out.put(*self.link.leave())
 
     def _table_token(self) -> int:
         slave = self.link

@@ -179,7 +179,12 @@ class Handover:
         if self._switch is not None:
             self._switch = self._switch._replace(released_to=node)
         self._leadership.released(node)
-        self._stopped()
+        if self.context.is_spare:
+            # The order to end came while the lease was being released: the released lease names
+            # this node as a member, so its successor must remove it first.
+            self._stop_since_ms = self.context.now_ms
+        else:
+            self._stopped()
 
     def _watch_stop(self) -> None:
         """Give the lease to a member that can take it, then answer that this process may end."""
@@ -212,7 +217,16 @@ class Handover:
     def _waited_for(self) -> bool:
         """Return whether a master still waits for this stopping slave. Until the slave is removed
         from the set, senders would wait for a process that is gone."""
-        return self.following.end() and self.context.now_ms - self._stop_since_ms < REMOVAL_MS_MAX
+        context, session = self.context, self.context.session
+        waits = self.following.end() and context.now_ms - self._stop_since_ms < REMOVAL_MS_MAX
+        if not waits or self.following.linked:
+            return waits
+        # Without a link only the lease shows whether this replica is a member.
+        is_read = session.asked_ms is not None and session.asked_ms > self._stop_since_ms
+        if is_read and not context.is_spare:
+            return False
+        context.out.put(*session.read(context.now_ms))
+        return True
 
     def _takers(self) -> list[str]:
         """Return other members of the set that could lead, the one with the longest log first."""

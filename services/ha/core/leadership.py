@@ -189,6 +189,7 @@ class Leadership:
             lease = session.stored.lease
             context.known_in_sync = lease.in_sync
             context.known_in_sync_at = lease.epoch, lease.in_sync_version
+            context.known_least = lease.min_in_sync
         if context.initialised or not context.holds_records:
             self.promises.see(session.seen)
         elif (

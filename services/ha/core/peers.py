@@ -244,7 +244,12 @@ class Peers:
     def fresh(self, node: str) -> StatusOk | None:
         """Return the status of a node if it is recent and the connection exists; else None."""
         peer = self.by_node.get(node)
-        if peer is None or peer.status is None or peer.status_ms is None or peer.link is None:
+        return None if peer is None or peer.link is None else self.recent(node)
+
+    def recent(self, node: str) -> StatusOk | None:
+        """Return the status of a node if it is recent; else None."""
+        peer = self.by_node.get(node)
+        if peer is None or peer.status_ms is None:
             return None
         limit_ms = self._context.times.link_dead_ms + self._context.times.heartbeat_ms
         return peer.status if self._context.now_ms - peer.status_ms <= limit_ms else None

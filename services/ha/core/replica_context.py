@@ -98,6 +98,8 @@ class ReplicaContext:
         """The published set as last seen, even in a lease that is gone."""
         self.known_in_sync_at = (0, 0)
         """(epoch, version) of the lease that contained it; (0, 0): none was seen."""
+        self.known_least = setup.min_in_sync
+        """min_in_sync of that lease."""
 
     @property
     def name(self) -> str:
@@ -108,6 +110,13 @@ class ReplicaContext:
     def member(self) -> Member:
         """This replica as a member of the in-sync set."""
         return Member(self.name, self.incarnation)
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether a master would remove this replica from the set if it ended: it is a member, and
+        enough others remain."""
+        members = self.known_in_sync
+        return self.member in members and len(members) > self.known_least
 
     @property
     def holder(self) -> Holder:

@@ -95,7 +95,7 @@ class SlaveLink:
         self._nonce = 0
         self._first = True
         self.leaving = False
-        """Whether the master was informed that this process is about to end."""
+        """Whether each ACK informs the master that this process is about to end."""
         self._persisting: int | None = None
         self._held: deque[Append] = deque()
         self._held_size = 0
@@ -213,11 +213,14 @@ class SlaveLink:
 
     def leave(self) -> list[Effect]:
         """Announce once that this process is about to end, and keep acknowledging until the master
-        has removed this replica from the set, so that no sender waits for it."""
-        if self.closed or not self.in_order or self.leaving:
+        has removed this replica from the set, so that no sender waits for it.
+
+        Before the divergence check there is no ACK; the first one then carries the announcement.
+        """
+        if self.closed or self.leaving:
             return []
         self.leaving = True
-        return [self._ack()]
+        return [self._ack()] if self.in_order else []
 
     def heard(self, now_ms: int) -> None:
         """Record that another frame of the master arrived, which keeps the link alive."""

@@ -35,6 +35,8 @@ FENCE_MS_MAX: Final = 2000
 """Limit of the wait for the append lock. A broker whose disk hangs keeps it, and the lease, which
 is renewed until then, must become free."""
 DRAIN_MS_MAX: Final = 1000
+NOT_CONFIRMED: Final = "the log was not confirmed to its end"
+"""Reason of a switch that failed because a slave, or the own disk, was slow."""
 
 
 class _Stage(Enum):
@@ -108,7 +110,7 @@ class Switchover:
         elapsed_ms = self._context.now_ms - self._since_ms
         self.turn()
         if self._stage is _Stage.HOLDING and elapsed_ms > HOLD_MS_MAX:
-            self._fail(f"the log was not confirmed to its end within {HOLD_MS_MAX} ms")
+            self._fail(f"{NOT_CONFIRMED} within {HOLD_MS_MAX} ms")
         elif self._stage is _Stage.FENCING and elapsed_ms > FENCE_MS_MAX:
             self._fail(f"the broker did not release the log within {FENCE_MS_MAX} ms")
         elif self._stage is _Stage.DRAINING and elapsed_ms > DRAIN_MS_MAX:

@@ -7,17 +7,19 @@ import os
 import re
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from drills.checker import Verdict
-from drills.families.planned import _is_due
+from drills.families.planned import _is_due, _is_put_off
 from drills.ledger import Ledger, Outcome, Request
 from drills.pace import QUIET_S, Pace, _delay_ns, _descendants, allowed_s
 from drills.running import Result, judge_drill
 from drills.stage import THREE, DrillFailed, GroupStage, Needs, Observed
+from services.ha.core.switchover import NOT_CONFIRMED
 
 FAULT_AT = 100.0
 
@@ -295,6 +297,25 @@ def test_a_sender_whose_time_passes_is_excused_if_the_machine_took_half_of_it(
     by = SimpleNamespace(finder=SimpleNamespace(pace=measured))
     request = Request(0, FAULT_AT, FAULT_AT + 2.0, Outcome.UNKNOWN, code, "n0", 1)
     assert _is_due(cast(Any, by), request) is is_due
+
+
+@pytest.mark.parametrize(
+    ("reason", "stalled_s", "is_put_off"),
+    [
+        (f"{NOT_CONFIRMED} within 1000 ms", 1.2, True),
+        (f"{NOT_CONFIRMED} within 1000 ms", 0.1, False),
+        ("n1 does not follow any more", 1.2, False),
+        ("n1 is about to end", 1.2, False),
+    ],
+)
+def test_only_a_log_that_the_machine_kept_unconfirmed_puts_a_switch_off(
+    reason: str, stalled_s: float, is_put_off: bool
+) -> None:
+    ordered_at, measured = time.monotonic() - 1.3, Pace()
+    measured.note_sync(ordered_at, ordered_at + stalled_s)
+    by = SimpleNamespace(finder=SimpleNamespace(pace=measured))
+    answer = {"detail": f"{reason}. n0 goes on as master."}
+    assert _is_put_off(cast(Any, by), answer, ordered_at) is is_put_off
 
 
 def test_what_a_process_waited_for_is_read_of_all_that_this_one_started() -> None:

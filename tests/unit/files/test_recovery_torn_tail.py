@@ -12,7 +12,7 @@ from shared.files.os_disk import OsDisk, OsFile
 from tests.support.next_start import FILE, KEY, OTHER_BOOT, again, fill
 from tests.support.small_store import SmallStore
 from tests.support.small_store import small as small
-from tidemark.errors import CorruptRecord
+from tidemark.errors import CorruptRecord, ReadOnlyDisk
 from tidemark.formats.checkpoint import Slot
 
 
@@ -62,6 +62,30 @@ class TestTornTail:
         assert found.cut.path.stat().st_size == small.end - lost.physical_offset
         assert list(small.log_bytes()) == [small.log_file().name]
         assert again(small, boot=OTHER_BOOT).end == lost.physical_offset
+
+    # The first part was zeroed, and the next start kept the zeros under the same name.
+    def test_what_was_kept_survives_a_cut_that_could_not_be_completed(
+        self, small: SmallStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fill(small, 5)
+        small.flush()
+        lost, *_ = fill(small, 40)
+        small.overwrite(lost.physical_offset, bytes(lost.size))
+        tail = b"".join(data for _, data in sorted(small.log_bytes().items()))[
+            lost.physical_offset : small.end
+        ]
+        unlink = OsDisk.unlink
+
+        def read_only(disk: OsDisk, path: Path) -> None:
+            if path.parent == small.store.commit_log_dir:
+                raise ReadOnlyDisk("the disk is read-only", "", path=path)
+            unlink(disk, path)
+
+        monkeypatch.setattr(OsDisk, "unlink", read_only)
+        again(small, boot=OTHER_BOOT)
+        monkeypatch.undo()
+        again(small, boot=OTHER_BOOT)
+        assert tail in [path.read_bytes() for path in small.store.cut_dir.iterdir()]
 
     def test_it_may_begin_at_a_files_border(self, small: SmallStore) -> None:
         while small.end < FILE:
@@ -181,9 +205,10 @@ def test_the_cut_is_kept_before_it_is_zeroed_and_all_is_synced_before_it_is_publ
     expected = [
         "keep",
         "sync cut/",
+        f"remove {second}",
+        "sync commitlog/",
         f"write {first} zeros",
         f"sync {first}",
-        f"remove {second}",
         f"write {first} bytes",
         f"sync {first}",
         "sync commitlog/",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.ha.core.effects import Copy, Effect, Resync
+from services.ha.core.effects import Copy, Cut, Effect, LeasePut, Resync, Send, Settle
 from services.ha.core.events import Command, Copied, CopyFault
 from services.ha.core.failover import State
 from services.ha.core.following import FAULT_PAUSE_MS
@@ -189,6 +189,111 @@ def test_an_old_master_ends_after_the_new_one_has_removed_it(after_ms: int) -> N
     assert order(group["a"], "switchover", reason=STOPPING).ok
     assert group.set == {"b", "c"}
     assert group.now - began < REMOVAL_MS_MAX
+
+
+# A member without a link ended at once, and senders waited for it as for any silent member.
+@pytest.mark.parametrize("waits_for", ["connection", "settled log", "comparison"])
+def test_a_member_without_a_link_ends_after_it_has_left_the_set(waits_for: str) -> None:
+    group = grown(min_in_sync=1)
+    slave, held = group["c"], list[Effect]()
+    if waits_for == "connection":
+        group.isolate("c")
+    elif waits_for == "settled log":
+        held = hold(slave, Settle)
+    else:
+        held = hold(group.master, Send)  # HELLO_OK among them
+    group.drop_links("c")
+    group.run(200)
+    following = slave.replica.following  # type: ignore[union-attr]
+    assert not following.linked
+    assert (following.link is not None) == (waits_for == "comparison")
+    assert group.set == {"a", "b", "c"}
+    began = group.now
+    slave.post(Command(77, "switchover", {"reason": STOPPING}))
+    group.run(100)
+    assert not slave.replies
+    group.cut.clear()
+    for node in group.nodes.values():
+        vars(node).pop("carry_out", None)
+    for effect in held:
+        (slave if isinstance(effect, Settle) else group.master).carry_out(effect)
+    group.until(lambda: 77 in slave.replies)
+    assert slave.replies[77].ok
+    assert group.set == {"a", "b"}
+    assert group.now - began < REMOVAL_MS_MAX
+
+
+# The order to end came after the release was written, which then named this node as a member.
+def test_a_master_that_must_end_while_it_releases_the_lease_leaves_the_set() -> None:
+    group = grown(min_in_sync=1)
+    old, carry_out = group["a"], group["a"].carry_out
+    releases: list[Effect] = []
+
+    def holding(effect: Effect) -> None:
+        is_release = isinstance(effect, LeasePut) and effect.lease.holder is None
+        (releases.append if is_release else carry_out)(effect)
+
+    old.carry_out = holding  # type: ignore[method-assign]
+    old.post(Command(76, "switchover", {"to": "b"}))
+    group.until(lambda: bool(releases))
+    old.post(Command(77, "switchover", {"reason": STOPPING}))
+    del old.carry_out
+    old.carry_out(releases[0])
+    group.until(lambda: 77 in old.replies)
+    assert group.set == {"b", "c"}
+
+
+def test_a_slave_that_must_end_before_it_has_joined_is_never_a_member() -> None:
+    group = grown(min_in_sync=1)
+    slave = group["c"]
+    slave.kill()
+    group.until(lambda: group.set == {"a", "b"})
+    held = hold(group.master, Send)  # HELLO_OK among them
+    slave.start()
+    group.until(lambda: slave.replica is not None and slave.replica.following.link is not None)
+    slave.post(Command(77, "switchover", {"reason": STOPPING}))
+    vars(group.master).pop("carry_out")
+    for effect in held:
+        group.master.carry_out(effect)
+    for _ in range(50):
+        group.run(10)
+        assert group.set == {"a", "b"}
+    assert slave.replies[77].ok
+
+
+def test_a_node_that_must_end_begins_no_cut() -> None:
+    group = grown(min_in_sync=1)
+    slave = group["a"]
+    group.isolate("a")
+    group.lease_down.add("a")
+    group.append()  # no other node gets it
+    group.wait_master(other_than="a")
+    group.send_confirmed()
+    group.lease_down.clear()
+    held = hold(group.master, Send)  # HELLO_OK among them
+    group.cut.clear()
+    group.until(lambda: slave.replica is not None and slave.replica.following.link is not None)
+    began = hold(slave, Cut)
+    slave.post(Command(77, "switchover", {"reason": STOPPING}))
+    vars(group.master).pop("carry_out")
+    for effect in held:
+        group.master.carry_out(effect)
+    group.until(lambda: 77 in slave.replies)
+    group.run(200)
+    assert not began
+    assert slave.state == "follower"
+
+
+def test_a_slave_that_no_master_waits_for_ends_at_once() -> None:
+    group = grown(min_in_sync=1)
+    group["c"].kill()
+    group.until(lambda: group.set == {"a", "b"})
+    group["c"].start()
+    hold(group["c"], Send)
+    group.run(200)
+    began = group.now
+    assert order(group["c"], "switchover", reason=STOPPING).ok
+    assert group.now - began <= 40
 
 
 def test_the_copy_of_a_master_that_is_cut_off_is_not_emptied() -> None:
