@@ -41,10 +41,10 @@ def session(
 ) -> SparkSession:
     """Start Spark or take the running session, and register all sources of Tidemark.
 
-    name: of the job, for cluster managers. master: as for spark-submit; null: the launcher's, or
-    all cores of this machine. buckets: of the tables; a shuffle makes as many tasks. driver_memory:
-    of the JVM, like "1g"; no effect if Spark runs already. extra: further settings, which take
-    precedence. Raises SparkStart.
+    name: name of the job, for cluster managers. master: as for spark-submit; null: the launcher's,
+    or all cores of this machine. buckets: number of buckets of the tables; a shuffle makes as many
+    tasks. driver_memory: memory of the JVM, like "1g"; no effect if Spark runs already. extra:
+    further settings, which take precedence. Raises SparkStart.
     """
     # Spark reads this when it forks workers. A setting of the builder has no effect in local mode,
     # and the workers would be the first `python3` of the path.

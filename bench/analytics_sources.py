@@ -45,7 +45,7 @@ OFFSET: Final = "tidemark_group_queue_offset_messages"
 
 
 class RowsReader(DataSourceReader):
-    """Yields the same samples as batches or tuples; they are built once per part and repeated."""
+    """Yields the same samples repeatedly, as batches or as tuples; they are built once per part."""
 
     def __init__(self, form: str, rows: int) -> None:
         self._form, self._rows = form, rows

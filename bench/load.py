@@ -70,8 +70,9 @@ class Template:
     """Requests of one shape. Each connection has its own, since bytes in flight must not change."""
 
     def __init__(self, shape: Shape, host: str, places: Sequence[Place]) -> None:
-        """host: of the Host header. places: of the requests in turn, over all connections. Their
-        topics' names have the same length, and either all or none have a queue.
+        """host: value of the Host header. places: topics and queues of the requests, used in turn
+        over all connections. Their topics' names have the same length, and either all or none have
+        a queue.
         """
         self.shape = shape
         self._places = [

@@ -169,7 +169,7 @@ class LeaseApi:
 
     @web.middleware
     async def _authorize(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Reject what the judge rejects, even on unknown paths."""
+        """Reject requests that the judge rejects, even those for unknown paths."""
         if self.judge is not None:
             refusal = self.judge(_token(request), request.method, request.path)
             if refusal is not None:

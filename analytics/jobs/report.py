@@ -40,9 +40,9 @@ class Written(NamedTuple):
 def range_of(
     root: TableRoot, since: datetime | None, before: datetime | None, now: datetime
 ) -> tuple[datetime, datetime]:
-    """Return the report's range: since ≤ time < before. The end is just after the newest tick that
-    was evaluated; the start is a day before, or that of the tables. Raises BadOption if it is
-    empty."""
+    """Return the report's range: since ≤ time < before. By default it ends just after the newest
+    evaluated tick, and starts a day earlier, or where the tables start if that is later. Raises
+    BadOption if the range is empty."""
     span = root.span("pair_lag")
     if before is None:
         before = now if span is None else span[1] + timedelta(microseconds=1)

@@ -44,7 +44,8 @@ _ONE_MINUTE: Final = timedelta(minutes=1)
 
 
 class Task(NamedTuple):
-    """One bucket's part of a day: roll up [since, before), and the day if it has ended."""
+    """One bucket's part of a day: roll up [since, before), and also the whole day if it has
+    ended."""
 
     bucket: int
     since: datetime

@@ -131,7 +131,8 @@ def _judge(
     one: Measured, usual: Usual | None, steps: slice, begin: datetime
 ) -> tuple[pa.Table, Floats]:
     """Return the anomalies of one signal in one hour, and the message rate of each subject.
-    steps: those of the hour, after those for the moving mean; begin: the time of the first."""
+    steps: the steps of the hour, preceded by those for the moving mean; begin: time of the first
+    step."""
     signal, start = one.signal, to_us(begin)
     values = one.values[:, steps]
     scored = scores(values, start=start, step_s=MINUTE, unit=signal.unit, usual=usual)

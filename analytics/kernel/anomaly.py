@@ -49,8 +49,8 @@ class Scores(NamedTuple):
 
 def usual_week(history: Floats, *, start: int, step_s: int, unit: float = 1.0) -> Usual:
     """Median and MAD of each hour of the week, from at least three weeks of history.
-    start: of the first column [microseconds since 1970]; step_s: seconds per column, a divisor of
-    an hour. Hours with fewer than three known weeks are NaN."""
+    start: time of the first column [microseconds since 1970]; step_s: seconds per column, a divisor
+    of an hour. Hours with fewer than three known weeks are NaN."""
     hours = SECOND * 3600
     lead = (start // hours) % WEEK_HOURS * (3600 // step_s) + start % hours // (step_s * SECOND)
     per_week = WEEK_HOURS * (3600 // step_s)
@@ -71,7 +71,8 @@ def scores(
 
     The expected value is the usual one of that hour of the week. If that is unknown, it is the
     exponentially weighted mean of earlier values (half-life one hour, after one hour of values).
-    The scale is at least 5 % of the level and at least one unit. start, step_s: of the columns.
+    The scale is at least 5 % of the level and at least one unit. start, step_s: as in
+    ``usual_week``.
     """
     log = np.log1p(values / unit)
     mean, deviation = _moving(log, step_s)
@@ -89,8 +90,8 @@ def scores(
 
 
 def _floor(level: Floats) -> Floats:
-    """Minimum scale at a level: 5 % of the level or one unit, if that is more. In log1p, as the
-    level is."""
+    """Minimum scale at a level: 5 % of the level or one unit, if that is more. The level and the
+    result are log1p values."""
     above = np.exp(level)  # 1 + value / unit
     least: Floats = np.maximum(math.log1p(LEVEL_SHARE), np.log1p(1 / above))
     return least

@@ -121,7 +121,7 @@ class _Skews:
 
     def between(self, pairs: Ints, one: Floats, other: Floats, tick: int) -> Floats:
         """Return the bound of the difference of two nodes' clocks in the last `history_s` [s].
-        pairs: indices of pairs. one, other: numbers of nodes, for all pairs."""
+        pairs: indices of pairs. one, other: the numbers of the two nodes of each pair."""
         keys = np.stack([self._of_pair[pairs].astype(np.float64), one[pairs], other[pairs]], axis=1)
         each, place_ = np.unique(keys, axis=0, return_inverse=True)
         found = np.array([self._between(int(key[0]), key[1], key[2], tick) for key in each])
@@ -154,8 +154,8 @@ class _Skews:
 
 def widened(age: Age, lag: Floats, sampled: Floats, clocks: Clocks, pair: Ints, begin: int) -> Age:
     """Return the ages with bounds that allow for differences between clocks.
-    lag, sampled [microseconds]: matrices [tick, series] of all ticks, like those of age. pair: of
-    each series."""
+    lag, sampled [microseconds]: matrices [tick, series] of all ticks, like those of age. pair: the
+    pair of each series."""
     if np.isnan(clocks.led_since).all():
         return age
     since, bound = clocks.led_since[:, pair], clocks.bound[:, pair]

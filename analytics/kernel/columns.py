@@ -111,7 +111,8 @@ def grouped(*keys: Ints) -> Groups:
 
 
 def last_of(*keys: Ints) -> Ints:
-    """The row with the largest last key among the rows with equal other keys, sorted by these."""
+    """Of the rows that are equal in all keys but the last: the one with the largest last key.
+    Sorted by the other keys."""
     order = np.lexsort(keys[::-1])
     last = np.zeros(order.size, dtype=np.bool_)
     last[-1:] = True
@@ -121,7 +122,8 @@ def last_of(*keys: Ints) -> Ints:
 
 
 def keyed(key: Ints, at: Ints, wanted_key: Ints, wanted_at: Ints) -> tuple[Ints, Ints]:
-    """Keys with times as one number that sorts by key, then time; for two tables with rows."""
+    """Combine key and time into one number that sorts by key, then time, comparably for both
+    tables, which must have rows."""
     names = np.unique(np.concatenate([key, wanted_key]), return_inverse=True)[1].reshape(-1)
     low = min(int(at.min()), int(wanted_at.min()))
     span = max(int(at.max()), int(wanted_at.max())) - low + 2
@@ -138,7 +140,7 @@ def places(key: Ints, at: Ints, wanted_key: Ints, wanted_at: Ints) -> Ints:
 
 
 def beside(table: pa.Table, rows: Ints) -> pa.Table:
-    """These rows of a table; nulls for a row −1."""
+    """The rows of a table with these numbers; a row of nulls for the number −1."""
     return table.take(pa.array(rows, mask=rows < 0))
 
 

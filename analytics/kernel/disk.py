@@ -31,8 +31,8 @@ PROFILE_GAIN: Final = 0.7  # weekly shape must reduce the noise to at most this 
 class TimeToFull(NamedTuple):
     """Seconds from the last observation until no byte is free; infinity: not at this pace.
 
-    p10 is the early end of the band, p90 the late one. per_second: change of free bytes. noise: of
-    an observation about the line [bytes].
+    p10 is the early end of the band, p90 the late one. per_second: change of free bytes. noise:
+    standard deviation of the observations around the line [bytes].
     """
 
     p10: float

@@ -353,7 +353,7 @@ def _over_history(evaluated: Floats, before: Floats, ticks: Ticks, begin: int) -
 
 
 def _evaluated(found: Found, ticks: Ticks) -> pa.Table:
-    """Return the events of evaluated ticks only: those of earlier ticks were written before."""
+    """Return the events of evaluated ticks only: those of earlier ticks are already written."""
     events = found.table()
     return events.filter(pa.array(columns.micros(events, "tick") >= ticks.at[ticks.first]))
 

@@ -125,7 +125,8 @@ def rows_of_pairs(
 
 
 def sets_of(rows: pa.Table, known: Known) -> tuple[list[tuple[str, ...]], Ints]:
-    """The broker sets of the known pairs, and the number of each row's set; −1: of no such pair."""
+    """The broker sets of the known pairs, and the number of each row's set; −1: a set without known
+    pairs."""
     sets = sorted({names[:2] for names in known.names})
     keys = pa.array(["\x1f".join(each) for each in sets], pa.string())
     found = pc.index_in(columns.joined(rows, "cluster", "broker"), value_set=keys)
@@ -171,7 +172,7 @@ class Rows:
     """Rows of positions as columns, with the place of each; parts of them become matrices."""
 
     def __init__(self, rows: pa.Table, tick: Ints, series: Ints, shape: tuple[int, int]) -> None:
-        """rows: of the table positions. tick, series: place of each row in these matrices."""
+        """rows: rows of the table positions. tick, series: place of each row in these matrices."""
         ts = columns.instants(rows, "ts")
         epoch = columns.floats(rows, "epoch")
         self._where = place(tick, series, shape, (ts, np.nan_to_num(epoch, nan=-1.0)))

@@ -1,8 +1,8 @@
 """Message lag: number of unread messages, from the offsets of one sample. Pure.
 
-It is never negative, because the offsets are of one instant. A commit below the min offset is LOST,
-one above the max offset AHEAD. Both are counted separately; the lag has only messages that can
-still be read.
+It is never negative, because the offsets are from the same instant. A commit below the min offset
+is LOST, one above the max offset AHEAD. Both are counted separately; the lag has only messages that
+can still be read.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _times(table: pa.Table) -> tuple[Ints, Ints]:
 
 
 def _process(logs: pa.Table, node: Ints) -> Ints:
-    """A number for each run of each node: by its name and its start."""
+    """A number for each run of a node; the name of the node and its start time identify a run."""
     started = pc.fill_null(logs.column("up_since").cast(pa.int64()), -1).to_numpy()
     together = np.stack([node, np.asarray(started, dtype=np.int64)], axis=1)
     if together.size == 0:

@@ -42,7 +42,8 @@ class Batches(NamedTuple):
 
 
 def batches_of(grid: Positions, lag: Floats, still: Floats, gap: Floats, rules: Rules) -> Batches:
-    """Find the steps. grid and lag: of all ticks; still and gap [s] from tick `begin` on."""
+    """Find the series whose age falls in steps, and the corners of the steps. grid, lag: all ticks.
+    still, gap [s]: from tick `begin` on."""
     commit = grid.commit
     seldom = gap > rules.period_s
     overdue = still > rules.overdue_factor * gap

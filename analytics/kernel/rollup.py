@@ -199,7 +199,8 @@ def _with_flows(pairs: pa.Table, series: pa.Table) -> pa.Table:
 
 
 def _owners(rows: pa.Table) -> tuple[Ints, Ints, Ints]:
-    """Return the sort keys (pair, whether it is a series, series): a pair before its series."""
+    """Return the sort keys (pair, whether it is a series, series): the row of a pair precedes those
+    of its series."""
     of_series = np.asarray(pc.is_valid(rows.column("series_id")).to_numpy(), dtype=np.int64)
     series = np.asarray(pc.fill_null(rows.column("series_id"), 0).to_numpy(), dtype=np.int64)
     return columns.ints(rows, "pair_id"), of_series, series

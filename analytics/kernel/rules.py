@@ -108,7 +108,8 @@ class Rules:
             )
 
     def objective_slack(self, objective: Floats) -> Floats:
-        """Largest age of a group in time at a sample [s]: its objective plus a period."""
+        """Largest age at a sample at which a group still counts as in time [s]: its objective plus
+        a period."""
         return objective + self.period_s
 
     @property

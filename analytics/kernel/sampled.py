@@ -151,7 +151,7 @@ class Wide(NamedTuple):
 
 def wide(rows: Rows, keys: Ints, metrics: Sequence[str], where: Bools | None = None) -> Wide:
     """Turn samples of some metrics into columns.
-    keys: of every row of the samples. where: rows to use; None: all."""
+    keys: the key of every row of the samples. where: rows to use; None: all."""
     chosen = rows.metric.is_in(metrics)
     if where is not None:
         chosen &= where

@@ -34,8 +34,8 @@ def details(
     period_s: float,
 ) -> pa.Array:
     """One short sentence per row; null if only the delay is known.
-    blamed: indices into stages. skew_kind: of each row's pair, or null. residual [s]: above one
-    period it is a defect in the data, which takes precedence."""
+    blamed: indices into stages. skew_kind: kind of skew of each row's pair, or null. residual [s]:
+    above one period it is a defect in the data, which takes precedence."""
 
     def of(stage: Stage) -> Bools:
         here: Bools = blamed == list(stages).index(stage)

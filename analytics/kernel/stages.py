@@ -146,7 +146,7 @@ def _residual(parts: _Split, ages: _Ages) -> Floats:
 
 def _blame(rows: PairsWithLogs, terms: Floats, bound: Floats, append: Bools, period: int) -> Ints:
     """Index into BLAMED of each row: the stage of three of the last four ticks. NOTHING if the
-    delay is short or not known. period: of the ticks [microseconds]."""
+    delay is short or not known. period: time between ticks [microseconds]."""
     total = terms.sum(axis=0)
     in_order = np.sort(np.nan_to_num(terms), axis=0)
     largest, second = in_order[-1], in_order[-2]

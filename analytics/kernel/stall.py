@@ -26,7 +26,8 @@ HALF_A_GAP: Final = 0.5  # weight of one gap after a half-life
 
 
 class Learned(NamedTuple):
-    """Matrices [tick, pair], or one row of them, in seconds."""
+    """Learned stall times and gaps of pairs: matrices [tick, pair], or one row of them, in
+    seconds."""
 
     after: Floats
     """The stall time."""
@@ -50,7 +51,7 @@ class StallTimes:
     """The bins of all pairs, updated tick by tick."""
 
     def __init__(self, pairs: dict[str, Floats], bins: Floats, rules: Rules) -> None:
-        """pairs, bins: of the state, changed in place."""
+        """pairs, bins: parts of the state, changed in place."""
         self._pairs = pairs
         self._bins = bins
         self._rules = rules

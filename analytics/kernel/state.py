@@ -177,8 +177,8 @@ def ids_of(state: pa.Table | None) -> Ids:
 
 
 def fits(state: pa.Table, rules: Rules) -> bool:
-    """Whether the rules can continue from the state. Older versions and other windows have other
-    numbers of fields."""
+    """Whether the rules can continue from the state. A state of an older version or of other
+    windows has a different number of fields."""
     pair = len(PAIR_FIELDS) + 3 * rules.drain_minutes + bin_ends(rules).size
     for column, width in (("series", len(SERIES_FIELDS)), ("pair", pair)):
         lengths = pc.list_value_length(state.column(column).drop_null())

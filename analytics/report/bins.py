@@ -75,7 +75,8 @@ def ranks(statuses: pa.ChunkedArray) -> pa.Array:
 
 
 def spread(table: pa.Table, column: str, bins: Bins, per: str = "") -> list[float | None]:
-    """A column by bin. per: divide by this column, for a mean. None if nothing is known."""
+    """The values of a column by bin. per: the column to divide by, for a mean. None if nothing is
+    known."""
     found: list[float | None] = [None] * bins.count
     if not table.num_rows:
         return found

@@ -91,9 +91,9 @@ def write_files(
 ) -> list[DataFile]:
     """Write rows as files of a batch, one for each hour and bucket.
 
-    part: number within the batch; each task has its own. bucket: of all rows, if the caller knows
-    it, for tables without a directory by bucket. Nothing becomes visible yet. Raises ValueError if
-    rows do not fit the table's schema.
+    part: number within the batch; each task has its own. bucket: the bucket of all rows, if the
+    caller knows it, for tables without a directory by bucket. Nothing becomes visible yet. Raises
+    ValueError if rows do not fit the table's schema.
     """
     rows = fit(rows, TABLES[table])
     written = []
@@ -147,6 +147,6 @@ def read_file(
 
 
 def _bounds(times: pa.ChunkedArray) -> tuple[int, int]:
-    """Smallest and largest time [microseconds since 1970]; nulls count as 1970."""
+    """Smallest and largest time [microseconds since 1970]; a null counts as 0."""
     known = np.asarray(pc.fill_null(times.cast(pa.int64()), 0))
     return int(known.min()), int(known.max())

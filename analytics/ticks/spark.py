@@ -121,7 +121,7 @@ class Ticks(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Reader of these options."""
+        """Stream reader with these options."""
         return TicksReader(cast("dict[str, Any]", dict(self.options)))
 
 

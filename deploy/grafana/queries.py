@@ -131,13 +131,15 @@ def largest(query: Query, count: int = MOST) -> Query:
 
 
 def serving(expr: str) -> str:
-    """Remove series of nodes that report not to be master; a standalone node's series stay."""
+    """Remove the series of nodes that report that they are not the master. Standalone nodes keep
+    theirs."""
     elsewhere = f'tidemark_ha_role{{{NODE}, role="master"}} == 0'
     return f"({expr}) unless on (cluster, broker, replica) ({elsewhere})"
 
 
 def at_end(expr: str) -> str:
-    """Return the value at the right edge of the graph at every point, to select series by it."""
+    """Return the expression as evaluated at the right edge of the graph, to select series by that
+    value."""
     return expr.replace("}", "} @ end()")
 
 

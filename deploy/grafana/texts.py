@@ -89,7 +89,8 @@ def unit(panel: Panel) -> str:
 
 
 def description(panel: Panel) -> str:
-    """Return Markdown: the panel's own text, how to read it, and the catalogue on each family."""
+    """Return Markdown: the panel's own text, how to read it, and what the catalogue says about each
+    family."""
     first = " ".join(filter(None, (panel.text, *_how_to_read(panel))))
     return "\n\n".join(filter(None, (first, *map(_of_family, families(panel)))))
 

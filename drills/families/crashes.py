@@ -74,7 +74,8 @@ async def delete_master_pod(stage: Stage) -> None:
     short=True,
 )
 async def lose_master_node(stage: Stage) -> None:
-    """Expect a successor within the lease and three seconds; the old master returns as a slave."""
+    """Expect a successor within the lease time plus three seconds; the old master returns as a
+    slave."""
     master, *slaves = await stage.roles(100)
     stage.mark()
     cut_apart(stage.group.network, master, slaves)

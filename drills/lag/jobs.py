@@ -30,7 +30,7 @@ class Job:
     """One run of one job; its output goes to ``<log_dir>/<name>.log``."""
 
     def __init__(self, name: str, arguments: Sequence[str], log_dir: Path) -> None:
-        """name: for messages. arguments: of the command, the job's name first."""
+        """name: for messages. arguments: arguments of the command; the first is the job's name."""
         self.name = name
         self._log = log_dir / f"{name}.log"
         with self._log.open("ab") as log:

@@ -95,12 +95,13 @@ class Pipeline:
         return made and TableRoot(self.tables).has("positions")
 
     def is_through(self, until: datetime) -> bool:
-        """Whether all samples up to then are evaluated, except for ticks that are still open."""
+        """Whether all samples up to that time are evaluated, except for ticks that are still
+        open."""
         left_s = self.left_s(until)
         return left_s is not None and left_s <= 0
 
     def left_s(self, until: datetime) -> float | None:
-        """Seconds of samples up to then that are not evaluated; None: none is evaluated."""
+        """Seconds of samples up to that time that are not evaluated; None: none is evaluated."""
         mark = TableRoot(self.tables).watermark("pair_lag")
         if mark is None:
             return None

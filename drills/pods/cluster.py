@@ -58,8 +58,8 @@ class Cluster:
         images: Mapping[str, Image] | None = None,
         published: Published | None = None,
     ) -> None:
-        """directory: of claims, logs and volumes; claims and logs are kept. images: contents of
-        images other than the project's own.
+        """directory: contains claims, logs and volumes; claims and logs are kept. images: contents
+        of images other than the project's own.
         """
         self.objects = objects
         self.directory, self.network = directory, network

@@ -51,7 +51,8 @@ class ContainerProcess:
     """One run of one container."""
 
     def __init__(self, process: subprocess.Popen[bytes], pid: int, spec: dict[str, Any]) -> None:
-        """process: its keeper. pid: of its first process, in this machine's namespace."""
+        """process: the container's keeper. pid: process id of the container's first process in this
+        machine's namespace."""
         self._keeper, self.pid, self._spec = process, pid, spec
         self.started_at = time.monotonic()
 
@@ -194,7 +195,8 @@ def start_container(
 
 
 def _tree() -> list[tuple[str, str | None]]:
-    """Return the directories of a root, and the links that this machine has too."""
+    """Return the directories of a container's root, and the symbolic links of this machine's
+    root."""
     links = [(str(here), str(here.readlink())) for here in SYSTEM if here.is_symlink()]
     return [*links, ("/run", None), ("/var/lib", None), ("/var/run", "../run"), ("/etc", None)]
 

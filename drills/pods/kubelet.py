@@ -61,7 +61,7 @@ class Context(NamedTuple):
 
 
 class RunningContainer:
-    """One container over all its runs."""
+    """One container across all its runs."""
 
     def __init__(self, container: Container) -> None:
         self.container = container

@@ -68,7 +68,8 @@ class Objects:
 def changed(
     objects: Objects, change: Callable[[dict[str, Any]], None], kind: str, name: str = ""
 ) -> Objects:
-    """Return the same objects with those of a kind changed. name: of one of them; "": all."""
+    """Return the same objects with those of a kind changed. name: name of the only one to change;
+    "": all."""
     copies = [copy.deepcopy(dict(found)) for found in objects]
     for found in copies:
         if found["kind"] == kind and name in ("", found["metadata"]["name"]):

@@ -2,7 +2,7 @@
 
 The order is that of Kubernetes: pods are created from ordinal 0 upwards, and replaced from the
 highest downwards, each only when all above it are ready; ``OrderedReady`` also waits when creating.
-A pod that never becomes ready, also one of the old revision, therefore stops an update.
+A pod that never becomes ready, even one of the old revision, therefore stops an update.
 """
 
 from __future__ import annotations

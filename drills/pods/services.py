@@ -72,7 +72,8 @@ def hosts_file(
     services: Iterable[Manifest],
     addresses: Mapping[tuple[str, str], str],
 ) -> str:
-    """Return a pod's ``/etc/hosts``. addresses: of Services, by namespace and name."""
+    """Return a pod's ``/etc/hosts``. addresses: addresses of the Services, by namespace and
+    name."""
     namespace, members = own.plan.namespace, list(pods)
     lines = ["127.0.0.1 localhost", "::1 localhost"]
     subdomain = f" {' '.join(_of_pod(own, namespace))}" if own.plan.subdomain else ""

@@ -55,7 +55,8 @@ class Volumes:
         claims: Path,
         token: str,
     ) -> None:
-        """directory: of this pod only. claims: of all claims. token: of the pod's account."""
+        """directory: directory of this pod only. claims: directory of all claims. token: token of
+        the pod's account."""
         self._plan, self._placed, self._objects = plan, placed, objects
         self._directory, self._claims, self._token = directory, claims, token
         self._mounted: list[Path] = []

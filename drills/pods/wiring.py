@@ -79,7 +79,8 @@ class Wiring:
     def show(self, hosts_files: Mapping[str, Path]) -> None:
         """Write the names and policy rules, if anything about them has changed.
 
-        hosts_files: of each pod. They are written in place, because the file itself is mounted.
+        hosts_files: the hosts file of each pod. They are written in place, because the file itself
+        is mounted.
         """
         members, objects = self._members(), self._objects()
         pods = [(m.plan.name, m.address, sorted(m.labels.items()), m.ready) for m in members]

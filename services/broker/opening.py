@@ -91,7 +91,7 @@ class Opening:
 
     async def run(self, stop: asyncio.Event) -> PhysicalOffset | None:
         """Append the records and write the JSON files; return the end of the start record, in the
-        step in which it was appended, or None if stopped before.
+        step in which it was appended, or None if stopped first.
 
         All records are durable on return except the start record."""
         left = await self._files.read_foreign(state_known=self._state.is_known)

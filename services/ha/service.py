@@ -140,7 +140,7 @@ class Ha:
         return ReplicaStore.open(directory, self._setup, self._clock)
 
     async def _recover(self, held: ReplicaStore) -> Found | None:
-        """Wait for the log and recover it; None if stopped before."""
+        """Wait for the log and recover it; None if stopped first."""
         self._health.enter("recovering")
         found = await asyncio.to_thread(
             lambda: held.recover(

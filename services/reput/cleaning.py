@@ -58,7 +58,7 @@ class Cleaning:
         self._base = NOTHING
 
     def begin(self) -> None:
-        """Start a new round after dispatch resumed; the published difference may be of an earlier
+        """Start a new round after dispatch resumed; the published difference may be from an earlier
         run."""
         get = self._positions.get
         self._base = Removed(get(Slot.REMOVING_FIRSTS), get(Slot.REMOVING_ENTRIES))

@@ -116,7 +116,7 @@ class Follower:
     # -- beginning ----------------------------------------------------------------------------
 
     async def _begin(self, stop: asyncio.Event) -> bool:
-        """Wait until the log is recovered, then resume; return False if stopped before."""
+        """Wait until the log is recovered, then resume; return False if stopped first."""
         while not stop.is_set():
             self._watch()  # also while the disk prevents a resume, because ha may empty the store
             if self._store.is_recovered:

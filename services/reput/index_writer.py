@@ -151,7 +151,7 @@ class IndexWriter:
         to ``put`` again.
 
         start: everything below is in the index, if the files are complete. keep: entries of records
-        at or above are removed. CONTINUE requires a call of ``survey`` before.
+        at or above are removed. CONTINUE requires an earlier call of ``survey``.
         """
         if not self.enabled:
             self._from = keep

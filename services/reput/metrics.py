@@ -26,7 +26,7 @@ class ReputMetrics:
         self._visible_delay = registry.histogram(of_dispatch.DISPATCH_VISIBLE_DELAY_SECONDS)
 
     def stepped(self, took: Took, wall_ms: int) -> None:
-        """Record a completed step whose records are visible since wall_ms, or were before."""
+        """Record a completed step whose records became visible at wall_ms or earlier."""
         self._queues.observe(took.queues_s)
         if took.index_s:
             self._index.observe(took.index_s)

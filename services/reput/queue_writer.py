@@ -1,9 +1,9 @@
 """Writes consume queues: 20-byte units, each at the position given by its queue offset.
 
 It is the only writer of ``consumequeue/`` (docs/formats.md, section 4). It writes one run of units
-at a time with ``pwrite``, into ranges whose blocks were reserved before. On a full disk a run is
-therefore written completely or not at all (docs/decisions/0002 has the measurements). It does not
-read the log; ``resume`` decides what is cut, trusted or compared. Invariants:
+at a time with ``pwrite``, into ranges whose blocks were reserved in advance. On a full disk a run
+is therefore written completely or not at all (docs/decisions/0002 has the measurements). It does
+not read the log; ``resume`` decides what is cut, trusted or compared. Invariants:
 
 - A unit is stored at its queue offset or not at all: beyond the queue's end it raises ``QueueGap``.
 - Storing a unit again changes nothing, so any range of the log may be dispatched twice.

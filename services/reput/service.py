@@ -92,7 +92,7 @@ class Reput:
             await asyncio.to_thread(store.stopped_clean)
 
     async def _wait_for_store(self) -> bool:
-        """Wait until the broker has created the store; return False if stopped before."""
+        """Wait until the broker has created the store; return False if stopped first."""
         disk = OsDisk()
         while not self._stop.is_set():
             if await asyncio.to_thread(OpenStore.is_there, self._config, disk):
@@ -107,7 +107,7 @@ class Reput:
 
     async def _open_store(self) -> OpenStore | None:
         """Lock and open the store; in a group, wait while it is being emptied. None if stopped
-        before."""
+        first."""
         grouped = self._config.store.visible_after == "confirmed"
         while not self._stop.is_set():
             try:

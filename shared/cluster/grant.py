@@ -27,8 +27,8 @@ class Slots(Protocol):
 def granted(slots: Slots, *, nonce: int, boot: tuple[int, int], served: int) -> int | None:
     """Return the epoch that this start of the broker may serve now; None if there is none.
 
-    nonce: of this start. boot: of this boot of the machine. served: the highest epoch that this
-    start has served before; an epoch is never served twice.
+    nonce: nonce of this start. boot: id of this boot of the machine. served: the highest epoch that
+    this start has served before; an epoch is never served twice.
     """
     if slots.get(Slot.FENCED) or (boot != _boot(slots)):
         return None

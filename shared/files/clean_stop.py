@@ -2,7 +2,7 @@
 
 ``abort`` is removed only if every process stopped in order and everything that may be visible is
 dispatched and on disk. Otherwise the next start recovers as after a kill, which costs only time.
-This is the last step of every service; the service has synced its files before.
+This is the last step of every service; by then, the service has synced its files.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ It belongs to the holder of the append lock (docs/formats.md, sections 2.11 to 2
 shares with copying a log is in ``log_writer``. Invariants, in addition to those of ``log_writer``:
 
 - An append is all or nothing: all its bytes are in the page cache before WRITTEN moves past it.
-- With a pool, records stay in its memory until ``commit``, and are invisible before.
+- With a pool, records stay in its memory until ``commit``, and are invisible until then.
 - A batch lies in one file. A file that is too short for it ends in a BLANK filler of at least
   8 bytes, for which 8 bytes are always left.
 

@@ -25,9 +25,9 @@ class CopiedLogWriter(LogWriter):
     def put(self, records: memoryview, store_timestamp_ms: int) -> PhysicalOffset:
         """Append whole records of one file to the log; publish and return WRITTEN.
 
-        records: at least one byte, at most to the end of the file. store_timestamp_ms: of the last
-        record. Raises DiskFull, ReadOnlyDisk, FileNotReady with nothing written. Raises WriteFailed
-        or FlushFailed, then and on every later call.
+        records: at least one byte, at most to the end of the file. store_timestamp_ms: store time
+        of the last record. Raises DiskFull, ReadOnlyDisk, FileNotReady with nothing written. Raises
+        WriteFailed or FlushFailed, then and on every later call.
         """
         at = self._written.end
         self._enter(at)

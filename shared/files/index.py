@@ -97,7 +97,7 @@ class Budget:
         records: int = RECORDS_JUDGED_MAX,
         size: int = BYTES_JUDGED_MAX,
     ) -> None:
-        """size: bytes of the records."""
+        """size: limit on the total size of the records [bytes]."""
         self.entries, self.records, self.bytes = entries, records, size
 
     @property

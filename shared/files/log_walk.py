@@ -184,7 +184,8 @@ class Break(Enum):
 
 
 def what_stands(view: memoryview, start: int, at: int) -> Break:
-    """Classify view[start], at physical offset at, where no whole valid record begins."""
+    """Classify the bytes at view[start] (physical offset ``at``), where no whole valid record
+    begins."""
     if view[start : start + len(_NO_HEAD)] == _NO_HEAD:
         return Break.ZEROS
     checks = Checks(record_crc=False)

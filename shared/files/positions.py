@@ -206,9 +206,9 @@ class Positions:
         """Whether the mapped page is still the file at its path, and holds the claimed value. If
         not, this process must end. The reason:
 
-        1. An older copy of the page is written over it. 2. Its generation is of no recovery that a
-        running process has seen. 3. reput waits for that recovery for ever, while the node reports
-        that it is ready.
+        1. An older copy of the page is written over it. 2. Its generation belongs to a recovery
+        that no running process has seen. 3. reput waits for that recovery for ever, while the node
+        reports that it is ready.
         """
         facts = self._disk.stat(self.path)
         if facts is None or facts.inode != self._inode:

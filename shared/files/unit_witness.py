@@ -83,7 +83,8 @@ def _units_after(units: QueueFiles, end: int) -> Iterable[tuple[int, Unit]]:
 
 
 def _is_in_a_file(files: LogFiles, unit: Unit) -> bool:
-    """Whether the record lies in one file that the log has, or should have next."""
+    """Whether the record lies within one log file: an existing one, or the one that would come
+    next."""
     start = files.start_of(unit.physical_offset)
     return unit.end <= start + files.file_size and start < files.end + files.file_size
 

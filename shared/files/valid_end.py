@@ -175,8 +175,8 @@ def start_of_walk(
     first_record: Callable[[int], FirstRecord | None],
 ) -> PhysicalOffset:
     """Return the byte from which every record must be read; always a record's start.
-    file_starts: of all commit log files, ascending, at least one. first_record: file start → its
-    first record if that is valid, else None."""
+    file_starts: starts of all commit log files, ascending, at least one. first_record: file start →
+    its first record if that is valid, else None."""
     if evidence.origin is Origin.OURS:
         # With visible_after="written" queues may cover more than is on disk of the log: after a
         # power cut no record may end at dispatched_durable, but one ends at flushed.

@@ -96,7 +96,7 @@ class WritePool:
 
     def put(self, offset: int, size: int) -> None:
         """Keep the size bytes at the last ``place`` for that physical offset, which must not be
-        below the end of those put before."""
+        below the end of the bytes put earlier."""
         with self._changing:
             kept, head = self._kept, self._head
             if kept:

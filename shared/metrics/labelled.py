@@ -178,7 +178,7 @@ class Labelled(Collector, Generic[C]):
             yield Samples(self.family, shown, [*values, *others])
 
     def fold(self, values: tuple[str, ...], moved: Counts) -> None:
-        """Add counts to ``_other``; they are of a label set that is not shown."""
+        """Add counts to ``_other``; they belong to a label set that is not shown."""
         name = tuple(
             OTHER if place in self._key_at else value for place, value in enumerate(values)
         )

@@ -273,7 +273,8 @@ class BoundedServer:
         return len(self._silent) + len(self._spoken)
 
     def note_refused(self, reason: str) -> None:
-        """Count a connection that was refused or closed: limit, no-request, answer-not-taken."""
+        """Count a connection that was refused or closed; reason: limit, no-request or
+        answer-not-taken."""
 
     def make_handler(self, manager: web.Server, **settings: Any) -> BoundedHandler:
         """Create the protocol of a new connection."""

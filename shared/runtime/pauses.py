@@ -68,8 +68,8 @@ class Pauses:
         self._works_since = 0.0
 
     async def rest(self) -> None:
-        """Pause for two iterations of the loop, in which a new request is read and started, and
-        then while a request is running, until PATIENCE_S is used up."""
+        """Pause for two iterations of the loop, in which a new request is read and started. Then go
+        on pausing while a request is running, until the patience is used up."""
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         if not self._is_awaited():

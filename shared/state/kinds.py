@@ -50,7 +50,7 @@ class DelayRecord(NamedTuple):
 
 
 class EpochRecord(NamedTuple):
-    """A start of a node that takes writes; its count begins the generations of groups."""
+    """A start of a node that accepts writes; generations of groups begin with its start count."""
 
     flushed: int
     epoch: int

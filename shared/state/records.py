@@ -144,8 +144,8 @@ def encode_snapshot(
     """Encode a whole snapshot; return the bodies, part 0 first, at least one.
 
     part_bytes_max: maximum size of a body, exceeded only if a single topic or group is larger.
-    snapshot_id: must differ from that of the snapshot before. The parts are appended in this order;
-    other records may be appended in between.
+    snapshot_id: must differ from that of the previous snapshot. The parts are appended in this
+    order; other records may be appended in between.
     """
     packed = msgpack.Packer(use_bin_type=True).pack  # one for all: creating one is slower
     sections: dict[str, Iterator[bytes]] = {

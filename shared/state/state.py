@@ -99,11 +99,11 @@ class BrokerState(Tables):
     ) -> list[bytes]:
         """Encode a snapshot of the present state; the bodies are to be appended in order.
 
-        snapshot_id: ``flushed`` by default. next_offsets: of every queue that ever had a message;
-        by default those of the last snapshot, which is correct only if nothing was sent since.
-        offsets, delay: the values being served, if they are ahead of the records applied here.
-        foreign_from: start of the log. Foreign ranges and deletion marks before it are left out,
-        because they are no longer needed.
+        snapshot_id: ``flushed`` by default. next_offsets: next offset of every queue that ever had
+        a message; by default those of the last snapshot, which is correct only if nothing was sent
+        since. offsets, delay: the values being served, if they are ahead of the records applied
+        here. foreign_from: start of the log. Foreign ranges and deletion marks before it are left
+        out, because they are no longer needed.
         """
         if next_offsets is None:
             next_offsets = (

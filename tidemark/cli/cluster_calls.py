@@ -59,7 +59,7 @@ class ClusterCalls:
     """Calls to one group through any of its nodes."""
 
     def __init__(self, urls: Sequence[str]) -> None:
-        """urls: of the API of one or several nodes."""
+        """urls: API addresses of one or several nodes."""
         self._urls = urls
         self._own = own_node()
 

@@ -203,8 +203,8 @@ class Client(Admin, Consumer):
         They are split into requests of at most 1000 messages or 1 MiB (``limits``), each of which
         is stored as a whole or not at all. If a later request fails, the error's fact ``results``
         holds the results of the requests before it. All messages are checked before the first
-        request is sent; the fact ``index`` identifies the rejected one. timeout_ms: of each
-        request.
+        request is sent; the fact ``index`` identifies the rejected one. timeout_ms: time limit of
+        each request.
         """
         return await self.producer.send_many(
             topic, as_outgoing(messages, queue), ack=ack, timeout_ms=timeout_ms

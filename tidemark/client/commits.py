@@ -87,5 +87,5 @@ class CommitLedger:
             self.know(queue, position)
 
     def failed(self) -> None:
-        """The request failed, or its outcome is unknown: its offsets are sent again."""
+        """Record that the request failed or its outcome is unknown: its offsets are sent again."""
         self._taken = None

@@ -41,11 +41,11 @@ class Committing:
         self._is_urgent = self._is_over = False
 
     def end(self) -> None:
-        """The group is being left: stop repeating commits that do not get through."""
+        """Stop repeating commits that do not get through, because the group is being left."""
         self._is_over = True
 
     def moved(self) -> None:
-        """A position may have changed. Called for every message, so it must be cheap."""
+        """Note that a position may have changed. Called for every message, so it must be cheap."""
         if not self._has_moved:
             self._has_moved = True
             self._moved.ring()

@@ -142,7 +142,8 @@ class GroupCalls:
             raise _lacking("a heartbeat", error) from error
 
     async def leave(self) -> None:
-        """Leave the group, which releases all queues. Ignores that the member is unknown."""
+        """Leave the group, which releases all queues. It is no error if the member or the group is
+        unknown."""
         try:
             is_known = "incarnation" not in self._unknown
             query = {"incarnation": self._incarnation if is_known else None}

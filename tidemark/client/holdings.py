@@ -166,7 +166,7 @@ class Holdings:
         held.hold = Hold.LOST
 
     def own(self, arrived: Iterable[HeldQueue]) -> None:
-        """The program is notified of these queues: they may be fetched and delivered.
+        """Own these queues: the program was notified of them, so they may be fetched and delivered.
 
         A queue that was revoked during the notification stays LEAVING.
         """

@@ -48,7 +48,7 @@ class KeyOrder(Generic[T]):
         return self._ready.popleft()
 
     def end(self, key: Hashable | None) -> None:
-        """The started message of this key has ended: its next message becomes ready."""
+        """Record that the started message of this key has ended: the next one becomes ready."""
         if key is None:
             return
         if behind := self._behind[key]:

@@ -37,7 +37,7 @@ class Lease:
         self._next_at_ms = self.ends_at_ms - session_ms + session_ms / HEARTBEATS_PER_SESSION
 
     def ended(self) -> None:
-        """The broker does not know the member any more, or the member has left."""
+        """End the lease: the broker does not know the member any more, or the member has left."""
         self.ends_at_ms = -math.inf
 
     def heartbeat_in_ms(self, now_ms: float) -> float:

@@ -91,7 +91,8 @@ class Nodes:
         return self._urls[(at + 1) % len(self._urls)]
 
     def redirected(self, url: str, master: str | None) -> bool:
-        """The node at url is not the master. Returns whether another node can be asked at once.
+        """Note that the node at url is not the master. Returns whether another can be asked at
+        once.
 
         master: the address that the node named; None if it knows none: then the next node is tried
         after a pause.

@@ -74,7 +74,7 @@ class QueueProgress:
             self._reached = offsets[-1] + 1
 
     def is_in_progress(self, offset: int) -> bool:
-        """Whether a message is not finished. offset: of a message that was delivered."""
+        """Whether a message is not finished. offset: offset of a message that was delivered."""
         in_progress = self._in_progress
         return bool(
             in_progress
@@ -85,9 +85,9 @@ class QueueProgress:
     def finish(self, offset: int) -> None:
         """Record that a message is done: handled or nacked.
 
-        offset: of a message delivered and not finished. Raises ValueError if it is outside the
-        range in progress or finished already. Whether it is in the range's list is not checked,
-        because that search would cost more with every message.
+        offset: offset of a message that was delivered and is not finished. Raises ValueError if it
+        is outside the range in progress or finished already. Whether it is in the range's list is
+        not checked, because that search would cost more with every message.
         """
         in_progress = self._in_progress
         if in_progress and in_progress[0] == offset:

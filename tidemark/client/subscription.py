@@ -464,7 +464,7 @@ class Subscription:
         return held
 
     def ask(self, iteration: Iteration[Any] | None) -> None:
-        """An iteration or ``run`` asks for more: the messages in hand are done.
+        """Mark the messages in hand as done, because an iteration or ``run`` asks for more.
 
         By asking, an iteration declares all messages in hand as done, so a second iteration would
         commit the messages of the first. Therefore RuntimeError is raised for the second of two
@@ -585,13 +585,13 @@ class Subscription:
         self._rest.clear()
 
     def _finish_in_hand(self) -> None:
-        """The program asked for more messages: those in hand are done."""
+        """Finish the messages in hand, because the program asked for more."""
         in_hand, self._in_hand = self._in_hand, []
         for held, messages in in_hand:
             self._engine.finish(held, messages)
 
     async def _settle_in_hand(self, *, is_done: bool, is_nacked: bool) -> None:
-        """The body ended: finish, nack or give up the messages in hand."""
+        """Finish, nack or give up the messages in hand, because the body ended."""
         joined = self._member.joined
         self._give_up_rest()
         for held, message in self._unacked.values():

@@ -223,7 +223,7 @@ def identity_of(raw: bytes) -> Identity | None:
 
 
 def slot_ms(due_ms: int) -> int:
-    """``TIMER_OUT_MS`` of a message that is due then; the inverse of ``timer_due_ms``."""
+    """``TIMER_OUT_MS`` of a message that is due at due_ms; the inverse of ``timer_due_ms``."""
     return (due_ms - 1) // PRECISION_MS * PRECISION_MS
 
 

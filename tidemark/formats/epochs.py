@@ -40,7 +40,7 @@ def encode(entries: Sequence[EpochStart]) -> bytes:
 def decode(data: bytes) -> list[EpochStart]:
     """Return the entries in file order. Lines may end in CR LF; a CRC of 0 is not compared.
 
-    Raises EpochsUnreadable, also for an empty file: then the ``.bak`` copy is read.
+    Raises EpochsUnreadable, even for an empty file: then the ``.bak`` copy is read.
     """
     count_line, count_found, rest = data.partition(b"\n")
     crc_line, crc_found, body = rest.partition(b"\n")

@@ -316,7 +316,7 @@ class IndexFile:
 
         The header becomes that of a file that never had them. end_timestamp_ms_of: maps the
         physical offset of the new last record to its store time; None keeps the end time.
-        predecessor: as in ``heal``. Call ``heal`` before.
+        predecessor: as in ``heal``. Call ``heal`` first.
         """
         removed = 0
         count = self.entry_count

@@ -127,8 +127,8 @@ def nacked(stored: Record, *, dead: bool, nack_id: str | None = None) -> bytes:
     """Properties of the record that a nacked message becomes.
 
     For a message that is not dead, pass them to ``delay.by_level``. The earlier delay origin is
-    removed, because the record would otherwise mark that origin as delivered again. nack_id: of
-    this nack; that of an earlier one is removed.
+    removed, because the record would otherwise mark that origin as delivered again. nack_id: id of
+    this nack; that of an earlier nack is removed.
     """
     raw = stored.properties
     pairs = [(_WAIT, b"false")]

@@ -164,8 +164,8 @@ def _packed(entries: Sequence[Entry]) -> QueueRun:
 def check_names(topic: str, queue: int, queue_offset: int, at: PhysicalOffset) -> None:
     """Reject a record whose queue would be outside consumequeue/. Raises CorruptRecord.
 
-    Its checksums are right, so its writer broke the rule for names; a path built from such a name
-    could lead anywhere.
+    The record's checksums are correct, so its writer broke the rule for names. A path built from
+    such a name could lead anywhere.
     """
     if topic in ("", ".", "..") or "/" in topic or "\0" in topic or queue < 0:
         raise CorruptRecord(at, f"topic {topic!r}, queue {queue} cannot name a directory")

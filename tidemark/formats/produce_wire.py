@@ -134,9 +134,9 @@ def pack_answer(
 ) -> bytes:
     """Encode the msgpack answer for a request whose messages became adjacent records of one queue.
 
-    entries: as they were encoded. sizes: of the records, as ``encode_runs`` returned them. host:
-    the encoded store host. Raises BadBatch, and ValueError if there is not one size per entry or an
-    offset does not fit into 63 bits.
+    entries: as they were encoded. sizes: sizes of the records, as ``encode_runs`` returned them.
+    host: the encoded store host. Raises BadBatch, and ValueError if there is not one size per entry
+    or an offset does not fit into 63 bits.
     """
     if len(sizes) % 4:
         raise ValueError(f"{len(sizes)} bytes are not sizes of 4 bytes each")

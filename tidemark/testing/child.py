@@ -110,7 +110,7 @@ class ChildProcess:
             self._process.wait()
 
     def terminate(self) -> None:
-        """Send SIGTERM, also to a paused process; ``wait`` waits for the end."""
+        """Send SIGTERM, even to a paused process; ``wait`` waits for the end."""
         self.wanted = False
         self.send_signal(signal.SIGCONT)
         self.send_signal(signal.SIGTERM)

@@ -106,7 +106,7 @@ class NodeProcesses:
         return self.admin_url("api")
 
     def admin_url(self, role: str) -> str:
-        """URL of a service's probes and metrics; of ha also of the commands of the cluster."""
+        """URL of a service's probes and metrics; that of ha also takes the cluster commands."""
         return f"http://{self.host}:{self.ports[role]}"
 
     # -- configuration --------------------------------------------------------------------------

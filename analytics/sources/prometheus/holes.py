@@ -37,8 +37,8 @@ def holes(seen_us: Ints, start_us: int, end_us: int, interval_us: int) -> list[H
     """Return the holes that a part reports, in order: those of at least INTERVALS intervals.
 
     seen_us: times of all samples of `up`, from `range_before_us` before start_us to end_us.
-    start_us, end_us: of the part, exclusive and inclusive. The previous part has reported a hole up
-    to start_us if it was long enough by then.
+    start_us, end_us: bounds of the part; the first is exclusive, the second inclusive. The previous
+    part has reported a hole up to start_us if it was long enough by then.
     """
     bound_us = INTERVALS * interval_us
     times = np.unique(seen_us)

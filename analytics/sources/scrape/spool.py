@@ -48,9 +48,9 @@ class Scraped(NamedTuple):
 
     target: Target
     at_us: int
-    """Begin of the scrape; microseconds since 1970, whole milliseconds."""
+    """Start of the scrape; microseconds since 1970, whole milliseconds."""
     since_us: int
-    """Begin of its gap, if it is one."""
+    """Start of the gap, if this is one."""
     body: bytes
     is_openmetrics: bool
     reason: Gap | None = None
@@ -59,7 +59,7 @@ class Scraped(NamedTuple):
 
 
 class Spooled(NamedTuple):
-    """One file."""
+    """One file of the spool."""
 
     number: int
     at_ms: int

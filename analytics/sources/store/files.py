@@ -76,7 +76,7 @@ class StoreFiles:
 
     @property
     def broker(self) -> str:
-        """The broker set that the volume belongs to; "" for a node alone."""
+        """The broker set that the volume belongs to; "" for a standalone node."""
         raw = read_whole(self.disk, self.root / GROUP_MARKER)
         try:
             facts = json.loads(raw) if raw else {}

@@ -251,7 +251,8 @@ def _unsound(part: LogPart, base: int, columns: RecordColumns) -> Iterator[Hole]
 def _holes(
     part: LogPart, base: int, columns: RecordColumns, reason: Gap, why: str
 ) -> Iterator[Hole]:
-    """Yield a gap for each record. base: physical offset of the view with the records."""
+    """Yield a gap for each record in ``columns``. base: physical offset of the view that contains
+    the records."""
     rows = columns.rows
     for start, size in zip(rows["start"].tolist(), rows["size"].tolist(), strict=True):
         yield _hole(part, base + start, reason, why, size=size)

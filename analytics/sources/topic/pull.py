@@ -66,7 +66,8 @@ class TopicClient:
             self._runner.close()
 
     def ranges(self, queues: frozenset[int] | None) -> Ranges:
-        """Min and max offset of each queue now. Raises TopicUnreadable, also for unknown queues."""
+        """Min and max offset of each queue now. Raises TopicUnreadable, including for unknown
+        queues."""
         try:
             topic = self._runner.run(self._client.topic(self._topic))
         except TidemarkError as error:

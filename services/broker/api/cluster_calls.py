@@ -31,7 +31,7 @@ READ_MAX: Final = 100
 
 
 class View(Protocol):
-    """The state of the group (``cluster_view``)."""
+    """The state of the group (implemented by ``cluster_view``)."""
 
     async def now(self) -> Mapping[str, Any]:
         """Return the body of the response."""
@@ -68,7 +68,7 @@ class ClusterCalls:
     """The calls of the group. They need no open gate, because they show why it is shut."""
 
     def __init__(self, view: Callable[[], View], parts: Callable[[], Components | None]) -> None:
-        """parts: of the open store; None while it is not open."""
+        """parts: returns the components of the open store; None while it is not open."""
         self._view, self._parts = view, parts
         self._began: dict[int, dict[str, Any]] = {}
 

@@ -68,5 +68,5 @@ def after_text(after: ListTime) -> str:
 
 
 def parse_after(text: str) -> ListTime:
-    """Parse ``next`` of the page before, whose form is checked."""
+    """Parse ``next`` of the previous page, whose form has been checked."""
     return ListTime(*map(int, text.split("-")))

@@ -68,7 +68,7 @@ class Body:
 
 
 class Arrival:
-    """A body of which parts have yet to arrive."""
+    """A body that has not arrived completely."""
 
     __slots__ = ("is_given_up", "limit", "moved_at", "moved_size", "size")
 

@@ -152,7 +152,8 @@ def _check_ids(raw_messages: Sequence[object]) -> None:
 
 
 def _common(picks: list[Pick]) -> int | list[Pick] | None:
-    """Return a single pick if all messages have the same number or None; else the list."""
+    """Return the pick if all messages name the same queue number or all name none; else the list of
+    picks."""
     first = picks[0]
     if isinstance(first, str) or any(pick != first for pick in picks):
         return picks

@@ -133,7 +133,7 @@ class DelayedMessages:
     async def cancel(
         self, unique_id: str, topic: str | None, *, is_retry: bool = False
     ) -> Sequence[int]:
-        """Cancel every waiting message of that id; return their due times; durable on return.
+        """Cancel every waiting message with this id; return their due times; durable on return.
 
         topic: restricts the search to this topic. is_retry: the outcome of an earlier call is
         unknown; if no message waits, messages that were already cancelled count. Raises
@@ -180,10 +180,10 @@ class DelayedMessages:
     async def carry_below(self, physical_offset: PhysicalOffset) -> CarryResult:
         """Copy waiting messages below physical_offset to the end of the log; durable on return.
 
-        Then the log files below it may be deleted. It works while sends are refused for lack of
-        space. Messages that are not copied when it raises keep waiting. Raises NotServing,
-        CorruptRecord, DamagedFile and what an append raises; DiskFull and FileNotReady while the
-        timer's queue cannot be read, or takes long.
+        After that, the log files below that offset may be deleted. This works even while sends are
+        refused for lack of space. If it raises, messages that were not copied keep waiting. Raises
+        NotServing, CorruptRecord, DamagedFile and what an append raises; DiskFull or FileNotReady
+        if the timer's queue cannot be read, or takes too long to read.
         """
         carried = lost = asked = 0
         while asked < ASKED_MAX:

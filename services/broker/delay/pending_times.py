@@ -55,7 +55,7 @@ class PendingTimes:
     """The open file."""
 
     def __init__(self, path: Path, boot_id: BootId) -> None:
-        """Open the file; create it again if it is of another boot. Raises sqlite3.Error,
+        """Open the file; create it again if it is from another boot. Raises sqlite3.Error,
         OSError."""
         self._path = path
         self._boot_id = f"{boot_id.high:016x}{boot_id.low:016x}"
@@ -217,7 +217,8 @@ class PendingTimes:
             self._file.close()
 
     def discard(self) -> None:
-        """Close and remove the file: it is damaged, or not of this log. Raises OSError."""
+        """Close and remove the file: it is damaged, or does not belong to this log. Raises
+        OSError."""
         self.close()
         remove(self._path)
 

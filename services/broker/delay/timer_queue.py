@@ -5,9 +5,9 @@ queue, except delivered ones, go into the sorted file, from which due messages a
 copy names the message that it replaces, which leaves the file when its copy enters it.
 
 If the file is lost, the queue is read again, and nothing is delivered meanwhile, because a message
-might be found before its carried copy. A nearly full disk may have space to open the file and none
-for the messages. Blocks; called in the delay thread. Step before: dispatch wrote the units. Step
-after: ``slices``.
+might be found before its carried copy. On a nearly full disk there may be space to open the file
+but not to store the messages in it. Blocks; called in the delay thread. Step before: dispatch wrote
+the units. Step after: ``slices``.
 """
 
 from __future__ import annotations

@@ -96,7 +96,8 @@ class Waiting:
         index: IndexReader,
         wheel: WheelFiles,
     ) -> None:
-        """log_reader, queues: of the delay thread; the other arguments use them too."""
+        """log_reader, queues: the readers of the delay thread, which the other arguments use
+        too."""
         self._log = log_reader
         self._queues = queues
         self._levels = level_queues

@@ -28,7 +28,7 @@ from tidemark.offsets import Queue
 
 
 class Bounds(Protocol):
-    """The range of a queue (``pull.Puller``)."""
+    """The range of a queue (implemented by ``pull.Puller``)."""
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """First and next queue offset of what can be pulled."""

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class GroupsLog(Protocol):
-    """The writer of state records (``state_log.StateLog``)."""
+    """The writer of state records (implemented by ``state_log.StateLog``)."""
 
     async def append_soon(self, body: bytes) -> PhysicalOffset:
         """Append; the caller goes on in the same step of the loop."""
@@ -46,7 +46,7 @@ class GroupsLog(Protocol):
 
 
 class SystemTopics(Protocol):
-    """The part that creates retry and dead letter topics (``topics.Topics``)."""
+    """Creates retry and dead letter topics (implemented by ``topics.Topics``)."""
 
     async def ensure_system(self, name: str, queues: int) -> TopicConfig:
         """Return the topic; create it if it is missing."""

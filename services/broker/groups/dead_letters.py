@@ -184,7 +184,7 @@ class DeadLetters:
     # -- which were redriven -------------------------------------------------------------------
 
     def check_can_tell(self) -> None:
-        """Check that it can be found out which letters were redriven.
+        """Check that the index can tell which letters were redriven.
 
         Raises IndexDisabled if the store has no index, DispatchBehind while it is being rebuilt.
         """
@@ -206,10 +206,10 @@ class DeadLetters:
         return origin in self._undispatched
 
     async def was_sent_again(self, group: str, letter: Record) -> Redriven:
-        """Return whether the index has a copy of a letter. Call ``check_can_tell`` before.
+        """Return whether the index has a copy of a letter. Call ``check_can_tell`` first.
 
-        The look-up runs in slices, so a caller that is going to redrive the letter must have
-        claimed it before.
+        The look-up runs in slices, so a caller that is going to redrive the letter must claim it
+        first.
         """
         origin = RedriveOrigin(group, letter.queue_offset)
         unique_id = nack.copy_unique_id(letter)

@@ -42,7 +42,8 @@ class Deliveries:
         self._batches_max = batches_per_queue_max
 
     def note(self, group: str, queue: Queue, delivery: Delivery) -> int:
-        """Remember a batch; return how many of its messages are known to be handed out before."""
+        """Remember a batch; return how many of its messages are known to have been handed out
+        earlier."""
         key = (group, queue)
         ring, high = self._rings.pop(key, (None, delivery.first))
         if ring is None:

@@ -22,7 +22,7 @@ class Member(NamedTuple):
     topics: frozenset[str]
     session_ms: int
     deadline_ms: int
-    """When it dies unless a heartbeat comes before."""
+    """When it dies unless a heartbeat comes first."""
     number: int
     """Number from 1 in the order of joining. Metrics show it instead of the name; it is never used
     for another member of this group."""

@@ -20,7 +20,7 @@ from tidemark.offsets import Queue
 
 
 class Bounds(Protocol):
-    """The range of a queue (``pull.Puller``)."""
+    """The range of a queue (implemented by ``pull.Puller``)."""
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """First and next queue offset of what can be pulled."""
@@ -28,7 +28,7 @@ class Bounds(Protocol):
 
 
 class Times(Protocol):
-    """Finds offsets by store time (``topic_views.TopicViews``)."""
+    """Finds offsets by store time (implemented by ``topic_views.TopicViews``)."""
 
     def offset_by_time(
         self, name: str, queue: int, timestamp_ms: int, boundary: Boundary

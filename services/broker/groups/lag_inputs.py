@@ -64,7 +64,7 @@ class Member(Protocol):
 
 
 class Members(Protocol):
-    """The members of groups (``coordinator.Coordinator``)."""
+    """The members of groups (implemented by ``coordinator.Coordinator``)."""
 
     def members(self, group: str) -> Sequence[Member]:
         """Return the members of a group; none if the group is unknown."""
@@ -92,7 +92,7 @@ class Members(Protocol):
 
 
 class Committed(Protocol):
-    """Committed offsets (``offsets.Offsets``)."""
+    """Committed offsets (implemented by ``offsets.Offsets``)."""
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
         """Return the next queue offset to consume; None if the group committed none."""
@@ -104,7 +104,7 @@ class Committed(Protocol):
 
 
 class Configs(Protocol):
-    """Configurations (``configs.GroupConfigs``)."""
+    """Configurations of groups (implemented by ``configs.GroupConfigs``)."""
 
     def get(self, name: str) -> GroupConfig:
         """Return a group's configuration. Raises UnknownGroup."""
@@ -116,7 +116,7 @@ Expiring = Callable[[str], Mapping[Queue, int]]
 
 
 class ConfigInputs(Protocol):
-    """Configurations (``configs.GroupConfigs``)."""
+    """Configurations of groups (implemented by ``configs.GroupConfigs``)."""
 
     def all(self) -> Collection[GroupConfig]:
         """Return a copy of all groups; cheap."""
@@ -124,7 +124,7 @@ class ConfigInputs(Protocol):
 
 
 class OffsetInputs(Protocol):
-    """Committed offsets (``offsets.Offsets``)."""
+    """Committed offsets (implemented by ``offsets.Offsets``)."""
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
         """Return the next queue offset to consume; None if the group committed none."""
@@ -140,7 +140,7 @@ class OffsetInputs(Protocol):
 
 
 class MemberInputs(Protocol):
-    """The members of groups (``coordinator.Coordinator``)."""
+    """The members of groups (implemented by ``coordinator.Coordinator``)."""
 
     def member_count(self, group: str) -> int:
         """Return the number of members of a group."""

@@ -3,12 +3,13 @@
 A sample begins when a scrape arrives and the last sample is old enough; without scrapes there are
 no samples. One sample runs at a time, in slices, and uses at most a fifth of the loop's time: after
 a sample whose slices took 0.5 s the next one begins 2 s later at the earliest. A scrape waits for
-the sample that it started, but not longer than ``WAIT_S``: then it shows the one before. Metrics
+the sample that it started, but not longer than ``WAIT_S``: then it shows the previous one. Metrics
 show when the sample began and how long it took.
 
-Two sets of numbers are each of one instant: the positions of the log, read when the sample begins;
-and the bounds of a queue with one group's offset. Messages that reach the log after the beginning
-do not count as outstanding (``oldest``), so the stage times add up however long the sample takes.
+Two sets of numbers are consistent, each read at one instant: the positions of the log, read when
+the sample begins; and the bounds of a queue with one group's offset. Messages that reach the log
+after the beginning do not count as outstanding (``oldest``), so the stage times add up however long
+the sample takes.
 A failed sample does not fail the scrape: the values of the last good one are shown, with its time.
 Step before: ``metrics`` calls ``refresh`` at a scrape. Step after: ``lag_series`` puts the sample
 into tables, which ``metrics`` exports.

@@ -49,7 +49,8 @@ class Membership(GroupMembership):
     def __init__(
         self, next_generation: Callable[[], int], inherited: RestoredClaims | None = None
     ) -> None:
-        """inherited: queues that members from before the start may hold; None: there are none."""
+        """inherited: queues that members from before the broker's start may hold; None: there are
+        none."""
         super().__init__(next_generation)
         self._inherited = inherited
         self._target: dict[Queue, str] = {}
@@ -76,7 +77,8 @@ class Membership(GroupMembership):
         return self._owners.get(queue) == name or self.holder(queue) == name
 
     def holder_number(self, queue: Queue) -> int | None:
-        """See ``GroupMembership``. None: a member from before the start may hold the queue."""
+        """See ``GroupMembership``. None: a member from before the broker's start may hold the
+        queue."""
         name = self._owners.get(queue)
         if name is None:
             transit = self._transit.get(queue)
@@ -86,7 +88,7 @@ class Membership(GroupMembership):
         return self.members[name].number
 
     def is_awaited(self, queue: Queue) -> bool:
-        """Return whether a member from before the start may hold the queue."""
+        """Return whether a member from before the broker's start may hold the queue."""
         return self._inherited is not None and queue in self._inherited.queues
 
     @property

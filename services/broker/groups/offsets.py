@@ -42,7 +42,7 @@ _NONE: Final[Mapping[Queue, int]] = MappingProxyType({})
 
 
 class OffsetsLog(Protocol):
-    """The writer of state records (``state_log.StateLog``)."""
+    """The writer of state records (implemented by ``state_log.StateLog``)."""
 
     def append_offsets_now(self, bodies: Sequence[bytes]) -> PhysicalOffset:
         """Append in this step of the loop; return the physical offset after the last record."""
@@ -163,7 +163,7 @@ class Offsets:
         """Return when everything accepted so far is on disk.
 
         Raises the error that keeps the offsets from being written, such as DiskFull, and NotServing
-        if the node stops before. The offsets are served nevertheless, and written when possible.
+        if the node stops first. The offsets are served nevertheless, and written when possible.
         """
         if self._moved and self._finished:
             # A request that is still running while the node stops: the writer has ended.

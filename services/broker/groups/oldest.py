@@ -2,10 +2,10 @@
 
 Together with the times of the log (``log_times``) they split a group's delay behind the newest
 record into stages (docs/lag.md): replication, dispatch, delivery and processing. If nothing is
-outstanding at a stage, its time is that of the stage before. So each stage takes at least 0 seconds
-and the four add up to the whole. Groups are sampled a moment after the log; messages that arrived
-in between do not count as outstanding. Step before: ``lag_collector`` found the messages of each
-queue. Step after: ``metrics`` shows the times, and lag analytics takes the differences.
+outstanding at a stage, its time is that of the previous stage. So each stage takes at least 0
+seconds and the four add up to the whole. Groups are sampled a moment after the log; messages that
+arrived in between do not count as outstanding. Step before: ``lag_collector`` found the messages of
+each queue. Step after: ``metrics`` shows the times, and lag analytics takes the differences.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Shown(NamedTuple):
 
 
 def shown(times: LogTimes, oldest: Oldest) -> Shown:
-    """Return the times to show; each is at most that of the stage before."""
+    """Return the times to show; each is at most that of the previous stage."""
     undelivered_ms = times.dispatched_ms
     if oldest.undelivered_ms is not None:
         undelivered_ms = min(undelivered_ms, oldest.undelivered_ms)

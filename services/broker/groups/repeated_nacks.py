@@ -2,7 +2,7 @@
 
 The caller gives a nack an id of its own, and says when it repeats it because the outcome is
 unknown. The copy carries that id, so a crash leaves both or neither. Nacks of this process are
-remembered, also while the first attempt is overtaken by its repetition. Copies stored by an earlier
+remembered, even while the first attempt is overtaken by its repetition. Copies stored by an earlier
 process are found in the index by the message's unique id: the broker serves only after its log is
 dispatched. Without an index, and for a message without a unique id, they are not found.
 Step before: ``nacks`` has a nack with an id. Step after: ``nacks`` appends what is not

@@ -90,7 +90,8 @@ class SeriesBudget:
             self._offered.setdefault((rank, pair not in self._was_in), {})[pair] = queues
 
     def fill(self) -> Iterator[None]:
-        """Admit pairs by their order; yields after each one so that other tasks can run."""
+        """Admit the offered pairs in the order of their ranks; yields after each one so that other
+        tasks can run."""
         for key in sorted(self._offered):
             pairs = self._offered[key]
             for pair, queues in pairs.items():

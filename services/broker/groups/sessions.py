@@ -24,7 +24,7 @@ ASKING_WINDOW_S: Final = 5.0
 
 
 class Watching(Protocol):
-    """The source of wake-ups for new messages (``pull.Puller``)."""
+    """The source of wake-ups for new messages (implemented by ``pull.Puller``)."""
 
     def watch(self, queue: Queue, offset: int, watcher: Watcher) -> None:
         """Wake the watcher when there is a message from this queue offset on."""
@@ -183,8 +183,8 @@ class Session:
         self.parked.clear()
 
     def begin_anew(self) -> None:
-        """Reset the session for another program under the same name: its old fetches are not for
-        it.
+        """Reset the session for another program under the same name: fetches of the previous
+        program must not take its messages.
 
         1. A member's machine loses power; its fetch stays held, because no connection was closed;
         2. it joins again under its name; 3. a message comes, the old fetch takes it, and the place

@@ -1,10 +1,10 @@
 """Trace: the history of one message, from the sender to the last commit.
 
-Nothing is written for it. The records that a message left are found by its unique id: in its own
-topic, among waiting messages, and in the retry and dead-letter topics of the groups that have an
-offset in its topic or sent it back for another try. Deliveries are those that the coordinator
-remembers. A group was done with the message when its offset passed it (``commit_times``).
-Everything is bounded, and the result says what was left out.
+A trace needs no records of its own. The records that a message left are found by its unique id: in
+its own topic, among waiting messages, and in the retry and dead-letter topics of the groups that
+have an offset in its topic or sent it back for another try. Deliveries are those that the
+coordinator remembers. A group was done with the message when its offset passed it
+(``commit_times``). Everything is bounded, and the result says what was left out.
 Step before: ``retry_calls``. Step after: ``trace_events`` derives the events.
 """
 
@@ -76,7 +76,7 @@ class Deliveries(Protocol):
 
 
 class Committed(Protocol):
-    """Committed offsets (``offsets.Offsets``)."""
+    """Committed offsets (implemented by ``offsets.Offsets``)."""
 
     def groups(self) -> Iterable[str]:
         """Return the groups with a committed offset."""
@@ -148,8 +148,8 @@ class Tracer:
     async def trace(self, message_id: str, topic: str | None = None) -> Trace:
         """Return the history of a message.
 
-        message_id: of any of its records; with a topic: the unique id of a message of that topic.
-        Raises BadRequest, UnknownTopic, UnknownMessage.
+        message_id: id of any of its records; with a topic: the unique id of a message of that
+        topic. Raises BadRequest, UnknownTopic, UnknownMessage.
         """
         if topic is None:
             known = self._messages.by_message_id(message_id)

@@ -2,7 +2,7 @@
 
 A view combines the members and assignments of the coordinator, the committed offsets and the
 contents of the store. The rules of the numbers are in ``lag``. The numbers of one queue are read
-between two awaits, so that they are of one instant; between queues other requests run.
+between two awaits, so that they are from the same instant; between queues other requests run.
 Step before: ``group_view_calls``. Step after: ``GET /v1/groups/{group}``, ``tidemark lag``.
 """
 

@@ -53,7 +53,7 @@ class Committer:
     def committed(self, end: PhysicalOffset) -> asyncio.Future[bool]:
         """Return a future that is done once the bytes below end are in the file.
 
-        Call ``appended`` first. The future raises NotServing if the committer ends before.
+        Call ``appended`` first. The future raises NotServing if the committer ends first.
         """
         future = self._waiting.wait(end)
         if not future.done():

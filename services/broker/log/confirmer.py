@@ -1,9 +1,9 @@
 """Waits for confirmation by the group: of senders, and of the broker's own records.
 
-It has the interface of ``flusher.Flusher.durable``: for a node alone a record is durable on its
-disk, in a group once ha has confirmed it, on the disks of the whole in-sync set. The page is read
-whenever a doorbell rings and, while a send waits, every millisecond. Step before: ha published
-CONFIRM. Step after: ``sender`` answers (write path, step 6).
+It has the interface of ``flusher.Flusher.durable``: on a standalone node a record is durable once
+it is on its disk, in a group once ha has confirmed it, on the disks of the whole in-sync set. The
+page is read whenever a doorbell rings and, while a send waits, every millisecond. Step before: ha
+published CONFIRM. Step after: ``sender`` answers (write path, step 6).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Flushing(Protocol):
-    """Flushes the log; the group cannot confirm bytes before."""
+    """Flushes the log; the group can confirm only flushed bytes."""
 
     def hurry(self) -> None:
         """Flush what is appended now at once, because a send waits for it."""
@@ -41,8 +41,8 @@ class Confirmer:
         """Return a future: True once bytes below end are confirmed, False after the deadline.
 
         Call it in the step in which they were appended. deadline: on the monotonic clock. The
-        future raises NotServing if the term ends before: they are in the log, the outcome is
-        unknown.
+        future raises NotServing if the term ends first: the bytes are in the log, and the outcome
+        is unknown.
         """
         future = self._waiting.wait(end, deadline)
         if not future.done():

@@ -131,7 +131,7 @@ class Flusher:
         """Return a future: True once bytes below end are on disk, False if the deadline passed.
 
         Call ``appended`` first. deadline: on the monotonic clock [s]. The future raises NotServing
-        if the flusher ends before.
+        if the flusher ends first.
         """
         future = self._waiting.wait(end, deadline)
         if not self._check_is_due:

@@ -35,7 +35,7 @@ class DiskLimits(Protocol):
         ...
 
     def check_may_create(self) -> None:
-        """Raise DiskFull to prevent the creation of another file; called in the thread.
+        """Raise DiskFull to prevent the creation of another file; called in the worker thread.
 
         The file already created is then reserved for the broker's own records."""
         ...
@@ -106,7 +106,8 @@ class Preallocator:
             self._wake.set()
 
     def start_prepared_log(self) -> None:
-        """Let records be appended before the files ahead are made: nothing else is missing."""
+        """Allow appends although the files ahead are not created yet, because nothing else is
+        missing."""
         self._may_append = True
 
     def check_may_append(self) -> None:
@@ -197,8 +198,8 @@ class Preallocator:
     def _guarded(self) -> None:
         """Check the limits and prepare. Blocks; runs in the thread.
 
-        The first call skips the check: at the end of a file, the start could not be recorded
-        without the next one."""
+        The first call skips the check: if the log ends at the end of a file, this start can be
+        recorded only in the next one."""
         if self.made_in >= 0:
             try:
                 self._limits.check_may_create()

@@ -30,7 +30,7 @@ class GrantedTerm:
     """One grant. All calls are a few loads of one page."""
 
     def __init__(self, slots: Slots, clock: Clock, *, epoch: int, nonce: int) -> None:
-        """nonce: of this start of the broker."""
+        """nonce: nonce of this start of the broker."""
         self.epoch = epoch
         self._slots = slots
         self._clock = clock
@@ -70,7 +70,8 @@ class GrantedTerm:
 
     def check_appends(self) -> None:
         """Raise Fenced unless the grant stands, SwitchingOver while a planned switch lets the next
-        master catch up. Every append calls it first, also for the broker's own records."""
+        master catch up. Every append calls it first, including appends of the broker's own
+        records."""
         if not self.is_valid:
             raise fenced("Nothing was stored.")
         self._check_not_held()
@@ -117,7 +118,7 @@ class GrantedTerm:
 
 
 class EndlessTerm:
-    """The term of a node alone: what its own disk has is confirmed."""
+    """The term of a standalone node: what is on its disk is confirmed."""
 
     epoch: Final = 0
     is_valid: Final = True

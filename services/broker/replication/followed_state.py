@@ -59,8 +59,8 @@ class FollowedState:
         return self._next is None or self._end(dispatched) - self._next > BEHIND_MAX
 
     def is_whole(self) -> bool:
-        """Return whether the state has what records before the log's beginning have set: there are
-        none, or a whole snapshot was applied."""
+        """Return whether the state is complete: no records before the log's beginning are missing
+        in it, because there are none or because a whole snapshot was applied."""
         return self.state.snapshots > 0 or self._readers.log.min_offset == 0
 
     def replay(self, dispatched: PhysicalOffset) -> None:

@@ -1,11 +1,11 @@
 """How a node of a group becomes the master for one epoch, and stops being it.
 
-1. The append lock is taken, and the grant checked again: ha may have ended it meanwhile. 2. The log
-is recovered, the state read to its end. 3. SERVING_EPOCH is published: later records are of this
-epoch; EPOCH_RECORD_END is the end of the record that opens the epoch. 4. When ha reports that the
-group has confirmed it, and reput has dispatched it, sends and reads open. 5. When the grant has
-ended and ``master`` has closed the log, the append lock is released. After a kill between any two
-steps, ha finds out the state by the lock byte and the nonce.
+1. The append lock is taken, and the grant is checked again, because ha may have ended it meanwhile.
+2. The log is recovered, and the state is read up to its end. 3. SERVING_EPOCH is published: later
+records belong to this epoch; EPOCH_RECORD_END is the end of the record that opens the epoch. 4.
+When ha reports that the group has confirmed it, and reput has dispatched it, sends and reads open.
+5. When the grant has ended and ``master`` has closed the log, the append lock is released. After a
+kill between any two steps, ha finds out the state by the lock byte and the nonce.
 
 Step before: ``slave`` saw the grant. Step after: ``master`` serves between these steps.
 """
@@ -66,7 +66,7 @@ class GroupLeadership:
         self._trouble: Trouble | None = None
 
     async def recover_and_build(self, over: asyncio.Event) -> BuiltComponents | None:
-        """Take the append lock, recover, and read the state to the log's end."""
+        """Take the append lock, recover the log, and read the state up to the log's end."""
         self._gate.take_role(PromotingPolicy())
         self._health.enter("promoting")
         # Before SERVING_EPOCH: to ha, everything published after that slot belongs to this epoch.
@@ -95,7 +95,8 @@ class GroupLeadership:
         return False
 
     async def _recover(self, goes_on: Callable[[], bool]) -> BuiltComponents:
-        """Recover, read the state to the log's end, build. Raises CorruptRecord, DamagedFile."""
+        """Recover the log, read the state up to its end, and build the components. Raises
+        CorruptRecord, DamagedFile."""
         store, progress = self._store, self._health.recovery.progress
         recovered = await asyncio.to_thread(store.recover_for_term, progress)
         while not store.dispatch_is_known and goes_on():

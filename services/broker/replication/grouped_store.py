@@ -54,7 +54,7 @@ class GroupedStore(OpenStore):
     async def wait_open(
         cls, config: BrokerConfig, disk: Disk, clock: Clock, health: Health, stop: asyncio.Event
     ) -> GroupedStore | None:
-        """Open the store once ha has created it and the lock is free; None if stopped before.
+        """Open the store once ha has created it and the lock is free; None if stopped first.
 
         Raises StoreSizesDiffer, StoreFormatUnknown, DiskFull, ReadOnlyDisk …
         """
@@ -148,7 +148,7 @@ class GroupedStore(OpenStore):
         """End of what queues and index cover and is visible.
 
         Reput goes on with every new generation, because what it has dispatched is confirmed and
-        never cut. Until a reput of this boot has begun, the page's value is of another boot.
+        never cut. Until a reput of this boot has begun, the page's value is from another boot.
         """
         if not self.dispatch_is_known:
             return PhysicalOffset(0)

@@ -1,8 +1,9 @@
 """Hands the master role over before the broker of a master ends, if another node can take it.
 
-1. The broker publishes in the page that it is stopping. 2. ha switches to a slave of the in-sync
-set: sends are held, the grant ends. 3. The broker ends. Otherwise the group would have no master
-until the lease has expired. Step before: SIGTERM. Step after: ``master`` releases the append lock.
+1. The broker publishes on the checkpoint page that it is stopping. 2. ha switches to a slave of the
+in-sync set: sends are held, and the grant ends. 3. The broker ends. Otherwise the group would have
+no master until the lease has expired. Step before: SIGTERM. Step after: ``master`` releases the
+append lock.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ async def leave(
 ) -> None:
     """Wait for stop; have ha switch to another node, for at most WAIT_S; then set may_end.
 
-    It is cancelled when the term ends before.
+    The task is cancelled if the term ends first.
     """
     await stop.wait()
     silent_ms = clock.boot_ms() - positions.get(Slot.HA_HEARTBEAT_MS)

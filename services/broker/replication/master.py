@@ -63,7 +63,8 @@ class Leadership(Protocol):
         ...
 
     def is_confirmed(self, log_context: LogContext, end: PhysicalOffset | None) -> bool:
-        """Return whether the first records are confirmed. end: of them; None: not appended yet."""
+        """Return whether the first records are confirmed. end: the end of these records; None: they
+        are not appended yet."""
         ...
 
     def open(self) -> None:
@@ -198,7 +199,7 @@ class Master:
             await self._doorbell.wait(BUSY_POLL_S)
 
     async def _is_recorded(self, built: BuiltComponents) -> bool:
-        """Append the first records of the term; return False if the term ends before."""
+        """Append the first records of the term; return False if the term ends first."""
         while self._continues:
             try:
                 end = await built.opening.run(self._over)
@@ -222,7 +223,7 @@ class Master:
                 await self._over.wait()
 
     async def _is_confirmed(self) -> bool:
-        """Wait until the first records are confirmed; return False if the term ends before."""
+        """Wait until the first records are confirmed; return False if the term ends first."""
         ended = asyncio.create_task(self._over.wait())
         confirmed = asyncio.create_task(self._confirmed.wait())
         try:

@@ -17,11 +17,12 @@ class SlavePolicy:
     """A slave, or a node without a role yet: it serves only reads that any node may serve."""
 
     def __init__(self, master: Callable[[], Node | None]) -> None:
-        """master: as far as this node knows; None: there is none, or it is unknown."""
+        """master: returns the master as this node knows it; None: there is none, or it is
+        unknown."""
         self._master = master
 
     def check_reads(self, *, anywhere: bool) -> None:
-        """Raises NotMaster unless anywhere."""
+        """Raise NotMaster, unless the read may be served anywhere."""
         if not anywhere:
             raise self._refusal(
                 "Nothing was read: another node may have newer messages.",
@@ -67,7 +68,8 @@ class MasterPolicy:
         self._term = term
 
     def check_reads(self, *, anywhere: bool) -> None:
-        """Raises Fenced, unless anywhere: what is confirmed here stays confirmed."""
+        """Raise Fenced, unless the read may be served anywhere: what is confirmed here stays
+        confirmed."""
         if not anywhere:
             self._term.check_reads()
 

@@ -38,7 +38,7 @@ class Slave:
         store: GroupedStore,
         followed: FollowedState,
     ) -> None:
-        """log_context: of a node that does not append."""
+        """log_context: the log as opened by a node that does not append."""
         self._log_context = log_context
         self._store = store
         self._followed = followed
@@ -60,7 +60,7 @@ class Slave:
         self._keeping: asyncio.Task[None] | None = None
 
     async def run(self, stop: asyncio.Event, served: int) -> int | None:
-        """Serve until ha grants an epoch above ``served``; return it, or None if stopped before.
+        """Serve until ha grants an epoch above ``served``; return it, or None if stopped first.
 
         Raises RestartNeeded, and errors that end a part.
         """

@@ -1,4 +1,4 @@
-"""The broker of a node alone: the master of a group of one, whose store is held for good.
+"""The broker of a standalone node: the master of a group of one, whose store is held for good.
 
 1. The log is recovered. 2. When reput has dispatched it, the state is read, and reads open. 3. The
 first records of this start are appended; when they are on disk, sends open. With a damaged store
@@ -87,7 +87,7 @@ class StandaloneNode:
         return None
 
     async def _catch_up(self, log_context: LogContext, over: asyncio.Event) -> bool:
-        """Wait until the queues cover the recovered log; return False if stopped before.
+        """Wait until the queues cover the recovered log; return False if stopped first.
 
         If the disk does not accept writes, this may take until space is freed. Reads then open for
         the part that the queues cover. Sends stay closed, because the state is not fully known.

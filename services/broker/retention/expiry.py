@@ -33,7 +33,7 @@ WARNED_MAX: Final = 10_000
 
 
 class Committed(Protocol):
-    """Consumer offsets (``groups.offsets.Offsets``)."""
+    """Consumer offsets (implemented by ``groups.offsets.Offsets``)."""
 
     def groups(self) -> Iterable[str]:
         """Return the groups with a committed offset."""
@@ -45,7 +45,7 @@ class Committed(Protocol):
 
 
 class Readers(Protocol):
-    """The members that read queues (``groups.coordinator.Coordinator``)."""
+    """The members that read queues (implemented by ``groups.coordinator.Coordinator``)."""
 
     def holder(self, group: str, topic: str, queue: int) -> str | None:
         """Return the member that may still commit messages of the queue."""

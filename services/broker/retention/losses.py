@@ -56,9 +56,9 @@ class Losses:
         new_min: int,
         reading: Reading | None,
     ) -> int:
-        """Move a queue's minimum from old_min to new_min; return how many messages the group lost.
-        committed: next queue offset to consume. reading: of the queue's owner, or of the last one
-        if it may still commit."""
+        """Note that a queue's minimum moves from old_min to new_min; return how many messages the
+        group lost. committed: next queue offset to consume. reading: progress of the queue's owner,
+        or of its last owner if that one may still commit."""
         first = max(committed, old_min)
         in_hands_end = first if reading is None else min(max(reading.next_offset, first), new_min)
         if first >= new_min:

@@ -104,8 +104,9 @@ class Verdict(NamedTuple):
 
 
 def pressure_of(percents: Sequence[int | None], policy: Policy) -> Pressure:
-    """Return the pressure of the fuller one of the disks of log and queues.
-    percents: of each path. If one cannot be measured, expired files are deleted, as in RocketMQ."""
+    """Return the pressure of the fuller of the two disks, that of the log and that of the queues.
+    percents: used share of the disk of each path. If one cannot be measured, expired files are
+    deleted, as in RocketMQ."""
     fullest = max((percent for percent in percents if percent is not None), default=0)
     if fullest > policy.warning_percent:
         return Pressure.SENDS_STOP

@@ -143,9 +143,10 @@ class Deduplicator:
         raise AssertionError("the loop returns or raises")
 
     async def _complete(self, send: PendingSend, queue_count: int, found: _Found) -> SendResult:
-        """Append the messages that were not found, and wait until all messages have the level.
+        """Append the messages that were not found; wait until all messages have reached the ack
+        level.
 
-        The results, also those in an error, cover all messages of the request.
+        The results, including those in an error, cover all messages of the request.
         """
         sender, present = self._sender, found.present
         admitted = sender.admit(send.request.ack)

@@ -33,7 +33,8 @@ class Shares(NamedTuple):
 
 
 def unknown_queue(topic: str, queue: int, count: int, index: int | None = None) -> UnknownQueue:
-    """Return the error for a queue number that is too large. index: of the message; None: all."""
+    """Return the error for a queue number that is too large. index: index of the message; None: all
+    messages."""
     field = f"messages[{0 if index is None else index}].queue"
     error = UnknownQueue(
         f"{field} is {queue}; topic {topic} has {count} "

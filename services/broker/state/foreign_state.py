@@ -44,10 +44,10 @@ def adopt_offsets(state: BrokerState, foreign: Mapping[str, Mapping[Queue, int]]
 
 
 def adopt_timer(state: BrokerState, mark: TimerMark) -> bool:
-    """Take over the progress of RocketMQ's timer; return whether it is ahead of the known one.
+    """Take over the progress of RocketMQ's timer; return whether it was ahead of ours.
 
-    If RocketMQ's mark is smaller in one of its parts, it is not reliable and the known mark stays.
-    Messages that RocketMQ delivered may then be delivered again.
+    A mark of RocketMQ that is behind ours in either of its two parts is not reliable, so ours is
+    kept. Messages that RocketMQ delivered may then be delivered again.
     """
     known = state.delay.timer
     if mark == known or mark.due_ms < known.due_ms or mark.read_to < known.read_to:

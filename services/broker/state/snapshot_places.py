@@ -23,7 +23,8 @@ class SnapshotPlaces:
     """The snapshots of one log."""
 
     def __init__(self, start: int | None) -> None:
-        """start: of the newest complete snapshot on disk at the open of the log; None: none."""
+        """start: start of the newest complete snapshot that was on disk when the log was opened;
+        None: none."""
         self._newest = None if start is None else PhysicalOffset(start)
         self._begun: PhysicalOffset | None = None
         self._complete: list[Place] = []

@@ -166,7 +166,7 @@ class StateLog:
         await self._append.file_made()
 
     async def durable(self, end: PhysicalOffset) -> None:
-        """Return when the log is on disk up to end. Raises NotServing if the node stops before."""
+        """Return when the log is on disk up to end. Raises NotServing if the node stops first."""
         assert self._durability is not None
         await self._durability.durable(end)
 

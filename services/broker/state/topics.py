@@ -87,7 +87,7 @@ class StateLog(Protocol):
 
 
 class NextOffsets(Protocol):
-    """The table of next queue offsets (``queue_offsets.QueueOffsets``)."""
+    """The table of next queue offsets (implemented by ``queue_offsets.QueueOffsets``)."""
 
     def next_of(self, queue: tuple[str, int]) -> QueueOffset:
         """Return the queue offset of this queue's next message; 0 if it never had one."""

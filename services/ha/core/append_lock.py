@@ -37,13 +37,13 @@ class AppendLock:
         return self._hand is _Hand.GIVEN
 
     def give(self, then: Callable[[], None]) -> None:
-        """Release the lock for the broker; then is called once it is free."""
+        """Release the lock for the broker; ``then`` is called once it is free."""
         self._hand = _Hand.GIVING
         self._context.out.ask(ReleaseAppendLock, lambda _: self._released(then))
 
     def take(self, then: Callable[[], None]) -> None:
-        """Take the lock back; then is called with the end of the log fixed, at once if ha holds the
-        lock.
+        """Take the lock back; ``then`` is called once the end of the log is fixed, at once if ha
+        holds the lock.
 
         If it is called again before that, only the last callback is called.
         """

@@ -184,7 +184,7 @@ class Campaign:
         self._end(reason)
 
     def answered(self, event: LeaseAnswered, settled: Settled | None) -> None:
-        """Take the answer to a request, after the session has processed it."""
+        """Handle the answer to a request, after the session has processed it."""
         if self.over:
             return
         if self._stage is _Stage.READING and self._asked:

@@ -20,7 +20,7 @@ class ConfirmOffset:
     __slots__ = ("value",)
 
     def __init__(self, at_start: int) -> None:
-        """at_start: the own confirm checkpoint, not the end of the log. Later records of older
+        """at_start: this node's confirm checkpoint, not the end of the log. Later records of older
         terms are confirmed only together with the record that opens this term."""
         self.value = at_start
 

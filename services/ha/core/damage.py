@@ -84,7 +84,7 @@ class Damage:
         return [*range(before - before % size + size - 1, at, size), at]
 
     def found(self, detail: str) -> None:
-        """Note a damaged record in the own log, while this node follows no master or is already
+        """Note a damaged record in this node's log, while this node follows no master or is already
         known to be damaged."""
         context = self._context
         if context.state is State.RESYNC:

@@ -95,7 +95,7 @@ class Founding:
         self._end(reason)
 
     def answered(self, event: LeaseAnswered, settled: Settled | None) -> None:
-        """Take the answer to a request, after the session has processed it."""
+        """Handle the answer to a request, after the session has processed it."""
         del event
         if self.over or not self._asked or settled is None:
             return

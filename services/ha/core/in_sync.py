@@ -130,7 +130,7 @@ class InSync:
     def linked(self, member: Member, now_ms: int) -> None:
         """Note a link that passed the comparison of logs; nothing on it counts yet.
 
-        ``unlinked`` was called for the link before. It removed the acknowledged end and a pending
+        ``unlinked`` was called for the previous link. It removed the acknowledged end and a pending
         addition, so the member is added only by what it acknowledges on this link.
         """
         peer = self.peer(member)

@@ -93,8 +93,8 @@ class MasterLink:
     def hello(
         self, hello: Hello, own: MasterLog, crc_before: CrcBefore, now_ms: int
     ) -> list[Effect]:
-        """Answer with the divergence point, or with RESYNC_REQUIRED and a closed link if there is
-        none.
+        """Answer with the divergence point; if there is none, answer RESYNC_REQUIRED and close the
+        link.
 
         A slave whose bytes differ before the point asks again with a shorter table.
         """

@@ -7,12 +7,12 @@ The steps have the numbers of "Becoming master" in docs/replication.md; 1 to 3 a
 5. It gets its entry in the table.
 6. The append lock goes to the broker, which appends the epoch's record.
 7. The epoch is announced to all nodes.
-8. The in-sync set grows and shrinks by its rules, also before the epoch is open.
+8. The in-sync set grows and shrinks by its rules, even before the epoch is open.
 10. When the epoch's record is confirmed, the node is master.
 
 This node's own durable end counts once the broker serves the epoch, and no confirm offset of the
-epoch is published before: it would confirm a send whose record is of an older epoch. Step before:
-``campaign``. Step after: the broker answers senders as the confirm offset moves.
+epoch is published before that: it would confirm a send whose record belongs to an older epoch. Step
+before: ``campaign``. Step after: the broker answers senders as the confirm offset moves.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Mastership:
         *,
         depose: Callable[[str], None],
     ) -> None:
-        """lease: as this term acquired it. The own log is settled and on disk up to its end."""
+        """lease: as this term acquired it. This node's log is settled and on disk up to its end."""
         self._context, self._peers, self._depose = context, peers, depose
         self.epoch = lease.epoch
         self.start = context.end

@@ -1,9 +1,9 @@
 """Passes received frames to the parts, by epoch and type (docs/replication.md). Pure.
 
-A frame of an epoch below the promised one is answered with FENCED, and the link closed. A higher
-epoch is promised durably first, and everything older ends before. STATUS is answered at any epoch,
-also while a promise is being written, and promises nothing. Step before: ``frames``. Step after:
-``following``, ``mastership``, ``recreation``.
+A frame of an epoch below the promised one is answered with FENCED, and the link closed. Before a
+frame of a higher epoch is processed, that epoch is promised durably, and everything older ends.
+STATUS is answered at any epoch, even while a promise is being written, and promises nothing. Step
+before: ``frames``. Step after: ``following``, ``mastership``, ``recreation``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class MessageDispatcher:
                 self._take(event)
 
     def broadcast_status(self) -> None:
-        """Send the own status to all nodes, because this node's ability to lead has changed."""
+        """Send this node's status to all nodes, because its ability to lead has changed."""
         status = own_status(self.context, self._leadership.term, self.promises.promised)
         for link in self.peers.incoming:
             self.peers.send(link, self.promises.promised, status)

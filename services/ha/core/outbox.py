@@ -32,7 +32,7 @@ class Outbox:
         self._effects += effects
 
     def token(self, then: Callable[[Done], None], unwritten: Unwritten | None = None) -> int:
-        """Return a token for an effect; then is called with its answer.
+        """Return a token for an effect; ``then`` is called with its answer.
 
         unwritten: called instead if the disk had no room, which may change. Every other failure
         goes to ``failed``, and this one as well if unwritten is None.

@@ -44,7 +44,8 @@ class Promises:
         return self._wanted > self.promised
 
     def promise(self, epoch: int, then: Callable[[], None] | None = None) -> None:
-        """Promise an epoch; then is called once it is on disk, at once if it is."""
+        """Promise an epoch; ``then`` is called once the promise is on disk, at once if it already
+        is."""
         if epoch <= self.promised:
             if then is not None:
                 then()

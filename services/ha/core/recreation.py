@@ -38,7 +38,8 @@ class Recreation:
         won: Callable[[Lease], None],
         lost: Callable[[str], None],
     ) -> None:
-        """lease: to be created; its set is the wait set. deadline_ms: of the term that is over."""
+        """lease: the lease to create; its set is the wait set. deadline_ms: deadline of the term
+        that is over."""
         self._context, self._peers, self._lease = context, peers, lease
         self._deadline_ms = deadline_ms
         self._won, self._lost = won, lost
@@ -86,7 +87,7 @@ class Recreation:
         self._end(reason)
 
     def answered(self, event: LeaseAnswered, settled: Settled | None) -> None:
-        """Take the answer to a request, after the session has processed it."""
+        """Handle the answer to a request, after the session has processed it."""
         del event
         session = self._context.session
         if self.over:

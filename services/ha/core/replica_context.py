@@ -27,7 +27,7 @@ _NOTHING_SENSED = NodeSnapshot(0, 1 << 40, 0, 0, 0, 0)
 
 
 DAMAGE: Final = "corrupt-record"
-"""Code of a damaged record in the own log, below the confirm offset."""
+"""Code of a damaged record in this node's log, below the confirm offset."""
 ENDING: Final = frozenset({"disk-full", "flush-failed", "read-only-disk", "write-failed"})
 """Codes of failed writes after which no open file of this process can be trusted."""
 
@@ -64,8 +64,8 @@ class ReplicaContext:
         """Why it is in this state, in a sentence; empty: there is nothing to explain."""
         self.halted: Halt | None = None
         self.damage = found.damage
-        """Damage in the own log, found while this node did not follow, or by an earlier start;
-        empty: none."""
+        """Damage in this node's log, found while it did not follow, or by an earlier start; empty:
+        none."""
         self.ending: Halt | None = None
         """Why this process ends: a write failed, and may succeed in a new start."""
         self.table = found.table
@@ -80,7 +80,7 @@ class ReplicaContext:
         self.end = found.end
         self.durable = found.end
         self.confirm = found.confirm
-        """Own checkpoint: what is known to be confirmed and is on the own disk."""
+        """This node's checkpoint: what is known to be confirmed and is on its disk."""
         self.initialised = found.initialised
         self.snapshot = _NOTHING_SENSED
         self.liveness = Liveness(setup.times)
@@ -212,8 +212,8 @@ class ReplicaContext:
 
     @property
     def _store_trouble(self) -> str:
-        """Trouble that is not a stall. Damage comes first: while it is known, no copy may be
-        emptied for this node's log, whatever else is wrong here."""
+        """Trouble that is not a stall. Damage takes precedence: while it is known, no other node
+        may empty its store to copy this node's log, whatever else is wrong here."""
         found = self.snapshot.broker_trouble, self.snapshot.reput_trouble
         if self.damage or Trouble.DAMAGED in found:
             return Trouble.DAMAGED.name.lower()
@@ -348,11 +348,11 @@ class ReplicaContext:
         self.session = LeaseSession(self.holder, self.times, self.session.seen, random)
 
     def set_log_end(self, end: int, durable: int) -> None:
-        """Take the end of the own log, and its durable end, from an event."""
+        """Store the end of this node's log, and its durable end, from an event."""
         self.end, self.durable = end, durable
 
     def note_confirm(self, confirm: int) -> None:
-        """Update the checkpoint: of the confirmed bytes, those that are on the own disk."""
+        """Update the checkpoint: it covers the confirmed bytes that are on this node's disk."""
         self.confirm = max(self.confirm, min(confirm, self.durable))
 
 

@@ -54,7 +54,7 @@ class SlaveLog(NamedTuple):
     end: int
     durable: int
     confirm: int
-    """The own checkpoint: nothing below it is cut without an operator."""
+    """This node's checkpoint: nothing below it is cut without an operator."""
     table: tuple[EpochStart, ...]
     master_is_damaged: bool = False
     """Whether the master reports that its own log is damaged."""
@@ -78,7 +78,7 @@ class SlaveLink:
         self.in_order = False
         """Whether the divergence check has passed, so that bytes may arrive."""
         self.table = own.table
-        """The own table, extended by the epochs that arrive."""
+        """This node's table, extended by the epochs that arrive."""
         self.appended = own.end
         self.durable = own.durable
         self.received = own.end
@@ -250,7 +250,8 @@ class SlaveLink:
         return [Copy(append.offset, append.data, first)]
 
     def _begin_epoch(self, append: Append, last: EpochStart | None) -> list[Effect]:
-        """The frame waits until the entry is durable: it must be on disk before the first byte."""
+        """Hold the frame until the epoch's entry is durable: it must be on disk before the first
+        byte."""
         start = append.epoch_start
         # A log that begins inside the master's oldest epoch has a start before its first byte.
         begins_log = last is None and append.offset == self._own.first_offset

@@ -1,7 +1,7 @@
 """What a slave does at the divergence point: continue, cut, halt (docs/replication.md). Pure.
 
-Nothing below the own confirm checkpoint is cut without an operator: a point below it means an
-unclean failover, an exchanged volume, or a bug. The table is cut to the common entry even if no
+Nothing below the slave's own confirm checkpoint is cut without an operator: a point below it means
+an unclean failover, an exchanged volume, or a bug. The table is cut to the common entry even if no
 byte is: with an entry without bytes the slave would refuse the right append forever.
 
 Step before: ``divergence``. Step after: the cut, which is safe in a crash (``shell/cutting``), or
@@ -65,8 +65,8 @@ def plan(
 ) -> Outcome:
     """Return the outcome for the common entry (None: this log is empty) and the point.
 
-    confirm: the own checkpoint. Raises ValueError if entry is not in the own table or point is
-    outside its range: the master's answer is invalid.
+    confirm: this node's checkpoint. Raises ValueError if entry is not in this node's table or point
+    is outside its range: the master's answer is invalid.
     """
     kept = 0 if entry is None else own.table.index(entry) + 1
     limit = own.table[kept].start if 0 < kept < len(own.table) else own.end

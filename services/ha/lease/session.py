@@ -249,7 +249,7 @@ class LeaseSession:
     # Answers
 
     def answered(self, event: LeaseAnswered, now_ms: int) -> Answer:
-        """Take the answer to a request; a late answer is dropped."""
+        """Handle the answer to a request; a late answer is dropped."""
         if event.request != self._outstanding:
             return Answer([])
         assert self._started_ms is not None

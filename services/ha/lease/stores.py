@@ -39,8 +39,8 @@ def open_store(cluster: ClusterConfig) -> LeaseStore:
 
 
 def prepare(cluster: ClusterConfig) -> None:
-    """Load the client library while the log is recovered: on a slow machine it takes seconds for
-    Kubernetes. Blocks. Raises BadConfig."""
+    """Load the client library while the log is recovered: that of Kubernetes takes seconds to load
+    on a slow machine. Blocks. Raises BadConfig."""
     if cluster.lease_dir is None:
         _kubernetes()
 

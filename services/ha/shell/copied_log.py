@@ -29,7 +29,7 @@ REPORT_SIZE: Final = 1 << 20
 """Written bytes that are reported before their sync has ended: the master, which allows 8 MiB in
 flight, keeps sending while a disk is slow."""
 BAD_STREAM: Final = "bad-stream"
-"""Code of a fault in the received bytes, not in the own log: the next link may bring correct
+"""Code of a fault in the received bytes, not in this node's log: the next link may bring correct
 ones."""
 
 

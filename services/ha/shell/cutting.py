@@ -1,14 +1,14 @@
 """Cuts the log at the divergence point; the next start finishes a cut after any crash.
 
-What is removed was never confirmed: a cut never goes below the own confirm offset, and consume
-queues and index never cover more (docs/replication.md, rejoining). So neither has to be cut, and no
-reader sees the zeros. Steps, with the numbers of the hooks:
+What is removed was never confirmed: a cut never goes below this node's own confirm offset, and
+consume queues and index never cover more (docs/replication.md, rejoining). So neither has to be
+cut, and no reader sees the zeros. Steps, with the numbers of the hooks:
 
 5. The point moves down to a record border, and the tail is kept in ``cut/``.
 6. The intent is written: from here on the cut is finished in any case.
 7. The ends on the page become the point: a later recovery would trust the old ends as durable.
 8. Later files are removed; the rest of the point's own file is overwritten with zeros and synced.
-9. The table of after the cut is written.
+9. The table that applies after the cut is written.
 10. The intent is removed.
 
 Step before: the slave's link found the point. Step after: the log is recovered at its new end.

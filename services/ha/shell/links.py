@@ -118,7 +118,7 @@ class Links:
             timer.cancel()
 
     def disk_changed(self, done: Done) -> None:
-        """Take a new incarnation, which a resync has written, for later handshakes."""
+        """In later handshakes, use the new incarnation that a resync has written."""
         if done.incarnation:
             self._own = self._own._replace(incarnation=done.incarnation)
 

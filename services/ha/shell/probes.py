@@ -1,8 +1,9 @@
-"""``/primary``, ``/replica`` and ``/in-sync``: the role of this node, from the page alone.
+"""``/primary``, ``/replica`` and ``/in-sync``: this node's role, from the checkpoint page alone.
 
-It is the page that the broker obeys: a node whose lease has expired is not a primary, whatever
-this process decided last. ``/in-sync`` is for tools that stop nodes one by one: 200 if this node is
-the master or could become it, so that the next node may be stopped.
+The broker obeys the same page, so the answers agree with its behaviour: a node whose lease has
+expired is not a primary, whatever this process decided last. ``/in-sync`` is for tools that stop
+nodes one by one: 200 if this node is the master or could become it, so that the next node may be
+stopped.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ class ReplicaDisk:
         report: Callable[[Event], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
-        """held: opened and recovered, with the append lock. report: called with the events.
-        crashed: called with an error that ended a thread and answers no effect: the process must
-        end. Both are called in threads of this object."""
+        """held: the store, opened and recovered, with the append lock held. report: called with the
+        events. crashed: called with an error that ended a thread and answers no effect: the process
+        must end. Both are called in threads of this object."""
         self._held, self._report = held, report
         self._copied = CopiedLog(held.directory, held.positions, report, crashed)
         self._files = Worker("ha's files", crashed)

@@ -53,7 +53,7 @@ class Promise(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A damaged record of the own log below the confirm offset."""
+    """A damaged record in this node's log below the confirm offset."""
 
     at: int
     detail: str
@@ -95,7 +95,7 @@ class ReplicaFiles:
         self.table_twin_path = store.epochs_path.with_name(store.epochs_path.name + ".bak")
 
     def make_durable(self) -> None:
-        """Sync the names that a killed process wrote. Called before the first read of a start.
+        """Sync the names that a killed process wrote. Called at each start, before the first read.
 
         Otherwise: 1. An intent is renamed into place. 2. The process is killed before the sync. 3.
         The next start reads it and empties the store. 4. The power fails and takes the intent; the

@@ -151,8 +151,9 @@ class ReplicaStore(LockedStore):
         confirm: int,
         known: Damage | None,
     ) -> str | None:
-        """known: damage that an earlier start found. A record there may be the first of an epoch.
-        It contradicts nothing, and if no other node has the log, this one must serve."""
+        """Return how the log contradicts the table or the confirmed offset; None if it does not.
+        known: damage that an earlier start found. The damaged record may be the first of an epoch.
+        That is no contradiction, and if no other node has the log, this one must serve."""
         if end < confirm:
             return f"the log ends at {end}, below {confirm}, which was confirmed"
         log_files = self._log_files()

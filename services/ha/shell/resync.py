@@ -65,8 +65,8 @@ def finish(
     """Empty the store and make it the member of the intent: steps 2 to 8, each of which may be done
     already.
 
-    The append lock is held. identity: of this node, with the new incarnation. Blocks until broker
-    and reput have ended. Raises Stopping, StoreError, OSError: the next start continues.
+    The append lock is held. identity: identity of this node, with the new incarnation. Blocks until
+    broker and reput have ended. Raises Stopping, StoreError, OSError: the next start continues.
     """
     hooks.before("resync-2")
     positions.publish(Slot.ROLE, NodeRole.RESYNC)

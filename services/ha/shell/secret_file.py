@@ -11,10 +11,10 @@ ROOT = 0
 def is_private(*, mode: int, owner: int, group: int, own_groups: Collection[int]) -> bool:
     """Return whether only this process's user and root can read a file.
 
-    mode: as of ``stat``. owner, group: of the file. own_groups: of this process. A file that only
-    its owner can read is private. So is a file in a Kubernetes volume of secrets: root owns it and
-    alone may change it, and the group that can read it (``fsGroup``) belongs to this pod's
-    processes.
+    mode, owner, group: those of the file, as ``stat`` returns them. own_groups: the groups of this
+    process. A file that only its owner can read is private. So is a file in a Kubernetes volume of
+    secrets: root owns it and alone may change it, and the group that can read it (``fsGroup``)
+    belongs to this pod's processes.
     """
     if mode & stat.S_IRWXO:
         return False

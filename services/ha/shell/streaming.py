@@ -44,5 +44,5 @@ class LogViews:
         return found
 
     def close(self) -> None:
-        """Unmap the files of which no view is held."""
+        """Unmap the files without a view that is still held."""
         self._reader.close()

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def log_confirmed(traced: TracedRanges, replica: Replica) -> None:
-    """Log all ranges below the master's confirm offset; free while there are none."""
+    """Log all ranges below the master's confirm offset; costs nothing while there are none."""
     term = replica.leadership.term
     if not traced or term is None:
         return

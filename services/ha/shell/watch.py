@@ -1,4 +1,4 @@
-"""Watches the own node: slots of the page, lock bytes, the time.
+"""Watches this node: slots of the checkpoint page, lock bytes, the time.
 
 It reads on every doorbell and at least every 50 ms, publishes ha's heartbeat, and ends the process
 if the mapped page is no longer the one at its path. Everything runs on the one loop of the process:

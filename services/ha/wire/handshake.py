@@ -200,7 +200,7 @@ class Connecting:
         self._version = 0
 
     def take(self, frame: Frame) -> Step:
-        """Take CHALLENGE, then WELCOME. Raises Refused, also if the other side refused."""
+        """Take CHALLENGE, then WELCOME. Raises Refused, including when the other side refused."""
         if not self._answer and frame.type is FrameType.CHALLENGE:
             return self._take_challenge(frame)
         if self._answer and frame.type in (FrameType.WELCOME, FrameType.REFUSED):
@@ -208,9 +208,9 @@ class Connecting:
         raise Refused(Reason.OUT_OF_ORDER, f"a {frame.type.name} frame out of order")
 
     def ended(self) -> Refused:
-        """Return the reason of a connection that the other side closed before WELCOME.
+        """Return the error for a connection that the other side closed before WELCOME.
 
-        It closes without an answer if it finds the secret wrong.
+        The other side closes without an answer if it finds that the secret is wrong.
         """
         reason = Reason.WRONG_SECRET if self._answer else Reason.OUT_OF_ORDER
         return Refused(reason, f"{self._wanted} closed during the handshake")

@@ -3,8 +3,8 @@
 STATUS carries its send time by the sender's boot clock, and STATUS_OK the peer's wall clock at some
 moment between request and answer. The middle of the two is wrong by at most half of the time
 between them. The fastest of the last SAMPLES_MAX exchanges is used, since its error is smallest.
-One that contradicts a newer one is dropped, because a clock was set. The reference is the own boot
-clock, so that a step of the own wall clock shows at once.
+One that contradicts a newer one is dropped, because a clock was set. The reference is this node's
+boot clock, so that a step of its wall clock shows at once.
 
 For people and alarms only: no decision of the group uses a wall clock. Step before: ``peers`` gets
 STATUS_OK. Step after: ``metrics`` exports it to Prometheus.
@@ -31,14 +31,14 @@ class Skew(NamedTuple):
 
 
 class PeerClock:
-    """One peer's wall clock, relative to the own boot clock."""
+    """One peer's wall clock, relative to this node's boot clock."""
 
     def __init__(self) -> None:
         self._samples: deque[Skew] = deque(maxlen=SAMPLES_MAX)
 
     def answered(self, *, asked_ms: int, answered_ms: int, wall_ms: int) -> None:
-        """Note an answered request: sent at asked_ms, answered at answered_ms, both by the own boot
-        clock. wall_ms: the peer's wall clock in between."""
+        """Note an answered request: sent at asked_ms, answered at answered_ms, both by this node's
+        boot clock. wall_ms: the peer's wall clock in between."""
         if not 0 < asked_ms <= answered_ms or wall_ms <= 0:
             return  # it has no time, or one of another start
         newest = Skew(
@@ -53,9 +53,9 @@ class PeerClock:
         self._samples.clear()
 
     def skew(self, own_ahead_ms: int | None) -> Skew | None:
-        """Return the peer's wall clock minus the own one; None until both are known.
+        """Return the peer's wall clock minus this node's; None until both are known.
 
-        own_ahead_ms: own wall clock minus own boot clock.
+        own_ahead_ms: this node's wall clock minus its boot clock.
         """
         if own_ahead_ms is None or not self._samples:
             return None

@@ -130,7 +130,8 @@ def skew(date: str | None, before: float, after: float) -> float | None:
 
 
 def own_names(view: Mapping[str, Any]) -> set[str]:
-    """Names of the node that may have answered: it has last seen itself 0 ms ago."""
+    """Names of the nodes of a view that may have answered: a node reports that it saw itself 0 ms
+    ago."""
     nodes = view["nodes"]
     if len(nodes) == 1:
         return {str(nodes[0].get("node"))}

@@ -17,7 +17,7 @@ COPYING: Final = frozenset({"truncating", "resync", "catchup"})
 def roles(names: Sequence[str], answering: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     """Check that exactly one node claims to be the master, and that all are in one group.
 
-    names: of all nodes. answering: the views of those that answer.
+    names: names of all nodes. answering: views of the nodes that answer.
     """
     masters, groups = [], set()
     for name, view in answering.items():

@@ -51,8 +51,8 @@ class Bundle:
         self._lock = threading.Lock()
 
     def add(self, name: str, data: bytes) -> None:
-        """Add a file. It is truncated above its own limit, and omitted above the limit of the
-        bundle."""
+        """Add a file. It is truncated if it exceeds the limit of a file, and left out if it would
+        exceed that of the bundle."""
         with self._lock:
             if self._closed:
                 return
@@ -115,7 +115,8 @@ class Bundle:
         return manifest
 
     def archive(self, directory: str, mtime: float) -> bytes:
-        """Return the .tar.gz with all files in one directory. mtime: of each file, in seconds."""
+        """Return the .tar.gz with all files in one directory. mtime: modification time of each
+        file, in seconds."""
         packed = io.BytesIO()
         with (
             gzip.GzipFile(fileobj=packed, mode="wb", mtime=int(mtime)) as compressed,
