@@ -54,7 +54,7 @@ analytics: $(ANALYTICS_STAMP) ## Install Spark into .venv as well, for lag analy
 
 setup: $(STAMP) ## Make the virtual environment .venv and install into it
 
-run: $(RUN_STAMP) ## Start a master and a slave in this terminal (NODES=1: a node alone; STORE=data) and print their URLs
+run: $(RUN_STAMP) ## Start a master and a slave in this terminal (NODES=1: a standalone node; STORE=data) and print their URLs
 	exec $(BIN)/tidemark dev --nodes $(NODES) --store $(STORE)
 
 # What calls tidemark.formats.native. `tests/unit/formats` names both implementations itself.

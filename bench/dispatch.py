@@ -17,8 +17,8 @@ from bench.harness import Figure, Options, Result, Series, benchmark, interleave
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
 from bench.stores import IMPLEMENTATION, STORED_MS, OpenStore, message, run_of
 from services.reput.config import ReputConfig
+from services.reput.dispatch_loop import SYNC_THREADS
 from services.reput.dispatcher import Dispatcher
-from services.reput.follower import SYNC_THREADS
 from shared.files.store_config import StoreConfig
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.runs import Run

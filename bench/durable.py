@@ -22,7 +22,7 @@ from bench.servers import SERVER_CORE, pin_to, settle, work_dir
 from bench.stores import HOST, OpenStore
 from services.broker.config import BrokerConfig
 from services.broker.log.append import Append
-from services.broker.log.flusher import Flusher, Pace
+from services.broker.log.flusher import Flusher, FlushIntervals
 from services.broker.log.log_context import LogContext
 from services.broker.log.preallocator import Preallocator
 from services.broker.log.queue_offsets import QueueOffsets
@@ -82,7 +82,7 @@ class StandaloneLog:
         self.config, self.appender, self.metrics = config, appender, metrics
         self.clock = SystemClock()
         self.store = SimpleNamespace(last_store_timestamp_ms=0)
-        pace = Pace(config.flush_interval_ms / 1000)
+        pace = FlushIntervals(config.flush_interval_ms / 1000)
         self.flusher = Flusher(appender, pace, self.clock, metrics, on_flushed=lambda: None)
         self.durability = self.flusher
         self.flushed = lambda: appender.flushed

@@ -84,7 +84,7 @@ class Rates:
 
     def figures(self) -> list[Figure]:
         """Build the figures; the goal applies to the ratio."""
-        name, alone = self.load.name, "disk on a node alone"
+        name, alone = self.load.name, "disk on a standalone node"
         return [
             of_ratios(f"replicated, {name}", self.replicated, self.alone, RATIO_GOAL, alone),
             Figure(f"replicated, {name}", "msg/s", self.replicated, None, alone, self.alone),
@@ -255,8 +255,8 @@ def main(given: Options) -> Result:
     ]
     method = f"""
         Two nodes of one group, lease in a directory, all six services and the load on both cores
-        without pinning, bodies of {BODY_SIZE} B; the node alone has the same cores. Lag: from a
-        position of the master's log until the slave has it on disk, looked at every
+        without pinning, bodies of {BODY_SIZE} B; the standalone node has the same cores. Lag: from
+        a position of the master's log until the slave has it on disk, looked at every
         {LAG_PAUSE_S * 1000:g} ms. Copying: from the first byte on the empty slave's disk until it
         has what the master had; checked, written, synced. Light sends: at even times, at disk, one
         that is late counts from when it was due. Outages: the longest time between two answered

@@ -26,14 +26,6 @@ from shared.runtime import programs
 from shared.runtime.clock import SystemClock
 from tidemark.formats.checkpoint import NodeRole, Slot
 
-PROMOTIONS: Final[dict[type[Any], str]] = {
-    effects.LeasePut: "promote-2",
-    effects.PersistPromise: "promote-4",
-    effects.PersistTable: "promote-5",
-    effects.ReleaseAppendLock: "promote-6",
-    effects.Grant: "promote-7",
-}
-"""Promotion steps by the effect of the ha service that carries them out."""
 PUBLISHED: Final[dict[Slot, str]] = {
     Slot.SERVING_EPOCH: "promote-8",
     Slot.EPOCH_RECORD_END: "promote-9",
@@ -99,12 +91,12 @@ def _install_steps(page: FaultPage) -> None:
 
 def _install_effects(page: FaultPage) -> None:
     # Imported here because the other services do not need it and drills measure their start time.
-    from services.ha.shell.effect_runner import EffectRunner
+    from services.ha.shell.effect_runner import STEPS, EffectRunner
 
     run_effect = EffectRunner._run_effect
 
     def run_after_step(self: EffectRunner, effect: effects.Effect) -> None:
-        step = PROMOTIONS.get(type(effect))
+        step = STEPS.get(type(effect))
         if step is not None:
             reach_step(page, step)
         run_effect(self, effect)

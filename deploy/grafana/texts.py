@@ -35,7 +35,7 @@ _RATES: Final[Mapping[str, str]] = {
 }
 """The same per second; everything else is an event."""
 _ABSENT: Final = (
-    ("tidemark_ha_", "No group: a node alone"),
+    ("tidemark_ha_", "No group: a standalone node"),
     ("tidemark_analytics_group_", "None, or lag analytics does not run"),
     ("tidemark_analytics_queue_", "None, or lag analytics does not run"),
     ("tidemark_analytics_", "Lag analytics does not run"),

@@ -92,7 +92,7 @@ def _run(directory: Path, times: Times, console: Console) -> Path:
             elif is_news:
                 console.print(board.line())
 
-        show("starting a master, a slave and a node alone")
+        show("starting a master, a slave and a standalone node")
         with (
             StageCluster(cluster_dir) as cluster,
             Load(cluster.orders_urls, cluster.solo.api_url, times, cluster_dir) as load,

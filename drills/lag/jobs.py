@@ -48,7 +48,7 @@ class Job:
         return f"--- {self.name} ({self._log})\n{text[-SAID:]}"
 
     def check(self) -> None:
-        """Raise StageFailed if a job that should run for ever has ended."""
+        """Raise StageFailed if a job that should run forever has ended."""
         status = self._process.poll()
         if status is not None:
             raise StageFailed(f"{self.name} ended with status {status}.\n{self.log_tail()}")

@@ -1,6 +1,6 @@
 """Builds all serving components on an open log, once the state can be read.
 
-Step before: ``replication`` waits until the recovered log is dispatched. Step after: it runs the
+Step before: ``replication`` has recovered the log, or follows it. Step after: it runs the
 components.
 """
 

@@ -314,7 +314,7 @@ def confirmed_or_alone(store: StoreConfig, cluster: ClusterConfig) -> Iterator[s
             + (
                 'a node of a group (cluster.nodes) needs "confirmed"'
                 if cluster.grouped
-                else "cluster.nodes is empty: a node alone confirms nothing"
+                else "cluster.nodes is empty: a standalone node confirms nothing"
             )
         )
 

@@ -1,7 +1,7 @@
 """Builds and runs the consumer side of a broker: groups, retries, delays, retention, lag.
 
 It is built when the state has been replayed. All of its background components append, so they start
-when the start record is appended; they end with the node. ``building`` has opened the log, the
+when the epoch record is appended; they end with the node. ``building`` has opened the log, the
 queues and the topics before this step; after it ``components`` passes the components to the calls.
 """
 

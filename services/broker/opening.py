@@ -4,8 +4,8 @@
    has no effect.
 2. A range of the log that RocketMQ wrote is recorded, so that it is known even without the
    checkpoint: record CRC properties are not checked there.
-3. The start is recorded: generations of groups begin with its number, so that a generation of an
-   earlier start is never valid.
+3. The *epoch record* records the start (``EpochRecord``): generations of groups begin with its
+   number, so that a generation of an earlier start is never valid.
 
 If the disk does not accept writes, the steps are retried until it does. Meanwhile sends and groups
 are refused, and reads are served. Step before: the state was replayed. Step after: the gate opens.
@@ -90,10 +90,10 @@ class Opening:
         """Error code of the disk while it does not accept writes."""
 
     async def run(self, stop: asyncio.Event) -> PhysicalOffset | None:
-        """Append the records and write the JSON files; return the end of the start record, in the
+        """Append the records and write the JSON files; return the end of the epoch record, in the
         step in which it was appended, or None if stopped first.
 
-        All records are durable on return except the start record."""
+        All records are durable on return except the epoch record."""
         left = await self._files.read_foreign(state_known=self._state.is_known)
         steps: tuple[Callable[[], Awaitable[bool]], ...] = (
             self._record_range,
@@ -103,7 +103,7 @@ class Opening:
             # later changes.
             self._files.write_all if any_left(left) else _nothing,
             self._files.opened,
-            self._record_start,
+            self._append_epoch_record,
         )
         for step in steps:
             while not await self._tried(step):
@@ -177,7 +177,7 @@ class Opening:
         self._files.begin()
         return True
 
-    async def _record_start(self) -> bool:
+    async def _append_epoch_record(self) -> bool:
         record = EpochRecord(self._flushed(), self._epoch, self._state.start_count + 1)
         self._end = await self._log.append_soon(records.encode(record))
         self._state.apply(record)

@@ -31,8 +31,8 @@ class RequestClass(StrEnum):
     HEARTBEAT = "heartbeat"
 
 
-class Role(StrEnum):
-    """Role of a connection, given by its last request; the values are label values."""
+class ClientRole(StrEnum):
+    """ClientRole of a connection, given by its last request; the values are label values."""
 
     NEW = "new"
     PRODUCER = "producer"
@@ -44,15 +44,15 @@ class Kind(NamedTuple):
     """Request class and client role of a call."""
 
     request_class: RequestClass
-    role: Role
+    role: ClientRole
 
 
-_SEND: Final = Kind(RequestClass.PUT, Role.PRODUCER)
-_NACK: Final = Kind(RequestClass.PUT, Role.CONSUMER)
-_PULL: Final = Kind(RequestClass.PULL, Role.CONSUMER)
-_MEMBER: Final = Kind(RequestClass.HEARTBEAT, Role.CONSUMER)
-_QUERY: Final = Kind(RequestClass.QUERY, Role.ADMIN)
-_ADMIN: Final = Kind(RequestClass.ADMIN, Role.ADMIN)
+_SEND: Final = Kind(RequestClass.PUT, ClientRole.PRODUCER)
+_NACK: Final = Kind(RequestClass.PUT, ClientRole.CONSUMER)
+_PULL: Final = Kind(RequestClass.PULL, ClientRole.CONSUMER)
+_MEMBER: Final = Kind(RequestClass.HEARTBEAT, ClientRole.CONSUMER)
+_QUERY: Final = Kind(RequestClass.QUERY, ClientRole.ADMIN)
+_ADMIN: Final = Kind(RequestClass.ADMIN, ClientRole.ADMIN)
 
 KINDS: Final[Mapping[str, Kind]] = {
     "send": _SEND,

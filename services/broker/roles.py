@@ -26,7 +26,8 @@ class RoleContext(NamedTuple):
     api: Api
     watch: Watch
     on_serving: Callable[[], None]
-    """Called when the role serves: for work that only makes later requests faster."""
+    """Called when sends open, in a group 2 s after the role begins: for work that only makes later
+    requests faster."""
 
     def serve(self, components: Components, log_context: LogContext) -> None:
         """Use these components for the calls of the API. The gate opens separately."""

@@ -1,9 +1,9 @@
 """The broker process: opens the store and the ports, runs the node, closes them in reverse.
 
-The API port listens from the start and reports the progress of the start. A node alone takes its
-locks here; in a group the ports open first, because the ha process creates the store and assigns
-the role. A failed flush, or a component that ends, ends the process. Step after: ``replication``
-runs the node (``standalone``, ``node``).
+The API port listens from the start and reports the progress of the start. A standalone node takes
+its locks here; in a group the ports open first, because the ha process creates the store and
+assigns the role. A failed flush, or a component that ends, ends the process. Step after:
+``replication`` runs the node (``standalone``, ``node``).
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Broker:
         *,
         on_serving: Callable[[], None] = lambda: None,
     ) -> None:
-        """clock: clock of all components; None: the system clock. on_serving: called once, when
-        sends open.
+        """clock: clock of all components; None: the system clock. on_serving: called when
+        sends open; in a group 2 s after each role begins.
         """
         self._on_serving = on_serving
         self._config = config

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from services.ha.config import HaConfig
 from services.ha.core.events import Command, Event
-from services.ha.core.failover import State
 from services.ha.core.replica import Replica
 from services.ha.core.setup import Found
+from services.ha.core.states import State
 from services.ha.lease import stores
 from services.ha.metrics import AckDuration, HaMetrics, counted, skews
 from services.ha.shell.control import Control, ControlSocket
@@ -80,7 +80,7 @@ class Ha:
         add_process_facts(
             self.registry, wire_version=str(SPOKEN.highest), is_ready=lambda: self._health.ready
         )
-        self._paced = RateLimitedLogger(self._clock.monotonic)
+        self._limited_log = RateLimitedLogger(self._clock.monotonic)
         self._traced = TracedRanges(self._clock.monotonic)
         self._setup = setup_from(config)
         self._replica: Replica | None = None
@@ -258,7 +258,7 @@ class Ha:
             ),
             views,
             self._post,
-            self._paced,
+            self._limited_log,
             AckDuration(self.registry).observe,
         )
 
@@ -268,7 +268,7 @@ class Ha:
         error = context.get("exception")
         message = str(context.get("message", ""))
         if error is None or isinstance(error, (OSError, TimeoutError)):  # ssl.SSLError is one
-            self._paced.say(
+            self._limited_log.say(
                 "loop", "connection-error", "a connection failed", what=message, detail=repr(error)
             )
             return

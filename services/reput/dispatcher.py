@@ -2,7 +2,7 @@
 
 It carries out the decision of ``resume`` and the plans of ``formats.plan``, publishes the progress
 and makes it durable. It is synchronous and has no loop or clock of its own, so that a simulation
-can run it on a simulated disk; ``follower`` is its shell. Invariants:
+can run it on a simulated disk; ``dispatch_loop`` is its shell. Invariants:
 
 - DISPATCHED moves after the units and entries of everything below it are stored. It never moves
   back within one boot and generation, except when damaged queues are rebuilt from the log.
@@ -10,8 +10,8 @@ can run it on a simulated disk; ``follower`` is its shell. Invariants:
 - A step that was interrupted by a full disk continues where it stopped; nothing is skipped.
 - A bad record below the end stops dispatch permanently; ``stopped`` has the location.
 
-Read path, step 1: the step before is the flusher, which published FLUSHED; afterwards the broker
-answers pending long polls.
+Read path, step 1: the step before published the end (FLUSHED, in a group CONFIRM); afterwards the
+broker answers pending long polls.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ It reads between an offset and a published end, within one file at a time. It wr
 no state. On a CPU with weak memory ordering, the published end may be visible before the bytes
 below it. A suspicious record is therefore read a second time before it is reported as damaged.
 
-Read path, step 1: the step before published FLUSHED; ``formats.plan`` interprets the records, and
-``dispatcher`` writes the results.
+Read path, step 1: the step before published the end (FLUSHED, in a group CONFIRM); ``formats.plan``
+interprets the records, and ``dispatcher`` writes the results.
 """
 
 from __future__ import annotations

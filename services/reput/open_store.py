@@ -16,7 +16,7 @@ from shared.files.clean_stop import mark_clean_if_last
 from shared.files.commit_log import CommitLogReader
 from shared.files.disk import Disk, RecordLock
 from shared.files.positions import Positions
-from shared.files.store_dir import Role, StoreDir, new_start_id
+from shared.files.store_dir import LockByte, StoreDir, new_start_id
 from shared.runtime.clock import SystemClock, boot_id, utc_offset_s
 from tidemark.clock import Clock
 from tidemark.errors import DiskFull, ReadOnlyDisk, RestartNeeded
@@ -55,7 +55,7 @@ class OpenStore:
         """Lock and open the store. This call blocks. Raises StoreLocked, StoreSizesDiffer,
         StoreFormatUnknown …"""
         directory = StoreDir(disk, config.store_dir, config.store, run_dir=config.sockets_dir)
-        lock = directory.lock(Role.REPUT)
+        lock = directory.lock(LockByte.REPUT)
         try:
             directory.open_or_create()
             positions = Positions.open(

@@ -5,7 +5,7 @@ few thousand records per second this is most of the cost of reput, which shares 
 broker. So steps are spaced out then, and each takes the records that arrived meanwhile. A single
 record never waits, because the pause counts from the beginning of the previous step.
 
-``follower`` is the shell.
+``dispatch_loop`` is the shell.
 """
 
 from __future__ import annotations

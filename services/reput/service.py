@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from services.reput.config import ReputConfig
-from services.reput.follower import Follower
+from services.reput.dispatch_loop import DispatchLoop
 from services.reput.metrics import ReputMetrics
 from services.reput.open_store import OpenStore
 from shared.files.os_disk import OsDisk
@@ -82,10 +82,12 @@ class Reput:
             doorbell = Doorbell(config.sockets_dir, SERVICE, traced.note)
             closing.callback(doorbell.close)
             self._metrics.show(store.dispatcher, self._health.clock)
-            follower = Follower(config, store, doorbell, self._health, self._metrics, traced)
+            dispatch_loop = DispatchLoop(
+                config, store, doorbell, self._health, self._metrics, traced
+            )
             await run_parts(
                 self._stop,
-                {"follower": lambda: follower.run(self._stop)},
+                {"dispatch": lambda: dispatch_loop.run(self._stop)},
                 grace_s=config.stop_timeout_s + 30.0,
             )
             doorbell.close()

@@ -12,7 +12,7 @@ nearest valid unit before it. Invariants:
 
 The step before is the broker, which found the unit and published its location
 (``Slot.UNIT_CHECK_COUNT``). The next sync makes the new unit durable. ``dispatcher`` runs it,
-``follower`` publishes the outcome.
+``dispatch_loop`` publishes the outcome.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 ha grants an epoch to one start of the broker, which its nonce identifies. The broker may take the
 append lock for it, checks the grant again once it holds the lock, and appends and answers only
 while the grant is valid. A grant of another boot, to another start, or of an epoch that this start
-has already served, is void. Order of every publication: the data first, ROLE last. When a grant
-ends, FENCED is published first.
+has already served, is void. A grant is published with the data first, then ROLE, then FENCED = 0.
+When it ends, FENCED = 1 is published first.
 """
 
 from __future__ import annotations

@@ -13,13 +13,13 @@ from typing import Final
 from shared.files.deleted_queues import drop_deleted_queues
 from shared.files.disk import RecordLock
 from shared.files.positions import Positions
-from shared.files.store_dir import Role, StoreDir
+from shared.files.store_dir import LockByte, StoreDir
 from tidemark.errors import DiskFull, ReadOnlyDisk, StoreError, StoreLocked
 from tidemark.formats.checkpoint import Slot
 
 log = logging.getLogger(__name__)
 
-ALONE: Final = (Role.APPEND, Role.BROKER, Role.REPUT)
+ALONE: Final = (LockByte.APPEND, LockByte.BROKER, LockByte.REPUT)
 
 
 def mark_clean_if_last(
@@ -33,7 +33,7 @@ def mark_clean_if_last(
     held: list[RecordLock] = []
     try:
         # All locks: a process that starts meanwhile would create the marker that is removed here.
-        for role in (*ALONE, Role.HA) if grouped else ALONE:
+        for role in (*ALONE, LockByte.HA) if grouped else ALONE:
             held.append(directory.lock(role))
         dispatched = get(Slot.DISPATCHED_DURABLE)
         if (

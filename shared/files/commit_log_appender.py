@@ -8,8 +8,8 @@ shares with copying a log is in ``log_writer``. Invariants, in addition to those
 - A batch lies in one file. A file that is too short for it ends in a BLANK filler of at least
   8 bytes, for which 8 bytes are always left.
 
-Write path, step 4: ``formats.runs`` encodes into the buffer before; afterwards reput, ha and the
-group commit see the positions.
+Write path, step 4: ``formats.runs`` encodes into the buffer before; afterwards reput and ha see
+the positions.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ that another node encoded (``copied_log_writer``). It belongs to the holder of t
   (the name is synced when the file is created, before anything can be written to it).
 - After a failed write or flush nothing more is accepted: the process has to end.
 
-Step before: recovery finds the end of the log. Step after: reput, ha and the group commit see the
-positions.
+Step before: recovery finds the end of the log. Step after: reput and ha see the positions.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ section 6):
 - Every slot has a check, stored before the value. Readers of a running node ignore it; ``proven``
   verifies it, for code that takes a value of an earlier process as evidence.
 
-Step before: ``log_writer`` wrote the bytes. Step after: flusher, reput and ha read the positions.
+Step before: ``log_writer`` wrote the bytes. Step after: reput, ha and, in a group, the broker read
+the positions.
 """
 
 from __future__ import annotations
@@ -207,7 +208,7 @@ class Positions:
         not, this process must end. The reason:
 
         1. An older copy of the page is written over it. 2. Its generation belongs to a recovery
-        that no running process has seen. 3. reput waits for that recovery for ever, while the node
+        that no running process has seen. 3. reput waits for that recovery forever, while the node
         reports that it is ready.
         """
         facts = self._disk.stat(self.path)

@@ -51,7 +51,7 @@ from tidemark.errors import (
 from tidemark.formats.checkpoint import Slot, pid_of, start_id
 from tidemark.formats.filenames import RUNNING_SIGN
 
-__all__ = ["Role", "StoreConfig", "StoreDir", "config_of"]
+__all__ = ["LockByte", "StoreConfig", "StoreDir", "config_of"]
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ UNSUPPORTED: Final = (
 """Data of RocketMQ that Tidemark neither serves nor changes (docs/formats.md 1)."""
 
 
-class Role(IntEnum):
+class LockByte(IntEnum):
     """Byte of ``lock`` for each role. A RocketMQ broker takes byte 0."""
 
     APPEND = 0
@@ -85,10 +85,10 @@ class Role(IntEnum):
 
 
 PID_SLOTS: Final = {
-    Role.APPEND: (Slot.BROKER_PID, Slot.HA_PID),
-    Role.BROKER: (Slot.BROKER_PID,),
-    Role.REPUT: (Slot.REPUT_PID,),
-    Role.HA: (Slot.HA_PID,),
+    LockByte.APPEND: (Slot.BROKER_PID, Slot.HA_PID),
+    LockByte.BROKER: (Slot.BROKER_PID,),
+    LockByte.REPUT: (Slot.REPUT_PID,),
+    LockByte.HA: (Slot.HA_PID,),
 }
 """Slots in which the holder of a role publishes its start id, the most likely one first."""
 
@@ -108,7 +108,7 @@ def _queue_number(name: str) -> int | None:
 class StandInLock:
     """Lock on a byte of run_dir's lock file, and later also on the store's own, when possible."""
 
-    def __init__(self, role: Role, lock: RecordLock) -> None:
+    def __init__(self, role: LockByte, lock: RecordLock) -> None:
         self.role = role
         self._locks = [lock]
         self.held = True
@@ -346,7 +346,7 @@ class StoreDir:
 
     # -- locks and the abort marker -----------------------------------------------------------
 
-    def lock(self, role: Role) -> RecordLock:
+    def lock(self, role: LockByte) -> RecordLock:
         """Lock the role's byte of ``lock``. Raises StoreLocked, naming the holder if known.
 
         On a disk that refuses writes the lock file of ``run_dir`` is used instead. The store cannot
@@ -354,14 +354,14 @@ class StoreDir:
         """
         try:
             lock = self._take(self.lock_path, role)
-            if role is Role.APPEND:
+            if role is LockByte.APPEND:
                 self._append_lock = lock
                 self._show_running()
             return lock
         except ReadOnlyDisk:
             self.disk.make_directory(self.run_dir)
             lock = StandInLock(role, self._take(self.run_dir / "lock", role))
-            if role is Role.APPEND:
+            if role is LockByte.APPEND:
                 self._append_lock = lock
         self._stand_ins.append(lock)
         return lock
@@ -377,7 +377,7 @@ class StoreDir:
         if self._append_lock is not None:
             self._append_lock.show(self.commit_log_dir / RUNNING_SIGN)
 
-    def _take(self, path: Path, role: Role) -> RecordLock:
+    def _take(self, path: Path, role: LockByte) -> RecordLock:
         lock = self.disk.lock(path, byte=role)
         if lock is None:
             pid = self._holder(role)
@@ -420,7 +420,7 @@ class StoreDir:
             if file.size < len(LOCK_CONTENT):
                 file.pwrite(LOCK_CONTENT, 0)
 
-    def _holder(self, role: Role) -> int | None:
+    def _holder(self, role: LockByte) -> int | None:
         """Return the process id of the holder of the role's byte, if it is recorded."""
         page = read_whole(self.disk, self.checkpoint_path) or b""
         for slot in PID_SLOTS[role]:

@@ -184,7 +184,7 @@ class BoundedHandler(web.RequestHandler):
             reason = " ".join((message or "").split())[:200]
             error = BadRequest(f"this is not an HTTP request: {reason}. Nothing was stored.")
         else:
-            self._server.paced.defect(
+            self._server.limited_log.defect(
                 exc or RuntimeError(message or "no reason given"),
                 "a request failed outside of its call",
                 path=request.path,
@@ -244,8 +244,8 @@ class BoundedServer:
         wrap: Callable[[CallHandler], CallHandler] = lambda handler: handler,
         pauses: Pauses | None = None,
     ) -> None:
-        """wrap: wraps the application's handler, to answer some requests before it. pauses: the
-        pauses between two accepted connections."""
+        """wrap: wraps the application's handler, to answer some requests before it (the broker:
+        ``Api.fast_path``). pauses: the pauses between two accepted connections."""
         self._wrap = wrap
         self._pauses = pauses or Pauses()
         self._bounds = bounds
@@ -258,7 +258,7 @@ class BoundedServer:
         self._spoken: OrderedDict[BoundedHandler, None] = OrderedDict()
         self.pace_of_refused = Pace()
         """Paces the reading of discarded bodies."""
-        self.paced = RateLimitedLogger(lambda: asyncio.get_running_loop().time())
+        self.limited_log = RateLimitedLogger(lambda: asyncio.get_running_loop().time())
         self._watched: dict[web.RequestHandler, _Watch] = {}
         self._manager: web.Server | None = None
         self._listeners: list[socket.socket] = []
@@ -333,7 +333,7 @@ class BoundedServer:
             try:
                 connection, _ = await loop.sock_accept(listener)
             except OSError as error:
-                self.paced.say(
+                self.limited_log.say(
                     f"accept {error.errno}",
                     "accept-failed",
                     f"a connection could not be accepted: {error.strerror}; others wait "
@@ -356,7 +356,7 @@ class BoundedServer:
             self._give_up(connection, protocol)
         except Exception as error:  # noqa: BLE001 - logged as a defect; accepting goes on
             self._give_up(connection, protocol)
-            self.paced.defect(error, "a connection could not be served")
+            self.limited_log.defect(error, "a connection could not be served")
 
     def _give_up(self, connection: socket.socket, protocol: asyncio.BaseProtocol | None) -> None:
         connection.close()

@@ -79,7 +79,7 @@ def test_strangers_are_kept_out_clients_and_monitoring_let_in(overlay: str) -> N
     for port in (REPLICATION, *ADMIN):
         assert not is_allowed(policies, client, target, port), port
     monitoring = stranger("monitoring")
-    for port in set(ADMIN) & set(target.ports.values()):  # a node alone has no ha
+    for port in set(ADMIN) & set(target.ports.values()):  # a standalone node has no ha
         assert is_allowed(policies, monitoring, target, port), port
     for port in (API, REPLICATION):
         assert not is_allowed(policies, monitoring, target, port), port

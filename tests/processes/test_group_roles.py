@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from shared.files.store_dir import Role
+from shared.files.store_dir import LockByte
 from shared.state import records
 from shared.state.records import STATE_QUEUE, STATE_TOPIC, TopicConfig, TopicRecord
 from tests.support.node import Node, wait_until
@@ -327,7 +327,7 @@ def test_a_node_that_is_to_be_emptied_ends_broker_and_reput(node: Node, ha: Scri
         assert node.wait_exit(role) == 1
         assert "restart-needed" in node.log_text(role)
     # ha holds both bytes now: the next start waits.
-    held = [ha.directory.lock(Role.BROKER), ha.directory.lock(Role.REPUT)]
+    held = [ha.directory.lock(LockByte.BROKER), ha.directory.lock(LockByte.REPUT)]
     node.start("broker", "reput")
     wait_until(
         lambda: [each["code"] for each in node.ready().get("reasons", [])] == ["waiting-for-store"],

@@ -1,4 +1,4 @@
-"""A topic's own retention over real processes: hidden on time, counted once, hidden for ever."""
+"""A topic's own retention over real processes: hidden on time, counted once, hidden forever."""
 
 from __future__ import annotations
 

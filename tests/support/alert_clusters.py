@@ -1,8 +1,8 @@
 """The clusters of the alert drill: real processes, their load, and faults in them.
 
-``healthy`` is a master and a slave under load. ``consumers`` is a node alone with four groups: one
-dies, one is slow, one stalls, one is healthy. ``reput`` is a node alone whose reput is stopped,
-``full`` one whose disk fills, ``cut`` a master and a slave whose connection gets lost.
+``healthy`` is a master and a slave under load. ``consumers`` is a standalone node with four groups:
+one dies, one is slow, one stalls, one is healthy. ``reput`` is a standalone node whose reput is
+stopped, ``full`` one whose disk fills, ``cut`` a master and a slave whose connection gets lost.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from services.broker.config import ENV_PREFIX as BROKER_PREFIX
 from services.broker.config import BrokerConfig
 from services.ha.config import ENV_PREFIX as HA_PREFIX
 from services.ha.config import HaConfig
-from services.ha.core.failover import State
+from services.ha.core.states import State
 from services.ha.lease.kubernetes import ACCOUNT_DIR
 from services.ha.shell.lease_client import ANNOUNCED
 from services.ha.shell.probes import Probes
@@ -187,7 +187,7 @@ def _ports_of_services(objects: list[Object]) -> Iterator[str]:
     numbers: dict[str, int] = {}
     for container in containers(objects):
         numbers |= {port["name"]: port["containerPort"] for port in container.spec["ports"]}
-    optional = {"ha-admin", "replication"}  # a node alone has no ha
+    optional = {"ha-admin", "replication"}  # a standalone node has no ha
     for service in of_kind(objects, "Service"):
         for port in service["spec"]["ports"]:
             name = port["targetPort"]

@@ -75,7 +75,7 @@ def _lines(
     owner = ast.unparse(method.value)
     if _is_logger(method):
         yield from _logged(call, method.attr, where, service)
-    elif method.attr == "say" and owner.endswith("_paced"):
+    elif method.attr == "say" and owner.endswith("_limited_log"):
         event, facts = _text(call.args[1]), _keywords(call, but={"level", "error"})
         if event is not None:
             level = _level(call, "warning")

@@ -31,7 +31,7 @@ from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
 from shared.files.store_config import StoreConfig
-from shared.files.store_dir import Role, StoreDir
+from shared.files.store_dir import LockByte, StoreDir
 from shared.runtime.clock import SystemClock, boot_id
 from shared.runtime.doorbell import socket_path
 from tests.support.node import SMALL_STORE, Node, wait_until
@@ -84,7 +84,7 @@ class ScriptedHa:
         self.in_sync = in_sync
         self.epoch = 0
         self.positions: Positions | None = None
-        self._locks: dict[Role, RecordLock] = {}
+        self._locks: dict[LockByte, RecordLock] = {}
         self._clock = SystemClock()
         self._bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._following: threading.Thread | None = None
@@ -132,7 +132,7 @@ class ScriptedHa:
         """Byte 3, fence, byte 0, recovery, FOLLOWER: what every start of ha begins with."""
         self._run_dir.mkdir(parents=True, exist_ok=True)
         self.disk.make_directory(self.directory.root)
-        self._locks[Role.HA] = self.directory.lock(Role.HA)
+        self._locks[LockByte.HA] = self.directory.lock(LockByte.HA)
         self.directory.open_or_create()
         self.positions = Positions.open(self.disk, self.directory.checkpoint_path)
         grant.fence(self.slots)
@@ -182,12 +182,12 @@ class ScriptedHa:
 
         def taken() -> bool:
             try:
-                self._locks[Role.APPEND] = self.directory.lock(Role.APPEND)
+                self._locks[LockByte.APPEND] = self.directory.lock(LockByte.APPEND)
             except StoreLocked:
                 return False
             return True
 
-        if Role.APPEND not in self._locks:
+        if LockByte.APPEND not in self._locks:
             wait_until(taken, "the append lock to be given back", LOCK_TIMEOUT_S)
 
     def recover(self) -> Recovered:
@@ -203,7 +203,7 @@ class ScriptedHa:
 
     def release_append_lock(self) -> None:
         """Release byte 0."""
-        lock = self._locks.pop(Role.APPEND, None)
+        lock = self._locks.pop(LockByte.APPEND, None)
         if lock is not None:
             lock.release()
 
@@ -281,7 +281,7 @@ class ScriptedHa:
 
         Not byte for byte of a master: what the broker sees of it is the same.
         """
-        assert Role.APPEND in self._locks, "a slave's ha holds byte 0"
+        assert LockByte.APPEND in self._locks, "a slave's ha holds byte 0"
         appender = CommitLogAppender(self.directory, self.slots, ahead=1)
         appender.start_at(PhysicalOffset(self.get(Slot.WRITTEN)))
         try:

@@ -197,7 +197,7 @@ async def _follow(client: Client, topic: str, queue: int, start: Start, writer: 
 async def _write(
     client: Client, topic: str, queue: int, offset: int, end: int | None, writer: Writer
 ) -> bool:
-    """Write the messages up to ``end``, or with None for ever; return whether enough are written.
+    """Write the messages up to ``end``, or with None forever; return whether enough are written.
 
     The next pull runs while the messages of the last one are written.
     """

@@ -38,7 +38,7 @@ async def consume_group(
     follow: bool,
     writer: Writer,
 ) -> None:
-    """Write the messages of this member until the end, until enough are written, or for ever.
+    """Write the messages of this member until the end, until enough are written, or forever.
 
     start: where a group without committed offsets starts: ``first``, ``last``, a time [ms], or None
     for the group's setting. Raises BroadcastGroup if the end could not be detected.

@@ -25,7 +25,7 @@ from shared.files.log_walk import LogFiles
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
 from shared.files.store_config import StoreConfig
-from shared.files.store_dir import Role, StoreDir
+from shared.files.store_dir import LockByte, StoreDir
 from shared.files.valid_end import Verdict
 from shared.runtime import programs
 from shared.runtime.clock import boot_id
@@ -229,10 +229,10 @@ def loss_at(offline: OfflineStore, cut_at: int) -> Loss:
 # -- executing ------------------------------------------------------------------------------------
 
 
-def hold_all(store: StoreDir, parts: ExitStack) -> dict[Role, RecordLock]:
+def hold_all(store: StoreDir, parts: ExitStack) -> dict[LockByte, RecordLock]:
     """Take all four locks. Raises StoreLocked naming the holder of one."""
-    locks: dict[Role, RecordLock] = {}
-    for role in Role:
+    locks: dict[LockByte, RecordLock] = {}
+    for role in LockByte:
         locks[role] = store.lock(role)
         parts.callback(locks[role].release)
     return locks
@@ -412,14 +412,14 @@ def _zero(offline: OfflineStore, cut_at: int) -> None:
 
 
 def _dispatch(
-    offline: OfflineStore, locks: dict[Role, RecordLock], say: Callable[[str], None]
+    offline: OfflineStore, locks: dict[LockByte, RecordLock], say: Callable[[str], None]
 ) -> None:
     """Let reput dispatch the whole log and end; afterwards the store is marked clean."""
-    locks.pop(Role.REPUT).release()
+    locks.pop(LockByte.REPUT).release()
     _run_reput(offline.store.root, offline.config, say)
     with suppress(StoreLocked):
         # If another process starts reput just now, it owns the store's state from then on.
-        lock = offline.store.lock(Role.REPUT)
+        lock = offline.store.lock(LockByte.REPUT)
         offline.store.mark_clean()
         lock.release()
 

@@ -36,7 +36,7 @@ class Changes:
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
 
     async def run(self) -> None:
-        """Run for ever. An exception of a callback ends this task and the subscription."""
+        """Run forever. An exception of a callback ends this task and the subscription."""
         holdings = self._member.holdings
         while True:
             if lost := self._member.take_lost():

@@ -57,7 +57,7 @@ class Committing:
         self.moved()
 
     async def run(self) -> None:
-        """Commit for ever. Not used for a broadcast group, which commits nothing."""
+        """Commit forever. Not used for a broadcast group, which commits nothing."""
         while True:
             self._has_moved = False
             self._offer()

@@ -85,7 +85,7 @@ class Connection:
         self._nodes = Nodes([base_of(url) for url in given])
         self._retry_for_s = settings.retry_for_s
         self.given_timeout_s = request_timeout_s = settings.request_timeout_s
-        """Time limit of a member's calls that would otherwise wait for ever; None: no limit."""
+        """Time limit of a member's calls that would otherwise wait forever; None: no limit."""
         if request_timeout_s is None:
             request_timeout_s = max(REQUEST_TIMEOUT_S, settings.retry_for_s)
         if not request_timeout_s > 0:

@@ -124,7 +124,7 @@ class Consumer:
         """All messages of one queue, in order: ``async for message in mq.read("orders", 0)``.
 
         end: None reads up to the end of the queue at the first pull. Messages stored just before
-        may not be dispatched to the queue yet. follow: waits for new messages for ever. Expired
+        may not be dispatched to the queue yet. follow: waits for new messages forever. Expired
         offsets are skipped: the first message may have a larger offset than asked for. The next
         pull runs while the caller processes the messages of the last one.
         """

@@ -295,7 +295,7 @@ class ConsumerEngine:
         """Run work that needs these parts. Raises the error of a part that failed.
 
         For example: 1. a commit is rejected for good, and the commit task ends; 2. without this
-        check, a caller that waits for the commit would wait for ever.
+        check, a caller that waits for the commit would wait forever.
         """
         task = asyncio.ensure_future(work)
         needed = [self._tasks[name] for name in parts if name in self._tasks]

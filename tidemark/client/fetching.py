@@ -91,7 +91,7 @@ class Fetching:
         """Consecutive fetches that the broker answered early without a reason."""
 
     async def run(self) -> None:
-        """Fetch for ever."""
+        """Fetch forever."""
         member = self._member
         failed = 0
         while True:

@@ -1,7 +1,7 @@
 """One member of one group: joins, sends heartbeats, rejoins when the broker has forgotten it.
 
 This is the shell around ``holdings`` (queues and states) and ``lease`` (time limit). If a broker
-restarts, a connection breaks or an answer is lost, the member retries for ever, logs it once, and
+restarts, a connection breaks or an answer is lost, the member retries forever, logs it once, and
 delivers nothing while its lease is expired. Only an error that the same call would meet again ends
 it, such as a deleted topic. Then the heartbeat task fails, and ``subscription`` raises the error
 where the program asks for messages.
@@ -77,7 +77,7 @@ class Member:
         self._is_known = True
 
     async def beat(self) -> None:
-        """Send heartbeats for ever, one at a time, so that answers arrive in order."""
+        """Send heartbeats forever, one at a time, so that answers arrive in order."""
         failed, failure = 0, errors.TidemarkError("")
         while True:
             if failed:

@@ -403,7 +403,7 @@ class Producer:
         error = None if done.cancelled() else done.exception()
         for waiting in batch.waiting:
             # Only if the request ended without a typed error, for example because the client was
-            # closed: its senders must not wait for ever.
+            # closed: its senders must not wait forever.
             if not waiting.answered.done():
                 if error is None:
                     waiting.answered.cancel()

@@ -62,7 +62,7 @@ def delay_s(attempt: int, *, jitter: float, searching: bool = False) -> float:
 
 
 def is_transient(error: errors.TidemarkError) -> bool:
-    """Whether a group member, which retries for ever, retries after this error.
+    """Whether a group member, which retries forever, retries after this error.
 
     True for errors that the broker calls retriable, and for 5xx answers of a proxy while the broker
     was down. False for a successful answer that cannot be decoded.

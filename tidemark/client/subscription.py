@@ -445,7 +445,7 @@ class Subscription:
         self._engine.stop()
 
     def _check_entered(self) -> None:
-        """Raise RuntimeError if not entered; without this check a loop would wait for ever."""
+        """Raise RuntimeError if not entered; without this check a loop would wait forever."""
         if not self._is_entered:
             raise RuntimeError("the subscription is not entered; use it with `async with`")
 

@@ -133,7 +133,7 @@ class SyncClient:
                 loop, thread = self._loop, self._thread
                 self._loop = self._thread = None
             if loop is not None and thread is not None:
-                # Cancel calls of other threads: they would wait for the stopped loop for ever.
+                # Cancel calls of other threads: they would wait for the stopped loop forever.
                 asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
                 loop.call_soon_threadsafe(loop.stop)
                 thread.join()

@@ -180,7 +180,7 @@ def look_up(
         if stored_hash == key_hash and begin_ms <= time_ms <= end_ms:
             hits.append(offset)
         # This is stricter than the reference: entries point to older ones only. Anything else is
-        # damage, and following it could loop for ever.
+        # damage, and following it could loop forever.
         if not 0 < previous < number or time_ms < begin_ms:
             return hits, 0, seen
         number = previous

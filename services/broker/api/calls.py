@@ -54,8 +54,8 @@ class CallTools(NamedTuple):
     answers: LargeAnswers
     clock: Clock
     metrics: TrafficMetrics
-    parts: Callable[[], Components]
-    """Returns the broker's parts; call it only after ``gate.check_reads`` or ``check_sends``,
+    components: Callable[[], Components]
+    """Returns the broker's components; call it only after ``gate.check_reads`` or ``check_sends``,
     because they do not exist before the gate opens."""
     traces: Traces
 

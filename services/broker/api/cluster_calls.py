@@ -67,9 +67,11 @@ def starting(config: ClusterConfig) -> Known:
 class ClusterCalls:
     """The calls of the group. They need no open gate, because they show why it is shut."""
 
-    def __init__(self, view: Callable[[], View], parts: Callable[[], Components | None]) -> None:
-        """parts: returns the components of the open store; None while it is not open."""
-        self._view, self._parts = view, parts
+    def __init__(
+        self, view: Callable[[], View], components: Callable[[], Components | None]
+    ) -> None:
+        """components: returns the components of the open store; None while it is not open."""
+        self._view, self._components = view, components
         self._began: dict[int, dict[str, Any]] = {}
 
     @property
@@ -103,10 +105,10 @@ class ClusterCalls:
         return rows
 
     def _read(self, start: int) -> dict[str, Any] | None:
-        if (parts := self._parts()) is None:
+        if (components := self._components()) is None:
             return None
         try:
-            first = parts.read.queries.stored_at(PhysicalOffset(start))
+            first = components.read.queries.stored_at(PhysicalOffset(start))
         except (CorruptRecord, DamagedFile):
             return None
         if first is None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from services.broker.request_classes import Role
+from services.broker.request_classes import ClientRole
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds, CallHandler
 from shared.runtime.pauses import Pauses
@@ -30,7 +30,7 @@ class ApiHandler(BoundedHandler):
     def __init__(self, manager: web.Server, server: ApiServer, **settings: Any) -> None:
         super().__init__(manager, server, **settings)
         self._note_input = server.note_input
-        self.role = Role.NEW
+        self.role = ClientRole.NEW
 
     def data_received(self, data: bytes) -> None:
         """Record the activity and process the bytes."""
@@ -38,7 +38,7 @@ class ApiHandler(BoundedHandler):
         super().data_received(data)
 
 
-def note_role(request: BaseRequest, role: Role) -> None:
+def note_role(request: BaseRequest, role: ClientRole) -> None:
     """Set the role of the request's connection."""
     connection = request.protocol
     if isinstance(connection, ApiHandler):
@@ -70,14 +70,14 @@ class ApiServer(BoundedServer):
 
     def roles(self) -> dict[str, int]:
         """Return the number of open connections by the role of their last request."""
-        found = dict.fromkeys((role.value for role in Role), 0)
+        found = dict.fromkeys((role.value for role in ClientRole), 0)
         handlers = () if self._manager is None else self._manager.connections
         for handler in handlers:
             if isinstance(handler, ApiHandler):
                 found[handler.role.value] += 1
         # A connection counts from its acceptance on, but aiohttp registers it slightly later.
-        rest = self.connections - (sum(found.values()) - found[Role.NEW.value])
-        found[Role.NEW.value] = max(0, rest)
+        rest = self.connections - (sum(found.values()) - found[ClientRole.NEW.value])
+        found[ClientRole.NEW.value] = max(0, rest)
         return found
 
     @property

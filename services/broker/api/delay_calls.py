@@ -35,7 +35,7 @@ class DelayCalls:
         asked = query_of(request, DelayedQuery)
         after = None if asked.after is None else parse_after(asked.after)
         self._tools.gate.check_reads()
-        delayed = self._tools.parts().delayed
+        delayed = self._tools.components().delayed
         page = await delayed.page(after, asked.topic, asked.count_max)
         return answer(
             request,
@@ -56,7 +56,7 @@ class DelayCalls:
                 limit=UNIQUE_ID_SIZE_MAX,
             )
         self._tools.gate.check_sends()
-        cancelled = await self._tools.parts().delayed.cancel(
+        cancelled = await self._tools.components().delayed.cancel(
             unique_id, asked.topic, is_retry=asked.retry == "true"
         )
         return answer(request, CancelledMessages(len(cancelled), unique_id, list(cancelled)))

@@ -1,8 +1,9 @@
 """Decides whether the API serves reads and sends now, and builds the error if not.
 
 The port listens from the start, so that a caller gets the progress of recovery instead of a refused
-connection. Sends open when the queue offsets are known. Reads open when the queues have caught up
-with the recovered log; before that a queue would appear shorter than it is.
+connection. Reads open when the queues have caught up with the recovered log; before that a queue
+would appear shorter than it is. Sends open after that, when the first records of the start are on
+disk. In a group both open together.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class GroupCalls:
     async def _list(self, request: web.Request) -> web.StreamResponse:
         asked = query_of(request, ListQuery)
         self._tools.gate.check_reads()
-        parts = self._tools.parts()
-        configs, coordinator = parts.groups.configs, parts.groups.coordinator
+        components = self._tools.components()
+        configs, coordinator = components.groups.configs, components.groups.coordinator
 
         def exists(name: str) -> bool:
             return configs.find(name) is not None
@@ -92,7 +92,7 @@ class GroupCalls:
     async def _put(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)
         self._tools.gate.check_sends()
-        groups = self._tools.parts().groups.coordinator
+        groups = self._tools.components().groups.coordinator
         if request.body_exists:
             async with self._tools.bodies.read(request) as body:
                 config = await groups.put(group, parsed(body, GroupConfig))
@@ -103,14 +103,14 @@ class GroupCalls:
     async def _delete(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)
         self._tools.gate.check_sends()
-        await self._tools.parts().groups.coordinator.delete(group)
+        await self._tools.components().groups.coordinator.delete(group)
         return web.Response(status=204)
 
     async def _join(self, request: web.Request) -> web.StreamResponse:
         group, member = _plain(request), _member(request)
         self._tools.gate.check_sends()
         async with self._tools.bodies.read(request) as body:
-            joined = await self._tools.parts().groups.coordinator.join(
+            joined = await self._tools.components().groups.coordinator.join(
                 group, member, parsed(body, Join)
             )
         return answer(
@@ -130,7 +130,7 @@ class GroupCalls:
         asked = query_of(request, LeaveQuery)
         group, member = check_name(request.match_info["group"], "group"), _member(request)
         self._tools.gate.check_reads()
-        self._tools.parts().groups.coordinator.leave(group, member, asked.incarnation)
+        self._tools.components().groups.coordinator.leave(group, member, asked.incarnation)
         return web.Response(status=204)
 
     async def _fetch(self, request: web.Request) -> web.StreamResponse:
@@ -152,8 +152,8 @@ class GroupCalls:
             # Checked before the member's places move: moving them back counts as another delivery.
             answers.check(peer_of(request), ROOM_MIN)
         transport = request.transport
-        parts = self._tools.parts()
-        fetched = await parts.groups.coordinator.fetch(
+        components = self._tools.components()
+        fetched = await components.groups.coordinator.fetch(
             group, member, fetch, lambda: transport is None or transport.is_closing()
         )
         if raw:
@@ -169,7 +169,7 @@ class GroupCalls:
                 size=sum(each.bytes_total for each in results),
                 count=sum(each.message_count for each in results),
             )
-            found = answer_map(fetched, parts.read.puller.checks_at, json_body=json_body)
+            found = answer_map(fetched, components.read.puller.checks_at, json_body=json_body)
             self._count_out(group, fetched)
             self._trace_out(request, group, fetched)
             return answers.answer(request, found, reserved)
@@ -187,7 +187,7 @@ class GroupCalls:
         self._tools.gate.check_sends()
         async with self._tools.bodies.read(request) as body:
             commit = parsed(body, Commit)
-        level = await self._tools.parts().groups.commits.commit(group, commit)
+        level = await self._tools.components().groups.commits.commit(group, commit)
         if (trace := self._tools.traces.of(request.headers)) is not None:
             trace.committed(group, commit.moves, str(level))
         return answer(request, Committed(level))
@@ -195,7 +195,7 @@ class GroupCalls:
     async def _committed(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)
         self._tools.gate.check_reads()
-        committed = self._tools.parts().groups.commits.committed(group)
+        committed = self._tools.components().groups.commits.committed(group)
         return answer(
             request,
             Offsets(
@@ -211,7 +211,7 @@ class GroupCalls:
         self._tools.gate.check_sends()
         async with self._tools.bodies.read(request) as body:
             reset = parsed(body, Reset)
-        moved = await self._tools.parts().groups.commits.reset(group, reset)
+        moved = await self._tools.components().groups.commits.reset(group, reset)
         return answer(request, ResetDone([*moved], reset.dry_run))
 
     def _trace_out(self, request: web.Request, group: str, fetched: Fetched) -> None:

@@ -30,4 +30,4 @@ class GroupViewCalls:
         query_of(request, NoParameters)
         group = check_name(request.match_info["group"], "group")
         self._tools.gate.check_reads()
-        return answer(request, await self._tools.parts().groups.views.one(group))
+        return answer(request, await self._tools.components().groups.views.one(group))

@@ -55,9 +55,9 @@ from services.broker.request_classes import (
     CHANGES,
     KINDS,
     UNKNOWN,
+    ClientRole,
     RequestClass,
     RequestClasses,
-    Role,
 )
 from services.broker.schema.calls import ANYWHERE, READ_FROM
 from services.broker.schema.parsing import parsed, query
@@ -118,7 +118,7 @@ class Api:
     ) -> None:
         self._gate = gate
         self._clock = clock
-        self._paced = RateLimitedLogger(clock.monotonic)
+        self._limited_log = RateLimitedLogger(clock.monotonic)
         self.traces = Traces(clock)
         self._metrics = metrics
         self._delay_levels_ms = rules.delay_levels_ms
@@ -131,7 +131,7 @@ class Api:
             self._bodies,
             unique_ids,
             metrics,
-            lambda: self._parts().deduplicator,
+            lambda: self._components().deduplicator,
             self.traces,
             self.request_classes,
         )
@@ -149,7 +149,7 @@ class Api:
             client_max_size=0,
         )
         tools = CallTools(
-            gate, self._bodies, self._answers, clock, metrics, self._parts, self.traces
+            gate, self._bodies, self._answers, clock, metrics, self._components, self.traces
         )
         calls = (*modules(tools), ClusterCalls(lambda: self._cluster, lambda: self.components))
         for route in (*self._routes(), *itertools.chain(*(each.routes for each in calls))):
@@ -199,7 +199,7 @@ class Api:
         )
 
         async def timed_send(request: web.Request, topic: str) -> web.StreamResponse:
-            note_role(request, Role.PRODUCER)
+            note_role(request, ClientRole.PRODUCER)
             started = monotonic()
             number = puts.begin(started)
             try:
@@ -215,7 +215,7 @@ class Api:
         async def timed_pull(
             request: web.Request, topic: str, queue: int, given: Mapping[str, str]
         ) -> web.StreamResponse:
-            note_role(request, Role.CONSUMER)
+            note_role(request, ClientRole.CONSUMER)
             started = monotonic()
             try:
                 with pulling():
@@ -246,19 +246,19 @@ class Api:
     async def _list_topics(self, request: web.Request) -> web.StreamResponse:
         asked = query_of(request, ListQuery)
         self._check_reads(request)
-        return answer(request, await self._parts().read.topics.page(asked))
+        return answer(request, await self._components().read.topics.page(asked))
 
     async def _get_topic(self, request: web.Request) -> web.StreamResponse:
         query_of(request, NoParameters)
         topic = topic_of(request)
         self._check_reads(request)
-        return answer(request, await self._parts().read.topics.one(topic))
+        return answer(request, await self._components().read.topics.one(topic))
 
     async def _put_topic(self, request: web.Request) -> web.StreamResponse:
         query_of(request, NoParameters)
         topic = topic_of(request)
         self._gate.check_sends()
-        topics = self._parts().read.topics
+        topics = self._components().read.topics
         if request.body_exists:
             async with self._bodies.read(request) as fields:
                 await topics.put(topic, parsed(fields, NewTopic))
@@ -270,7 +270,7 @@ class Api:
         query_of(request, NoParameters)
         topic = topic_of(request)
         self._gate.check_sends()
-        await self._parts().read.topics.delete(topic)
+        await self._components().read.topics.delete(topic)
         return web.Response(status=204)
 
     async def _send(self, request: web.Request) -> web.StreamResponse:
@@ -297,10 +297,10 @@ class Api:
             bulk=raw,
         )
         self._check_reads(request)
-        parts = self._parts()
-        parts.read.topics.check_readable(topic, queue, may_be_missing=True)
+        components = self._components()
+        components.read.topics.check_readable(topic, queue, may_be_missing=True)
         transport = request.transport
-        result = await parts.read.puller.pull(
+        result = await components.read.puller.pull(
             pull, lambda: transport is None or transport.is_closing()
         )
         if pull.wait_ms and self._gate.role is not None:
@@ -314,7 +314,7 @@ class Api:
         asked = query_of(request, OffsetQuery)
         topic, queue = self._queue(request)
         self._check_reads(request)
-        topics = self._parts().read.topics
+        topics = self._components().read.topics
         topics.check_readable(topic, queue)
         return answer(
             request,
@@ -335,7 +335,7 @@ class Api:
                 field="message_id",
             ) from None
         self._check_reads(request)
-        found = self._parts().read.queries.by_offset(offset)
+        found = self._components().read.queries.by_offset(offset)
         if found.message_id != text.upper():
             raise UnknownMessage(
                 f"the message at physical offset {offset} was stored by another host: its id is "
@@ -350,9 +350,9 @@ class Api:
         asked = query_of(request, FindQuery)
         topic = topic_of(request)
         self._check_reads(request)
-        parts = self._parts()
-        parts.read.topics.check_known(topic)
-        page = await parts.read.queries.find(
+        components = self._components()
+        components.read.topics.check_known(topic)
+        page = await components.read.queries.find(
             topic,
             asked.word,
             begin_ms=asked.begin_ms or 0,
@@ -372,8 +372,8 @@ class Api:
 
     # -- requests -------------------------------------------------------------------------------
 
-    def _parts(self) -> Components:
-        assert self.components is not None, "the gate opens after the parts are set"
+    def _components(self) -> Components:
+        assert self.components is not None, "the gate opens after the components are set"
         return self.components
 
     def _check_reads(self, request: web.Request) -> None:
@@ -455,7 +455,7 @@ class Api:
         self, result: PullResult
     ) -> Iterator[tuple[QueueOffset, Unit, record.Record | CorruptRecord]]:
         """Yield queue offset, unit and checked record of each message, up to the first damage."""
-        checks_at = self._parts().read.puller.checks_at
+        checks_at = self._components().read.puller.checks_at
         for queue_offset, unit, data in result.messages():
             try:
                 found = _checked(data, unit, checks_at(unit.physical_offset))
@@ -539,7 +539,9 @@ class Api:
                 f"there is no call {request.method} {shown(request.path)}.", "See /v1/openapi.json."
             )
             return self._refusal(request, unknown, max(error.status, 400), request_class)
-        self._paced.defect(error, "a call failed because of an internal error", path=request.path)
+        self._limited_log.defect(
+            error, "a call failed because of an internal error", path=request.path
+        )
         failed = TidemarkError(
             "an internal error: whether anything was stored is unknown.",
             "See the broker's log, and report it.",

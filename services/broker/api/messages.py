@@ -25,7 +25,7 @@ from services.broker.fields import (
     whole_number,
 )
 from services.broker.limits import MESSAGES_MAX
-from services.broker.log.promises import AckLevel
+from services.broker.log.ack_levels import AckLevel
 from services.broker.schema.messages import NewMessage, Send
 from services.broker.schema.parsing import parsed
 from services.broker.send.request import Pick, ProduceRequest

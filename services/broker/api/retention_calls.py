@@ -28,4 +28,4 @@ class RetentionCalls:
     async def _get(self, request: web.Request) -> web.StreamResponse:
         query_of(request, NoParameters)
         self._tools.gate.check_reads()
-        return answer(request, self._tools.parts().retention.as_dict())
+        return answer(request, self._tools.components().retention.as_dict())

@@ -53,7 +53,7 @@ class RetryCalls:
         async with self._tools.bodies.read(request) as body:
             asked = parsed(body, Nack)
             message = _message(asked)
-            sent = await self._tools.parts().groups.nacks.nack(
+            sent = await self._tools.components().groups.nacks.nack(
                 group,
                 message,
                 delay_level=asked.delay_level,
@@ -71,7 +71,7 @@ class RetryCalls:
         asked = query_of(request, DeadQuery)
         group = _group_of(request)
         self._tools.gate.check_reads()
-        letters = self._tools.parts().groups.redrive.letters
+        letters = self._tools.components().groups.redrive.letters
         self._check_group(group)
         listed = await letters.list(
             group, LetterFilter(asked.topic), asked.from_offset, asked.count_max
@@ -88,7 +88,7 @@ class RetryCalls:
         else:
             wanted = _redrive_request(Redrive())
         self._check_group(group)
-        done = await self._tools.parts().groups.redrive.redrive(group, wanted)
+        done = await self._tools.components().groups.redrive.redrive(group, wanted)
         return answer(request, done.as_dict())
 
     async def _trace(self, request: web.Request) -> web.StreamResponse:
@@ -100,16 +100,16 @@ class RetryCalls:
                 field="message_id",
             )
         self._tools.gate.check_reads()
-        tracer = self._tools.parts().groups.tracer
+        tracer = self._tools.components().groups.tracer
         trace = await tracer.trace(message_id, asked.topic)
         json_body = encoding_of(request) is Encoding.JSON
         return answer(request, trace.as_dict(tracer.as_map(trace.message, json_body=json_body)))
 
     def _check_group(self, group: str) -> None:
         """Raise UnknownGroup unless the group exists or has dead letters, which outlive it."""
-        parts = self._tools.parts()
-        if not parts.groups.redrive.letters.exist(group):
-            parts.groups.configs.get(group)
+        components = self._tools.components()
+        if not components.groups.redrive.letters.exist(group):
+            components.groups.configs.get(group)
 
 
 def _group_of(request: web.Request) -> str:

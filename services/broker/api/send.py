@@ -29,7 +29,7 @@ from services.broker.api.traces import HEADER as TRACE_HEADER
 from services.broker.api.traces import Traces
 from services.broker.fields import plain_name
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
-from services.broker.log.promises import AckLevel
+from services.broker.log.ack_levels import AckLevel
 from services.broker.request_classes import REPEAT_SLICES, RequestClasses
 from services.broker.send.deduplicator import Deduplicator
 from services.broker.send.request import ProduceRequest

@@ -146,7 +146,7 @@ class Traces:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._paced = RateLimitedLogger(clock.monotonic)
+        self._limited_log = RateLimitedLogger(clock.monotonic)
         self._second = -1
         self._in_second = 0
         self._ring: Callable[[str, bytes], object] | None = None
@@ -163,7 +163,7 @@ class Traces:
     def _begin(self, given: str) -> Trace | None:
         if _ID.fullmatch(given) is None:
             # The given text is not logged, because it may contain anything.
-            self._paced.say(
+            self._limited_log.say(
                 "ignored",
                 "trace-ignored",
                 "a trace id has 1 to 64 characters of A-Z, a-z, 0-9, dot, underscore and hyphen; "
@@ -176,7 +176,7 @@ class Traces:
             self._second, self._in_second = second, 0
         self._in_second += 1
         if self._in_second > TRACED_PER_S:
-            self._paced.say(
+            self._limited_log.say(
                 "limit",
                 "trace-limit",
                 "more requests want to be traced than are; the others are served without",

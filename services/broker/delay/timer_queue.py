@@ -158,7 +158,7 @@ class TimerQueue:
             if filling:
                 # Opening the file is not enough. Otherwise: 1. The disk is nearly full, and the
                 # file opens. 2. There is no space for the messages. 3. Retention, which would make
-                # space by deleting a log file, waits for ever. A file that can be filled and fails
+                # space by deleting a log file, waits forever. A file that can be filled and fails
                 # only at commits makes progress once a second.
                 self._cannot = self._loss
 

@@ -5,7 +5,7 @@ A *place* is the member's position in one queue (``sessions``). Ready places are
 compared on the broker, and there is no work per message. Each fetch moves the places; the committed
 offset of the group moves by commits. A fetch moves it only over messages that the member's tags
 exclude, and only when everything before them is committed. Otherwise a group that selects one tag
-of many would seem to lag for ever.
+of many would seem to lag forever.
 
 Step before: ``group_calls`` checked the request. Step after: ``fetch_answers`` frames the result.
 """
@@ -211,7 +211,7 @@ class Fetches:
                 break
             if place in moved:
                 # The member does not know of the earlier move: it would see a gap before this
-                # piece, reject it, and ask for the same messages for ever.
+                # piece, reject it, and ask for the same messages forever.
                 piece = piece._replace(from_offset=moved[place].from_offset)
             if result.message_count or result.status in _OUT_OF_RANGE:
                 pieces.append(piece)

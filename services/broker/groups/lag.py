@@ -4,7 +4,8 @@ The numbers of one queue are read as one snapshot, in this order: committed, min
 three only grow without a reset, so none exceeds a number that was read after it, and lag is never
 negative. An unknown number is None with a ``Reason``, never 0 or −1. The lag in seconds is measured
 by the store time of the oldest unread message, never extrapolated.
-Step before: ``queue_stats`` takes the snapshots. Step after: ``lag_collector`` adds them up.
+Step before: ``lag_collector`` or, for views, ``queue_stats`` takes the snapshot. Step after:
+``pairs`` adds up.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Reason(StrEnum):
     """The number is not kept while the group has no members."""
 
 
-class Snapshot(NamedTuple):
+class QueuePositions(NamedTuple):
     """Queue offsets of one queue and one group at one instant."""
 
     committed: int | None
@@ -75,7 +76,7 @@ class Unread(NamedTuple):
     """Why ``first`` and ``messages`` are None."""
 
 
-def unread(snapshot: Snapshot) -> Unread:
+def unread(snapshot: QueuePositions) -> Unread:
     """Return the unread messages of a snapshot.
 
     A committed offset beyond the maximum is a state of its own and not a lag of 0: the next

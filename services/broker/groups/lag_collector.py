@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
-from services.broker.groups.lag import Lag, Reason, Snapshot, lag_of, nothing_known, unread
+from services.broker.groups.lag import Lag, QueuePositions, Reason, lag_of, nothing_known, unread
 from services.broker.groups.lag_inputs import OBJECTIVE_MS, LagInputs
 from services.broker.groups.oldest import Oldest
 from services.broker.groups.pairs import Movement, Pair, QueueSample, older, pair
@@ -284,7 +284,7 @@ class LagCollector:
         if committed == bounds.max_offset:
             known.movement = None
             return IS_READ, known.row_with(committed)
-        found = unread(Snapshot(committed, *bounds))
+        found = unread(QueuePositions(committed, *bounds))
         if committed is None or found.first is None or found.messages is None:
             unknown = lag_of(found, None, self._inputs.clock.wall_ms())
             return QueueSample(unknown), known.row_with(committed)

@@ -23,7 +23,7 @@ from typing import Final
 
 from services.broker.groups.lag_collector import LagCollector, Memory
 from services.broker.groups.lag_inputs import LagInputs
-from services.broker.groups.lag_series import Found, LagSeries
+from services.broker.groups.lag_series import LagSeries, SampleTables
 from services.broker.groups.series_budget import Lagging, SeriesBudget
 from services.broker.log.log_times import LogTimes
 from shared.runtime.pauses import Pauses, never
@@ -55,10 +55,10 @@ class LagSampler:
         self._budget: SeriesBudget | None = None
         self._running: asyncio.Task[None] | None = None
         self._next_at_s = float("-inf")
-        self._paced = RateLimitedLogger(clock.monotonic)
+        self._limited_log = RateLimitedLogger(clock.monotonic)
         self._is_awaited: Callable[[], bool] = never
         """Whether a request is waiting, to which a sample yields the loop."""
-        self.found: Found | None = None
+        self.found: SampleTables | None = None
         """The last finished sample; None: there is none from the present source."""
 
     def connect(self, times: Callable[[], LogTimes | None], inputs: LagInputs | None) -> None:
@@ -102,7 +102,9 @@ class LagSampler:
                 return  # the node changed its role and closed the files meanwhile
             self._memory = {}  # the list of moved groups is lost with this sample: read all anew
             self._next_at_s = self._clock.monotonic() + AGAIN_S
-            self._paced.defect(error, "topics and groups could not be sampled for their metrics")
+            self._limited_log.defect(
+                error, "topics and groups could not be sampled for their metrics"
+            )
 
     async def _sample(self) -> None:
         assert self._times is not None, "refresh has seen to that"

@@ -59,7 +59,7 @@ class Columns(NamedTuple):
         self.columns[2].append(three)
 
 
-class Found(NamedTuple):
+class SampleTables(NamedTuple):
     """The tables of one sample."""
 
     began_ms: int
@@ -105,9 +105,9 @@ class LagSeries:
         self._queue_count = 0
         self._left_out = (0, 0)
 
-    def found(self, began_ms: int, took_s: float) -> Found:
+    def found(self, began_ms: int, took_s: float) -> SampleTables:
         """Return all tables."""
-        return Found(
+        return SampleTables(
             began_ms,
             took_s,
             self._times,

@@ -12,7 +12,7 @@ from typing import Final
 
 from services.broker.groups.lag_inputs import LagInputs
 from services.broker.groups.lag_sampler import LagSampler
-from services.broker.groups.lag_series import Columns, Found
+from services.broker.groups.lag_series import Columns, SampleTables
 from services.broker.log.log_times import LogTimes
 from shared.metrics.catalogue import groups as of_groups
 from shared.metrics.catalogue import log as of_log
@@ -74,7 +74,7 @@ class LagGauges:
         """queue_series_max: see ``LagSampler``."""
         self.sampler: Final = LagSampler(clock, queue_series_max)
         self._registry = registry
-        self._seen: Found | None = None
+        self._seen: SampleTables | None = None
         self._left_out: dict[Family, int] = {}
         """The most label sets that one sample had to leave out."""
         for families, table in (
@@ -107,7 +107,7 @@ class LagGauges:
         self._count(OF_QUEUES, found.queues_left_out)
         self._count(OF_GROUP_QUEUES, found.group_queues_left_out)
 
-    async def _let_go(self, before: Found) -> None:
+    async def _let_go(self, before: SampleTables) -> None:
         """Free the old tables column by column: at once, tens of thousands of rows take
         milliseconds.
 
@@ -134,7 +134,7 @@ class LagGauges:
                 self._left_out[family] = left_out
                 self._registry.note_dropped(family, more)
 
-    def _read(self, families: tuple[Family, ...], table: Callable[[Found], Columns]) -> None:
+    def _read(self, families: tuple[Family, ...], table: Callable[[SampleTables], Columns]) -> None:
         def read() -> Table:
             found = self.sampler.found
             columns = Columns.of(len(families)) if found is None else table(found)

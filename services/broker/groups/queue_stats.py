@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from services.broker.groups.lag import (
     Lag,
+    QueuePositions,
     Reason,
-    Snapshot,
     lag_of,
     record_bytes,
     unread,
@@ -126,7 +126,7 @@ class QueueStats:
 
         committed: read before bounds, or at the same time. now_ms: wall clock.
         """
-        found = unread(Snapshot(committed, *bounds))
+        found = unread(QueuePositions(committed, *bounds))
         head_ms = None
         if found.first is not None and found.messages:
             head_ms = self.store_time(topic, queue, found.first)

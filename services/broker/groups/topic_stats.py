@@ -8,8 +8,8 @@ message expires, and while a message of it is not dispatched yet; other queues c
 returned bounds are exact at the time of the call.
 
 Only the node that appends uses this module, because other nodes assign no offsets.
-``queue_offsets`` records the appends before this step. After it ``lag_sampler`` reads the bounds of
-queues, and the gauges read the sums of topics.
+``queue_offsets`` records the appends before this step. After it ``lag_collector`` reads the bounds
+of queues, and the gauges read the sums of topics.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Waits for confirmation by the group: of senders, and of the broker's own records.
 
 It has the interface of ``flusher.Flusher.durable``: on a standalone node a record is durable once
-it is on its disk, in a group once ha has confirmed it, on the disks of the whole in-sync set. The
-page is read whenever a doorbell rings and, while a send waits, every millisecond. Step before: ha
-published CONFIRM. Step after: ``sender`` answers (write path, step 6).
+it is on its disk, in a group once ha has confirmed it, on the disks of the whole in-sync set.
+``replication.master`` calls ``poll`` whenever a doorbell rings and, while a send waits, every
+millisecond. Step before: ha published CONFIRM. Step after: ``sender`` answers (write path, step 6).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from services.broker.log.group_commit import NO_DEADLINE
+from services.broker.log.wait_queue import NO_DEADLINE
 from services.broker.log.waiting import Waiting
 from tidemark.clock import Clock
 from tidemark.offsets import PhysicalOffset

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from services.broker.log.group_commit import NO_DEADLINE
+from services.broker.log.wait_queue import NO_DEADLINE
 from tidemark.offsets import PhysicalOffset
 
 

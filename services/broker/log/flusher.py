@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from services.broker.log.group_commit import NO_DEADLINE
+from services.broker.log.wait_queue import NO_DEADLINE
 from services.broker.log.waiting import Waiting
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.files.commit_log_appender import CommitLogAppender
@@ -30,7 +30,7 @@ GATHER_MAX_S: Final = 0.001
 """Longest time for which a flush with waiting senders is delayed to let more senders join."""
 
 
-class Pace(NamedTuple):
+class FlushIntervals(NamedTuple):
     """When bytes without a waiting sender are flushed. Times in seconds."""
 
     interval_s: float
@@ -42,7 +42,12 @@ class Pace(NamedTuple):
 
 
 def due_in_s(
-    pace: Pace, *, unflushed: int, waiting: bool, since_first_s: float, since_flush_s: float
+    intervals: FlushIntervals,
+    *,
+    unflushed: int,
+    waiting: bool,
+    since_first_s: float,
+    since_flush_s: float,
 ) -> float | None:
     """Return the time until the next flush: 0 at once, None if there is nothing to flush.
 
@@ -53,11 +58,11 @@ def due_in_s(
         return None
     if waiting:
         return 0.0
-    if pace.thorough_s is None:
-        return max(0.0, pace.interval_s - since_first_s)
-    if unflushed >= pace.least_bytes:
-        return max(0.0, pace.interval_s - since_flush_s)
-    return max(0.0, pace.thorough_s - since_flush_s)
+    if intervals.thorough_s is None:
+        return max(0.0, intervals.interval_s - since_first_s)
+    if unflushed >= intervals.least_bytes:
+        return max(0.0, intervals.interval_s - since_flush_s)
+    return max(0.0, intervals.thorough_s - since_flush_s)
 
 
 class Flusher:
@@ -70,14 +75,14 @@ class Flusher:
     def __init__(
         self,
         log: CommitLogAppender,
-        pace: Pace,
+        intervals: FlushIntervals,
         clock: Clock,
         metrics: TrafficMetrics,
         on_flushed: Callable[[], None],
     ) -> None:
         """on_flushed: called on the loop after each flush, once its offset is published."""
         self._log = log
-        self._pace = pace
+        self._intervals = intervals
         self._clock = clock
         self._flush_duration = metrics.flush_duration
         self._group_commit_size = metrics.group_commit_size
@@ -194,7 +199,7 @@ class Flusher:
             self._check_soon()
             return
         due_s = due_in_s(
-            self._pace,
+            self._intervals,
             unflushed=unflushed,
             waiting=self._stopping or in_line > 0,
             since_first_s=0.0 if self._first_at is None else now - self._first_at,
@@ -204,7 +209,7 @@ class Flusher:
             self._start()
         elif due_s is not None:
             # In interval mode more bytes may make it due sooner: check again after the interval.
-            self._timer = self._loop.call_later(min(due_s, self._pace.interval_s), self._check)
+            self._timer = self._loop.call_later(min(due_s, self._intervals.interval_s), self._check)
 
     def _gathers(self, in_line: int, now: float) -> bool:
         """Return whether more senders joined in the last loop iteration, so the flush waits.

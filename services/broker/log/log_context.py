@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from services.broker.context import BrokerContext
 from services.broker.log.committer import Committer
 from services.broker.log.durability_barrier import DurabilityBarrier
-from services.broker.log.flusher import Flusher, Pace
+from services.broker.log.flusher import Flusher, FlushIntervals
 from services.broker.log.log_sampler import LogSampler, newest_on_disk
 from services.broker.log.open_store import OpenStore
 from services.broker.log.preallocator import Preallocator
@@ -77,7 +77,7 @@ class LogContext:
         self.appends = term is not None
         """Whether this process appends to the log."""
         self.epoch = 0 if term is None else term.epoch
-        """Epoch of the records that are appended; 0 on a node alone and on a slave."""
+        """Epoch of the records that are appended; 0 on a standalone node and on a slave."""
         config, clock, metrics, health, doorbell, port = broker
         self.config = config
         self.clock = clock
@@ -107,10 +107,10 @@ class LogContext:
         )
         self._visible_after = config.store.visible_after
         # In a group ha wakes reput once the bytes are confirmed.
-        follower = HA if self._visible_after == "confirmed" else REPUT
-        self._bell = ThrottledDoorbell(doorbell, follower, clock)
+        next_service = HA if self._visible_after == "confirmed" else REPUT
+        self._bell = ThrottledDoorbell(doorbell, next_service, clock)
         self.flusher = Flusher(
-            self.appender, self._pace(), clock, metrics, on_flushed=self._flushed
+            self.appender, self._flush_intervals(), clock, metrics, on_flushed=self._flushed
         )
         self.committer = self._make_committer() if self.appender.pooled else None
         self.durability: DurabilityBarrier = (
@@ -118,11 +118,11 @@ class LogContext:
         )
         """Waits until a physical offset is durable: on this disk, or in the in-sync set."""
 
-    def _pace(self) -> Pace:
+    def _flush_intervals(self) -> FlushIntervals:
         config = self.config
         if config.store.visible_after != "written":
-            return Pace(config.flush_interval_ms / 1000)
-        return Pace(
+            return FlushIntervals(config.flush_interval_ms / 1000)
+        return FlushIntervals(
             config.interval_flush_ms / 1000,
             config.interval_flush_pages * PAGE_SIZE,
             config.interval_flush_thorough_ms / 1000,

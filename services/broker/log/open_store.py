@@ -17,7 +17,7 @@ from shared.files.clean_stop import mark_clean_if_last
 from shared.files.disk import Disk, RecordLock
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
-from shared.files.store_dir import Role, StoreDir, new_start_id
+from shared.files.store_dir import LockByte, StoreDir, new_start_id
 from shared.runtime.clock import boot_id
 from tidemark.clock import Clock
 from tidemark.errors import DiskFull, ReadOnlyDisk, RestartNeeded, StoreError
@@ -54,7 +54,7 @@ class OpenStore:
         locks: list[RecordLock] = []
         try:
             # Locked before anything is read: another process might still be changing the files.
-            for role in (Role.APPEND, Role.BROKER):
+            for role in (LockByte.APPEND, LockByte.BROKER):
                 locks.append(directory.lock(role))
             directory.open_or_create()
             directory.describe_delay_levels()

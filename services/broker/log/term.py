@@ -2,10 +2,10 @@
 
 There are two kinds. A node of a group has the term that ha granted it (``GrantedTerm``); its
 answers are read from the page (``shared.cluster.grant``) each time and never cached, so that a
-process that was paused notices a change at once. A node alone is the master of a group of one, and
-its term does not end (``EndlessTerm``). A slave has no term. Step before: ha granted the epoch, or
-a node alone opened its store. Step after: ``append`` asks before every append, and ``sender``
-before every answer.
+process that was paused notices a change at once. A standalone node is the master of a group of one,
+and its term does not end (``EndlessTerm``). A slave has no term. Step before: ha granted the epoch,
+or a standalone node opened its store. Step after: ``append`` asks before every append, and
+``sender`` before every answer.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from services.broker.log import promises
+from services.broker.log import ack_levels
+from services.broker.log.ack_levels import AckLevel, Admitted, InSync, Reached
 from services.broker.log.confirmer import Confirmer
 from services.broker.log.durability_barrier import DurabilityBarrier
 from services.broker.log.flusher import Flusher
-from services.broker.log.promises import AckLevel, InSync, Promise, Reached
 from shared.cluster import grant
 from shared.cluster.grant import Slots
 from tidemark.clock import Clock
@@ -87,27 +87,27 @@ class GrantedTerm:
         if not self.may_answer:
             raise fenced("Nothing was read.")
 
-    def promise(self, asked: AckLevel | None) -> Promise:
+    def admit(self, asked: AckLevel | None) -> Admitted:
         """Return the level that a send waits for. asked: the requested level; None: the default.
 
         Raises Fenced, SwitchingOver, NotEnoughReplicas: nothing was stored.
         """
         self.check_sends()
-        return promises.promise(asked, self.in_sync)
+        return ack_levels.admit(asked, self.in_sync)
 
-    def reached(self, promised: Promise) -> Reached | None:
+    def reached(self, admitted: Admitted) -> Reached | None:
         """Return the level that may be reported once it is reached; None: no success.
 
         The response must leave in the same step of the loop; after an await, call it again.
         """
-        return promises.reached(promised, self.in_sync) if self.may_answer else None
+        return ack_levels.reached(admitted, self.in_sync) if self.may_answer else None
 
     def interrupted(
         self, level: AckLevel, results: Sequence[dict[str, Any]], *, is_on_disk: bool
     ) -> AckTimeout:
         """Return the error for appended messages when the term ends before they have the level."""
         why = f"this node's term ended before level {level.value}"
-        return promises.not_reached(why, results, is_on_disk=is_on_disk)
+        return ack_levels.not_reached(why, results, is_on_disk=is_on_disk)
 
     def _check_not_held(self) -> None:
         if self._slots.get(Slot.SENDS_HELD):
@@ -130,7 +130,7 @@ class EndlessTerm:
     def check_appends(self) -> None:
         """Raise nothing: no other process appends."""
 
-    def promise(self, asked: AckLevel | None) -> Promise:
+    def admit(self, asked: AckLevel | None) -> Admitted:
         """Return the level that a send waits for. Raises NodeAlone: nothing was stored."""
         if asked is AckLevel.MEMORY:
             return _IN_MEMORY
@@ -141,9 +141,9 @@ class EndlessTerm:
             )
         return _ON_DISK
 
-    def reached(self, promised: Promise) -> Reached | None:
-        """Return the promised level: no other node can have taken over meanwhile."""
-        return _REACHED_MEMORY if promised is _IN_MEMORY else _REACHED_DISK
+    def reached(self, admitted: Admitted) -> Reached | None:
+        """Return the admitted level: no other node can have taken over meanwhile."""
+        return _REACHED_MEMORY if admitted is _IN_MEMORY else _REACHED_DISK
 
     def interrupted(
         self, level: AckLevel, results: Sequence[dict[str, Any]], *, is_on_disk: bool
@@ -160,8 +160,8 @@ class EndlessTerm:
 
 Term = GrantedTerm | EndlessTerm
 
-_IN_MEMORY: Final = Promise(AckLevel.MEMORY, 1, asked=True)
-_ON_DISK: Final = Promise(AckLevel.DISK, 1, asked=True)
+_IN_MEMORY: Final = Admitted(AckLevel.MEMORY, 1, asked=True)
+_ON_DISK: Final = Admitted(AckLevel.DISK, 1, asked=True)
 _REACHED_MEMORY: Final = Reached(AckLevel.MEMORY, 1)
 _REACHED_DISK: Final = Reached(AckLevel.DISK, 1)
 

@@ -1,6 +1,6 @@
 """Futures of senders that wait for a position: completed in bulk, timed out by one timer.
 
-``group_commit`` implements the queue of waiting sends. Each sender has its own future, so that a
+``wait_queue`` implements the queue of waiting sends. Each sender has its own future, so that a
 client that disconnects does not affect the others. All futures share one timer, which is set to the
 first deadline in the queue: one timer per sender would cost more than the append. The step before
 this module is ``flusher`` or ``committer`` reaching an offset; after it, ``sender`` answers (write
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from services.broker.log.group_commit import NO_DEADLINE, GroupCommit
+from services.broker.log.wait_queue import NO_DEADLINE, WaitQueue
 from tidemark.clock import Clock
 from tidemark.errors import NotServing
 from tidemark.offsets import PhysicalOffset
@@ -27,7 +27,7 @@ class Waiting:
     Belongs to one event loop."""
 
     def __init__(self, reached: PhysicalOffset, clock: Clock) -> None:
-        self._line: GroupCommit[asyncio.Future[bool]] = GroupCommit(reached)
+        self._line: WaitQueue[asyncio.Future[bool]] = WaitQueue(reached)
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NO_DEADLINE

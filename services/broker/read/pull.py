@@ -2,8 +2,9 @@
 
 ``shared.files.pull`` has the rules for what a pull returns. This module is the shell around it: it
 parses the tag filter, continues after filtered messages, and waits. Nothing beyond ``dispatched``
-is returned, so no consumer sees a message that a crash can lose. Reput rings the doorbell before
-this step (read path, step 1); after it ``http_api`` sends the answer (step 2).
+is returned, so no consumer sees a message that a crash can lose, unless ``visible_after`` is
+``written``. Reput rings the doorbell before this step (read path, step 1); after it ``http_api``
+sends the answer (step 2).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from shared.files.disk import Disk, RecordLock
 from shared.files.log_walk import Progress
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered
-from shared.files.store_dir import Role, StoreDir, new_start_id
+from shared.files.store_dir import LockByte, StoreDir, new_start_id
 from shared.runtime.clock import boot_id
 from shared.runtime.health import Health
 from tidemark.clock import Clock
@@ -77,7 +77,7 @@ class GroupedStore(OpenStore):
 
     @classmethod
     def _open(cls, directory: StoreDir, disk: Disk, clock: Clock) -> GroupedStore:
-        lock = directory.lock(Role.BROKER)
+        lock = directory.lock(LockByte.BROKER)
         try:
             directory.open_or_create()
             directory.describe_delay_levels()
@@ -135,7 +135,7 @@ class GroupedStore(OpenStore):
         """Raise RestartNeeded if ha is about to empty the store, or was when the power failed."""
         # In any boot. Otherwise: 1. the power fails while a store is emptied; 2. the next start of
         # ha continues this, and waits for this process's byte before it publishes anything;
-        # 3. this process waits for ha to publish, for ever.
+        # 3. this process waits for ha to publish, forever.
         if self.positions.get(Slot.ROLE) == NodeRole.RESYNC:
             raise RestartNeeded(
                 f"the store {self.directory.root} is emptied and copied anew from the master.",
@@ -168,7 +168,7 @@ class GroupedStore(OpenStore):
     def take_append_lock(self) -> bool:
         """Take the append lock if it is free; return whether this process holds it now."""
         try:
-            self._append_lock = self.directory.lock(Role.APPEND)
+            self._append_lock = self.directory.lock(LockByte.APPEND)
         except StoreLocked:
             return False
         return True

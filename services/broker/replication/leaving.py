@@ -21,7 +21,7 @@ from tidemark.formats.checkpoint import Slot, Trouble
 log = logging.getLogger(__name__)
 
 WAIT_S: Final = 1.8
-"""A switch takes half a second; a broker silent for two seconds would be fenced anyway."""
+"""A switch takes half a second; after this time the lease expires instead."""
 HA_SILENT_MS: Final = 2000
 COPIES_MIN: Final = 2
 

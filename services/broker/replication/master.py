@@ -3,9 +3,9 @@
 1. The log is recovered, the state read, the components are built (``Leadership``). 2. The first
 records of the term are appended. 3. When they are confirmed, sends open. 4. When the term ends,
 nothing more is appended or answered, waiting callers get an error, the running flush ends, and only
-then is the log released: in a group ha cuts and copies from there. A node alone is the master of a
-group of one: its term ends with the process. Step before: ``node`` or ``standalone``. Step after:
-in a group ``slave``.
+then is the log released: in a group ha cuts and copies from there. A standalone node is the master
+of a group of one: its term ends with the process. Step before: ``node`` or ``standalone``. Step
+after: in a group ``slave``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ Part = Callable[[], Coroutine[None, None, None]]
 
 
 class Leadership(Protocol):
-    """How a node becomes the master and stops being it: in a group, or alone."""
+    """How a node becomes the master and stops being it: in a group (``GroupLeadership``), or alone
+    (``StandaloneNode``). Not to be confused with ha's ``leadership``."""
 
     @property
     def term(self) -> Term:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 CATCH_UP_POLL_S: Final = 0.02
 SERVING_EPOCH: Final = 1
-"""Serving epoch published by a node alone; 0 would mean that it does not append."""
+"""Serving epoch published by a standalone node; 0 would mean that it does not append."""
 
 
 class StandaloneNode:

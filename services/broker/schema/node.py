@@ -157,7 +157,7 @@ CALLS: Final = (
     ),
     Call(
         "getCluster", "GET", "/v1/cluster", "The nodes of this node's group, and its master",
-        Cluster, "Any node answers. What is not known is null, with a reason; a node alone has no "
-        "group.", (),
+        Cluster, "Any node answers. What is not known is null, with a reason; a standalone node "
+        "has no group.", (),
     ),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.broker.log.promises import AckLevel
+from services.broker.log.ack_levels import AckLevel
 from services.broker.send.wanted_delay import Delay
 
 Pick = int | str | None

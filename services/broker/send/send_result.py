@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 
 import msgpack
 
+from services.broker.log.ack_levels import AckLevel
 from services.broker.log.append import Appended
-from services.broker.log.promises import AckLevel
 from services.broker.send.placing import Wait
 from tidemark.errors import (
     AckTimeout,

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from services.broker.log.ack_levels import AckLevel, Admitted, not_reached
 from services.broker.log.append import Append, Appended
 from services.broker.log.log_context import LogContext
-from services.broker.log.promises import AckLevel, Promise, not_reached
 from services.broker.send import placing, queue_choice
 from services.broker.send.placing import Wait
 from services.broker.send.request import Pick, ProduceRequest
@@ -75,13 +75,13 @@ class Sender:
         self._turns: dict[str, int] = {}
         self._counts = SendCounts(log_context.metrics)
 
-    def admit(self, asked: AckLevel | None) -> Promise:
+    def admit(self, asked: AckLevel | None) -> Admitted:
         """Return the level that a send waits for.
 
         Raises NodeAlone, NotEnoughReplicas, Fenced or SwitchingOver; nothing is stored then.
         """
         assert self._term is not None, "the gate of a slave refuses sends"
-        return self._term.promise(asked)
+        return self._term.admit(asked)
 
     async def queue_count(self, topic: str) -> int:
         """Return the number of queues of a topic; creates the topic if sends may do so.
@@ -89,7 +89,7 @@ class Sender:
         Raises UnknownTopic and others."""
         return (await self._topics.for_sending(topic)).queues
 
-    async def send(self, send: PendingSend, queue_count: int, admitted: Promise) -> SendResult:
+    async def send(self, send: PendingSend, queue_count: int, admitted: Admitted) -> SendResult:
         """Store all messages of the request or none, then wait for its level.
 
         admitted: what ``admit`` returned. There is no await before the append. Raises FileNotReady
@@ -139,7 +139,7 @@ class Sender:
         return result, appended.end
 
     async def reach(
-        self, send: PendingSend, result: SendResult, end: PhysicalOffset, admitted: Promise
+        self, send: PendingSend, result: SendResult, end: PhysicalOffset, admitted: Admitted
     ) -> None:
         """Wait until the bytes up to end have their level; count the send as answered.
 

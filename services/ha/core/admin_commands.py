@@ -13,10 +13,10 @@ from services.ha.core import admin_rules as rules
 from services.ha.core import lease_edits
 from services.ha.core.effects import Publish, Reply
 from services.ha.core.events import Command
-from services.ha.core.failover import State, Trigger, copies
 from services.ha.core.following import DAMAGED
 from services.ha.core.handover import REMOVAL_MS_MAX, STOPPING, Handover
 from services.ha.core.leadership import UNADOPTED, Leadership
+from services.ha.core.states import State, Trigger, copies
 from services.ha.core.status import master_of
 from services.ha.lease.value import Lease
 from services.ha.wire.payloads import StatusOk

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 from services.ha.core.campaign import lease_over
 from services.ha.core.effects import Reply
 from services.ha.core.events import Command
-from services.ha.core.failover import State, copies
 from services.ha.core.peers import Peers, do_not_answer
 from services.ha.core.replica_context import ReplicaContext
+from services.ha.core.states import State, copies
 from services.ha.core.status import could_lead
 from services.ha.lease.value import Lease, Member
 from services.ha.wire.payloads import StatusOk

@@ -19,11 +19,11 @@ from enum import Enum
 
 from services.ha.core.effects import Level, Settle
 from services.ha.core.events import Done, LeaseAnswered, LeaseOutcome
-from services.ha.core.failover import Trigger
 from services.ha.core.peers import Peers
 from services.ha.core.promises import Promises
 from services.ha.core.replica_context import ReplicaContext
-from services.ha.lease.session import Settled
+from services.ha.core.states import Trigger
+from services.ha.lease.session import WriteOutcome
 from services.ha.lease.value import Lease, Stored
 from tidemark.offsets import Epoch
 
@@ -183,7 +183,7 @@ class Campaign:
             self._context.session.abandon()
         self._end(reason)
 
-    def answered(self, event: LeaseAnswered, settled: Settled | None) -> None:
+    def answered(self, event: LeaseAnswered, settled: WriteOutcome | None) -> None:
         """Handle the answer to a request, after the session has processed it."""
         if self.over:
             return
@@ -231,7 +231,7 @@ class Campaign:
             )
         context.out.put(*session.propose(wanted, context.now_ms))
 
-    def _written(self, settled: Settled) -> None:
+    def _written(self, settled: WriteOutcome) -> None:
         session = self._context.session
         epoch = settled.wanted.epoch
         if not settled.applied or not session.holds(epoch):

@@ -19,10 +19,10 @@ from typing import Final
 
 from services.ha.core.divergence import CRC_WINDOW
 from services.ha.core.effects import CheckLog
-from services.ha.core.failover import State
 from services.ha.core.mastership import Mastership
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import DAMAGE, ReplicaContext, damage_sentence
+from services.ha.core.states import State
 
 RECHECK_MS: Final = 60_000
 """A place is not checked more often than this: each check reads up to a whole log file."""

@@ -67,7 +67,8 @@ class Close(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Append bytes to a slave's log in order; Copied follows after the next sync.
+    """Append bytes to a slave's log in order; Copied follows after the next sync, and
+    for every MiB written meanwhile.
 
     The bytes may end inside a record; the rest comes with the next ones. first: these bytes begin a
     new stretch, and the rest of an incomplete record before them is dropped.
@@ -120,7 +121,8 @@ class ReleaseAppendLock(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Store slots of the page, in this order, and ring broker and reput."""
+    """Store slots of the page, in this order, and ring the broker, and reput if ROLE or CONFIRM is
+    among them."""
 
     slots: tuple[tuple[Slot, int], ...]
 

@@ -108,7 +108,7 @@ class Received(NamedTuple):
 
 class Copied(NamedTuple):
     """On a slave: whole records are in the log up to end, and on disk up to durable. Posted after
-    every sync."""
+    every sync, and for every MiB written meanwhile."""
 
     end: int
     durable: int

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 from services.ha.core.effects import Cut, Publish, Resync, Settle
 from services.ha.core.events import Copied, CopyFault, Done
-from services.ha.core.failover import State, Trigger, copies
 from services.ha.core.peers import Peers
 from services.ha.core.promises import Promises
 from services.ha.core.replica_context import DAMAGE, RETRIED_FAULTS, ReplicaContext
 from services.ha.core.slave_protocol import SlaveLink, SlaveLog
+from services.ha.core.states import State, Trigger, copies
 from services.ha.core.truncation import CutPlan, HaltPlan, InOrder, LogsDiffer, Outcome, ResyncPlan
 from services.ha.wire.payloads import Append, HelloOk, ResyncRequired
 from tidemark.formats.checkpoint import NodeRole, Slot, Trouble

@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 from services.ha.core.effects import Settle
 from services.ha.core.events import Done, LeaseAnswered
-from services.ha.core.failover import Trigger
 from services.ha.core.peers import Peers, do_not_answer
 from services.ha.core.replica_context import ReplicaContext
-from services.ha.lease.session import Settled
+from services.ha.core.states import Trigger
+from services.ha.lease.session import WriteOutcome
 from services.ha.lease.value import Lease
 from tidemark.offsets import Epoch
 
@@ -94,7 +94,7 @@ class Founding:
             self._context.session.abandon()
         self._end(reason)
 
-    def answered(self, event: LeaseAnswered, settled: Settled | None) -> None:
+    def answered(self, event: LeaseAnswered, settled: WriteOutcome | None) -> None:
         """Handle the answer to a request, after the session has processed it."""
         del event
         if self.over or not self._asked or settled is None:

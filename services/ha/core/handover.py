@@ -13,10 +13,10 @@ from services.ha.core import admin_rules as rules
 from services.ha.core import lease_edits
 from services.ha.core.effects import Level, Reply
 from services.ha.core.events import Command
-from services.ha.core.failover import State
 from services.ha.core.leadership import Leadership
 from services.ha.core.mastership import Mastership
 from services.ha.core.replica_context import BROKER_STOPS
+from services.ha.core.states import State
 from services.ha.core.status import BELOW_MINIMUM, NOT_OPEN, could_lead, master_of, serves
 from services.ha.core.switch_targets import fit_targets, unfit
 from services.ha.lease.value import Member

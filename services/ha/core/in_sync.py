@@ -27,7 +27,7 @@ class Addition(NamedTuple):
     since_ms: int
 
 
-class Peer:
+class MemberProgress:
     """The master's view of one replica in this term."""
 
     __slots__ = ("durable", "heard_ms", "leaving", "mark", "marked_ms", "reached_ms")
@@ -75,7 +75,7 @@ class InSync:
         self._began_ms = now_ms
         self._tried_ms: dict[Member, int] = {}
         self.adding: dict[Member, Addition] = {}
-        self.peers: dict[Member, Peer] = {}
+        self.peers: dict[Member, MemberProgress] = {}
         self.wait_set: frozenset[Member] = frozenset()
         """The other members whose durable ends the confirm offset needs."""
         self.joins = self.leaves = 0
@@ -115,11 +115,11 @@ class InSync:
         """The published set as last known."""
         return self._published
 
-    def peer(self, member: Member) -> Peer:
+    def peer(self, member: Member) -> MemberProgress:
         """Return the view of a replica; a new one begins with the start of the term."""
         peer = self.peers.get(member)
         if peer is None:
-            peer = self.peers[member] = Peer(self._began_ms)
+            peer = self.peers[member] = MemberProgress(self._began_ms)
         return peer
 
     def lags_ms(self, own_end: int, now_ms: int) -> dict[str, int | None]:

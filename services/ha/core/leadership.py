@@ -15,7 +15,6 @@ from services.ha.core import founding
 from services.ha.core.campaign import Campaign, Claim, ElectionDelay
 from services.ha.core.effects import Fence, Publish
 from services.ha.core.events import LeaseAnswered, LeaseOutcome
-from services.ha.core.failover import State, Trigger, copies
 from services.ha.core.following import Following
 from services.ha.core.lease_edits import LeaseEdits
 from services.ha.core.mastership import Mastership
@@ -23,7 +22,8 @@ from services.ha.core.peers import Peers
 from services.ha.core.promises import Promises
 from services.ha.core.recreation import Recreation
 from services.ha.core.replica_context import ReplicaContext
-from services.ha.lease.session import Settled
+from services.ha.core.states import State, Trigger, copies
+from services.ha.lease.session import WriteOutcome
 from services.ha.lease.value import Lease
 from tidemark.formats.checkpoint import NodeRole, Slot
 
@@ -204,7 +204,7 @@ class Leadership:
                 "the log with its own, and cut or copy what differs; or empty the store.",
             )
 
-    def _lease_of_term(self, term: Mastership, settled: Settled | None) -> None:
+    def _lease_of_term(self, term: Mastership, settled: WriteOutcome | None) -> None:
         session = self.context.session
         if term.switch is not None and term.switch.releasing:
             term.switch.answered(settled)

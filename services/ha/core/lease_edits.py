@@ -13,7 +13,7 @@ from services.ha.core.admin_rules import AlreadySo, Refused, no_such_node
 from services.ha.core.effects import Reply
 from services.ha.core.replica_context import ReplicaContext
 from services.ha.core.switchover import released
-from services.ha.lease.session import Settled
+from services.ha.lease.session import WriteOutcome
 from services.ha.lease.value import Lease
 
 EDIT_ATTEMPTS: Final = 5
@@ -116,7 +116,7 @@ class LeaseEdits:
         self._edit = edit._replace(has_read=True)
         return False
 
-    def settled(self, settled: Settled | None) -> None:
+    def settled(self, settled: WriteOutcome | None) -> None:
         """Handle a settled write of the lease, which may be the ordered one."""
         edit = self._edit
         if edit is None or settled is None or settled.wanted is not edit.wanted:

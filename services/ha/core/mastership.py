@@ -23,13 +23,13 @@ from services.ha.core.announcement import Announcement
 from services.ha.core.append_lock import AppendLock
 from services.ha.core.confirm import ConfirmOffset
 from services.ha.core.effects import Grant, PersistTable, Publish
-from services.ha.core.failover import Trigger
 from services.ha.core.in_sync import InSync
 from services.ha.core.liveness import stall_ms
 from services.ha.core.master_protocol import MasterLink, MasterLog
 from services.ha.core.peers import Incoming, Peers
 from services.ha.core.promises import Promises
 from services.ha.core.replica_context import ReplicaContext, with_entry, without_gone
+from services.ha.core.states import Trigger
 from services.ha.core.switchover import Switchover
 from services.ha.lease.value import Lease, Member
 from services.ha.wire.payloads import Ack, Hello

@@ -15,9 +15,9 @@ import msgspec
 
 from services.ha.core.campaign import Claim
 from services.ha.core.events import Received
-from services.ha.core.failover import has_term
 from services.ha.core.leadership import Leadership
 from services.ha.core.recreation import Recreation
+from services.ha.core.states import has_term
 from services.ha.core.status import own_status
 from services.ha.lease.value import Holder
 from services.ha.wire import payloads

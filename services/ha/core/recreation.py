@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Final
 
 from services.ha.core.events import LeaseAnswered
-from services.ha.core.failover import Trigger
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import ReplicaContext
-from services.ha.lease.session import Settled
+from services.ha.core.states import Trigger
+from services.ha.lease.session import WriteOutcome
 from services.ha.lease.value import Lease, Member
 from services.ha.wire.payloads import Promise, PromisePurpose
 
@@ -86,7 +86,7 @@ class Recreation:
             self._context.session.abandon()
         self._end(reason)
 
-    def answered(self, event: LeaseAnswered, settled: Settled | None) -> None:
+    def answered(self, event: LeaseAnswered, settled: WriteOutcome | None) -> None:
         """Handle the answer to a request, after the session has processed it."""
         del event
         session = self._context.session

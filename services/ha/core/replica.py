@@ -29,7 +29,6 @@ from services.ha.core.events import (
     Received,
     Tick,
 )
-from services.ha.core.failover import State, Trigger, copies
 from services.ha.core.following import Following
 from services.ha.core.handover import Handover
 from services.ha.core.leadership import Leadership
@@ -38,6 +37,7 @@ from services.ha.core.peers import Peers
 from services.ha.core.promises import Promises
 from services.ha.core.replica_context import DAMAGE, ReplicaContext, damage_sentence
 from services.ha.core.setup import Found, LogBytes, Setup
+from services.ha.core.states import State, Trigger, copies
 from services.ha.core.status import cluster_status, serves
 from services.ha.lease.session import LeaseSession
 from tidemark.formats.checkpoint import NodeRole, Slot

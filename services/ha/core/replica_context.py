@@ -13,11 +13,11 @@ from typing import Any, Final
 from services.ha.core.counters import Counters
 from services.ha.core.effects import Level, Note, Publish
 from services.ha.core.events import NodeSnapshot
-from services.ha.core.failover import State, Trigger, next_state
 from services.ha.core.liveness import Liveness
 from services.ha.core.outbox import Outbox
 from services.ha.core.recovered_table import without_bytes_dropped
 from services.ha.core.setup import Found, Halt, LogBytes, Setup
+from services.ha.core.states import State, Trigger, next_state
 from services.ha.lease.session import LeaseSession
 from services.ha.lease.value import Holder, Member
 from tidemark.formats.checkpoint import NodeRole, Slot, Trouble

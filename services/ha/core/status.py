@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from services.ha.core.failover import State, copies
 from services.ha.core.mastership import Mastership
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import TABLE_LONG, ReplicaContext
+from services.ha.core.states import State, copies
 from services.ha.lease.value import Member
 from services.ha.wire.payloads import REASON_SIZE_MAX, Facts, StatusOk
 from shared.cluster.nodes import Node

@@ -17,10 +17,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from services.ha.core.effects import Fence, Publish
-from services.ha.core.failover import Trigger
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import ReplicaContext
-from services.ha.lease.session import Settled
+from services.ha.core.states import Trigger
+from services.ha.lease.session import WriteOutcome
 from services.ha.lease.value import Lease, Member
 from services.ha.wire.payloads import CampaignNow
 from tidemark.formats.checkpoint import Slot
@@ -118,7 +118,7 @@ class Switchover:
         elif self._stage is _Stage.RELEASING:
             self._release()
 
-    def answered(self, settled: Settled | None) -> None:
+    def answered(self, settled: WriteOutcome | None) -> None:
         """Handle an answer to a lease request while the lease is being released."""
         if settled is None or settled.wanted.holder is not None:
             return

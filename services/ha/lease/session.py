@@ -43,7 +43,7 @@ PROCESS_BITS: Final = 31
 """Together they fit a positive i64."""
 
 
-class Settled(NamedTuple):
+class WriteOutcome(NamedTuple):
     """A write is over; ``LeaseSession.stored`` is the object as it is now."""
 
     wanted: Lease
@@ -58,7 +58,7 @@ class Answer(NamedTuple):
     """Result of an answer of the lease."""
 
     effects: list[Effect]
-    settled: Settled | None = None
+    settled: WriteOutcome | None = None
 
 
 class _Write:
@@ -225,14 +225,14 @@ class LeaseSession:
         """Replace the stored lease by `wanted`; its `renewed` is set here.
 
         despite: also replace an object that went backwards, by an operator's command. Answered by a
-        `Settled` of `answered`, after any number of repetitions.
+        `WriteOutcome` of `answered`, after any number of repetitions.
         """
         assert self.can_write or (despite and self.free and self.stored is not None)
         self._write = _Write(self.stored, wanted, self._counter_next(), now_ms)
         return [self._attempt(now_ms)]
 
     def create(self, wanted: Lease, now_ms: int) -> list[Effect]:
-        """Create the object where there is none. Answered by a `Settled`."""
+        """Create the object where there is none. Answered by a `WriteOutcome`."""
         assert self.free
         self._write = _Write(None, wanted, self._counter_next(), now_ms)
         return [self._attempt(now_ms)]
@@ -299,7 +299,7 @@ class LeaseSession:
                 # Read again at once: all that is known is that this was not the first write.
                 return Answer([self._get(now_ms)])
 
-    def _settle_by(self, found: Stored, now_ms: int) -> Settled | None:
+    def _settle_by(self, found: Stored, now_ms: int) -> WriteOutcome | None:
         """Return the outcome of the write that a read shows."""
         write = self._write
         if write is None:
@@ -319,18 +319,18 @@ class LeaseSession:
         self._note_renewal(found.lease, write.sent_ms.get(renewed, write.first_sent_ms))
         return self._settle(applied=True)
 
-    def _settle_as_applied(self, stored: Stored, sent_ms: int) -> Settled | None:
+    def _settle_as_applied(self, stored: Stored, sent_ms: int) -> WriteOutcome | None:
         self._note_renewal(stored.lease, sent_ms)
         return self._settle(applied=True)
 
-    def _settle(self, *, applied: bool) -> Settled | None:
+    def _settle(self, *, applied: bool) -> WriteOutcome | None:
         write = self._write
         if write is None:
             return None
         self._write = None
         if not applied:
             self._give_up(write)
-        return Settled(write.wanted, applied, not applied and write.unanswered)
+        return WriteOutcome(write.wanted, applied, not applied and write.unanswered)
 
     def _give_up(self, write: _Write) -> None:
         """Note an epoch that the write would have begun, and that must not be acted on."""

@@ -66,7 +66,7 @@ class EffectRunner:
         self._events: deque[Event] = deque()
         self._handling = False
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._paced = RateLimitedLogger(clock.monotonic)
+        self._limited_log = RateLimitedLogger(clock.monotonic)
 
     def post(self, event: Event) -> None:
         """Handle an event now, or after the one that is being handled. On the loop."""
@@ -164,7 +164,7 @@ class EffectRunner:
         if note.alarm is None and note.level > logging.INFO:
             # A peer can cause these lines as often as it connects.
             peer = facts.get("peer", "")
-            self._paced.say(
+            self._limited_log.say(
                 f"{note.event} {peer}", note.event, note.sentence, level=note.level, **facts
             )
             return

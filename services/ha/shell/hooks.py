@@ -2,8 +2,9 @@
 
 Hand-over, cut and resync guarantee a state on disk if the process ends *between* two of their
 steps. A test installs a function for these places; without one a place costs one comparison. Names:
-``promote-4`` … of becoming master, ``cut-6`` … ``cut-10`` of a cut, ``resync-1`` … of a resync
-(docs/replication.md numbers them). One hook per process.
+``promote-2`` to ``-6`` and ``-10`` of becoming master (numbered in docs/replication.md; ``-7`` is
+the grant), ``cut-6`` to ``-10`` of a cut and ``resync-1`` … of a resync (numbered in ``cutting``
+and ``resync``). One hook per process.
 """
 
 from __future__ import annotations

@@ -24,15 +24,15 @@ UNREACHED: Final = "not reached: "
 class LinkLog:
     """Logs why links end, each kind of reason at its own rate."""
 
-    def __init__(self, paced: RateLimitedLogger) -> None:
-        self._paced = paced
-        self._quiet_until = paced.now + START_S
+    def __init__(self, limited_log: RateLimitedLogger) -> None:
+        self._limited_log = limited_log
+        self._quiet_until = limited_log.now + START_S
 
     def refused(self, peer: str, address: str, reason: str) -> None:
         """Log a connection to the replication port that was closed because of its peer or its
         bytes."""
         if not self._versions_differ(peer, address, reason):
-            self._paced.say(
+            self._limited_log.say(
                 peer,
                 "link-refused",
                 "a connection to the replication port was closed",
@@ -43,10 +43,10 @@ class LinkLog:
 
     def unreached(self, node: str, address: str, reason: str) -> None:
         """Log a connection that could not be made or authenticated."""
-        if reason.startswith(UNREACHED) and self._paced.now < self._quiet_until:
+        if reason.startswith(UNREACHED) and self._limited_log.now < self._quiet_until:
             return
         if not self._versions_differ(node, address, reason):
-            self._paced.say(
+            self._limited_log.say(
                 f"to {node}",
                 "connect-failed",
                 "a node of the group cannot be reached",
@@ -59,7 +59,7 @@ class LinkLog:
         """Log that versions differ; both sides do, and nothing changes before an upgrade."""
         if not reason.startswith(OTHER_VERSIONS):
             return False
-        self._paced.say(
+        self._limited_log.say(
             f"versions of {peer}",
             "protocol-version",
             "a node of the group speaks no version of the replication protocol that this one does",

@@ -65,7 +65,7 @@ class Links:
         settings: LinkSettings,
         views: LogViews,
         post: Callable[[Event], None],
-        paced: RateLimitedLogger,
+        limited_log: RateLimitedLogger,
         acknowledged: Callable[[str, float], None],
     ) -> None:
         """own: identity that this node proves. views: bytes of the log, for streaming. post: hands
@@ -74,7 +74,7 @@ class Links:
         """
         self._own, self._secret, self._tls = own, credentials.secret, credentials.tls
         self._settings, self._nodes = settings, settings.nodes
-        self._views, self._post, self._log = views, post, LinkLog(paced)
+        self._views, self._post, self._log = views, post, LinkLog(limited_log)
         self._acknowledged = acknowledged
         self._next_number = 1
         self._unproved: dict[int, Link] = {}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shared.files.disk import RecordLock
-from shared.files.store_dir import Role, StoreDir
+from shared.files.store_dir import LockByte, StoreDir
 from tidemark.formats.filenames import RUNNING_SIGN
 
 POLL_S: Final = 0.002
@@ -21,12 +21,12 @@ class Stopping(Exception):
     """This process is to end; the next start finishes what was begun."""
 
 
-def wait_for_byte(directory: StoreDir, role: Role, stopping: Callable[[], bool]) -> RecordLock:
+def wait_for_byte(directory: StoreDir, role: LockByte, stopping: Callable[[], bool]) -> RecordLock:
     """Take a byte as soon as it is free. Blocks. Raises Stopping, ReadOnlyDisk, DiskFull."""
     while True:
         lock = directory.disk.lock(directory.lock_path, byte=role)
         if lock is not None:
-            if role is Role.APPEND:
+            if role is LockByte.APPEND:
                 # A slave's store, too, must not be recovered by a RocketMQ broker.
                 lock.show(directory.commit_log_dir / RUNNING_SIGN)
             return lock

@@ -30,7 +30,7 @@ from shared.files.disk import RecordLock
 from shared.files.log_walk import Progress
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
-from shared.files.store_dir import Role, StoreDir, new_start_id
+from shared.files.store_dir import LockByte, StoreDir, new_start_id
 from tidemark.clock import Clock
 from tidemark.errors import DamagedFile, GroupStore
 from tidemark.formats.checkpoint import Slot
@@ -74,7 +74,7 @@ class LockedStore:
         StoreSizesDiffer, DiskFull, ReadOnlyDisk …
         """
         directory.disk.make_directory(directory.root)
-        lock = directory.lock(Role.HA)
+        lock = directory.lock(LockByte.HA)
         try:
             directory.open_or_create()
             if directory.read_only is not None:
@@ -96,7 +96,7 @@ class LockedStore:
     def take_append_lock(self, stopping: Callable[[], bool]) -> None:
         """Take the append lock as soon as the broker has released it. Blocks. Raises Stopping."""
         if self._append_lock is None:
-            self._append_lock = wait_for_byte(self.directory, Role.APPEND, stopping)
+            self._append_lock = wait_for_byte(self.directory, LockByte.APPEND, stopping)
 
     def release_append_lock(self) -> None:
         """Release the append lock; no effect if it is not held. The log must be closed."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from services.ha.core.failover import State
+from services.ha.core.states import State
 from shared.files.positions import Positions
 from tidemark.clock import Clock
 from tidemark.formats.checkpoint import NodeRole, Slot

@@ -32,7 +32,7 @@ from shared.files.disk import Disk, RecordLock
 from shared.files.log_start import write_log_start
 from shared.files.mapped_file_queue import MappedFileQueue, Preallocation
 from shared.files.positions import Positions
-from shared.files.store_dir import Role, StoreDir
+from shared.files.store_dir import LockByte, StoreDir
 from tidemark.formats.checkpoint import REGION_HA, REGION_REPUT, SLOT_SIZE, NodeRole, Slot
 from tidemark.formats.filenames import parse_offset_name
 
@@ -72,7 +72,7 @@ def finish(
     positions.publish(Slot.ROLE, NodeRole.RESYNC)
     held: list[RecordLock] = []
     try:
-        for role in (Role.BROKER, Role.REPUT):
+        for role in (LockByte.BROKER, LockByte.REPUT):
             held.append(wait_for_byte(store, role, stopping))
         hooks.before("resync-3")
         _begin_page(positions, intent.first_offset)

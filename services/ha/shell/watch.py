@@ -16,7 +16,7 @@ from typing import Final
 from services.ha.core.events import Event, NodeSnapshot, Tick
 from shared.files.lock_probe import LockProbe
 from shared.files.positions import Positions
-from shared.files.store_dir import Role
+from shared.files.store_dir import LockByte
 from shared.runtime.doorbell import Doorbell
 from tidemark.clock import Clock
 from tidemark.errors import ReplacedPositions
@@ -51,7 +51,7 @@ class SnapshotReader:
         """Return the present state. The order of the loads is part of the promise: see
         ``NodeSnapshot``."""
         get = self._positions.get
-        alive = self._locks.is_held(Role.BROKER)
+        alive = self._locks.is_held(LockByte.BROKER)
         nonce = get(Slot.BROKER_NONCE) if alive else 0
         damaged_at = get(Slot.DAMAGED_AT) if alive else 0
         return NodeSnapshot(
@@ -68,7 +68,7 @@ class SnapshotReader:
             None if self._wall_ms is None else self._wall_ms() - self._clock.boot_ms(),
             get(Slot.BROKER_STATE) == BrokerState.SERVING,
             get(Slot.DISPATCHED),
-            self._locks.is_held(Role.REPUT),
+            self._locks.is_held(LockByte.REPUT),
             self._silent_ms(Slot.REPUT_HEARTBEAT_MS),
             damaged_at - 1 if damaged_at else None,
         )

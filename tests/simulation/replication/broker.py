@@ -22,7 +22,7 @@ from services.broker.replication.node import GroupNode
 from services.broker.roles import RoleContext
 from services.broker.watch import Watch
 from shared.cluster.config import ClusterConfig
-from shared.files.store_dir import Role
+from shared.files.store_dir import LockByte
 from shared.metrics.registry import Registry
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
@@ -187,7 +187,7 @@ class Broker(Service):
             machine.slot(Slot.ROLE) == NodeRole.MASTER
             and machine.slot(Slot.DISPATCHED) >= machine.slot(Slot.EPOCH_RECORD_END) > 0
             and machine.slot(Slot.SERVING_EPOCH)
-            and machine.holds(Role.APPEND, self.process)
+            and machine.holds(LockByte.APPEND, self.process)
         )
         if not may_open or self.process.paused or self.process.opened is not None:
             self._shut_us = now_us

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.ha.core.failover import State
 from services.ha.core.handover import SHORT_LEASES
+from services.ha.core.states import State
 from services.ha.core.status import BELOW_MINIMUM
 from tests.simulation.replication.group import Group
 from tests.simulation.replication.ha import Ha

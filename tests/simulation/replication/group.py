@@ -9,7 +9,7 @@ from services.ha.core.events import Command
 from services.ha.core.setup import Setup
 from services.ha.lease.value import Lease, Member, Stored
 from shared.cluster.nodes import Node
-from shared.files.store_dir import Role
+from shared.files.store_dir import LockByte
 from tests.simulation.replication import page_rules
 from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.ha import Ha
@@ -203,7 +203,7 @@ class Group:
     def _epoch_of(self, machine: Machine) -> int | None:
         """Epoch for which the broker of a node holds the append lock."""
         broker = self.broker_of(machine.name)
-        if broker is not None and machine.holds(Role.APPEND, broker.process):
+        if broker is not None and machine.holds(LockByte.APPEND, broker.process):
             return broker.epoch
         return None
 

@@ -21,7 +21,7 @@ from typing import Final
 from services.ha.lease.value import Member
 from services.ha.wire.frames import Frame, FrameType
 from services.ha.wire.payloads import Hello, HelloOk
-from shared.files.store_dir import Role
+from shared.files.store_dir import LockByte
 from tests.simulation.replication import page_rules, redone
 from tests.simulation.replication.client_answers import ClientAnswers
 from tests.simulation.replication.confirmed_log import ACK_CHECKED_SIZE, must_be_durable
@@ -89,7 +89,7 @@ class History(ClientAnswers):
     def writes(self, machine: Machine, process: Process, what: str) -> None:
         """Check that a process which writes to the log, or has replaced the epoch table, holds byte
         0."""
-        if not machine.holds(Role.APPEND, process):
+        if not machine.holds(LockByte.APPEND, process):
             raise Violation(f"{process.name} of {machine.name} {what} without byte 0")
 
     def promises(self, machine: Machine, epoch: int) -> None:
@@ -250,7 +250,7 @@ class History(ClientAnswers):
     def _must_have_reloaded_grant(self, machine: Machine, process: Process) -> None:
         """Check that the broker has reloaded its grant after it took byte 0; recovery takes a
         while."""
-        if process.fence_loaded_us < machine.taken_us[Role.APPEND]:
+        if process.fence_loaded_us < machine.taken_us[LockByte.APPEND]:
             raise Violation(
                 f"the broker of {machine.name} recovers the log for a grant that it loaded "
                 "before it took byte 0"

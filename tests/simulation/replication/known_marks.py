@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from services.ha.core.effects import LeasePut
 from services.ha.core.events import Event, Failed
-from services.ha.core.failover import State
 from services.ha.core.outbox import NO_ROOM
 from services.ha.core.replica_context import DAMAGE, STEP_BACK_PAUSES
 from services.ha.core.setup import Found
+from services.ha.core.states import State
 from services.ha.lease.value import Member
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from services.ha.core.failover import State
+from services.ha.core.states import State
 from services.ha.lease.value import Lease
 from tests.simulation.replication.lease_object import Fate
 from tests.simulation.replication.plan import TIMES

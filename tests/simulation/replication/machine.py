@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
-from shared.files.store_dir import Role
+from shared.files.store_dir import LockByte
 from shared.state.state import BrokerState
 from tests.simulation.replication.clock import Clock
 from tests.simulation.replication.process import Process
@@ -219,7 +219,7 @@ class Machine(StoreView):
         if path == IDENTITY:
             before, self._last_incarnation = self._last_incarnation, self.incarnation
             if before not in ("", self._last_incarnation):
-                owners = [self._locks.get(byte) for byte in (Role.BROKER, Role.REPUT)]
+                owners = [self._locks.get(byte) for byte in (LockByte.BROKER, LockByte.REPUT)]
                 alone = all(owner is not None and owner.name == "ha" for owner in owners)
                 self._judge.empties_store(self, alone=alone)
         name = "cut" if path.parent == CUT else path.name
@@ -238,7 +238,7 @@ class Machine(StoreView):
     def release_lock(self, byte: int, process: Process) -> None:
         """Release the byte if the process holds it."""
         if self._locks.get(byte) is process:
-            if byte == Role.APPEND:
+            if byte == LockByte.APPEND:
                 self._judge.releases_log(self, process)
             del self._locks[byte]
 

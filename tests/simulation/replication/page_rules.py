@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.files.store_dir import Role
+from shared.files.store_dir import LockByte
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.violation import Violation
@@ -51,9 +51,9 @@ OF_LOG: Final = frozenset(
     }
 )
 BEATS: Final = {
-    "broker": (Role.BROKER, Slot.BROKER_HEARTBEAT_MS),
-    "reput": (Role.REPUT, Slot.REPUT_HEARTBEAT_MS),
-    "ha": (Role.HA, Slot.HA_HEARTBEAT_MS),
+    "broker": (LockByte.BROKER, Slot.BROKER_HEARTBEAT_MS),
+    "reput": (LockByte.REPUT, Slot.REPUT_HEARTBEAT_MS),
+    "ha": (LockByte.HA, Slot.HA_HEARTBEAT_MS),
 }
 PIDS: Final = {"broker": Slot.BROKER_PID, "reput": Slot.REPUT_PID, "ha": Slot.HA_PID}
 """PID of each service; 0 after a clean shutdown."""
@@ -77,13 +77,13 @@ paused."""
 def check_owner(machine: Machine, process: Process, slot: Slot, value: int) -> None:
     """Check that the writer of the slot holds the slot's byte of the lock file."""
     if slot in OF_LOG:
-        byte = Role.APPEND
+        byte = LockByte.APPEND
     elif slot in OF_BROKER:
-        byte = Role.BROKER
+        byte = LockByte.BROKER
     elif REGION_REPUT <= slot * SLOT_SIZE < REGION_HA:
-        byte = Role.REPUT
+        byte = LockByte.REPUT
     elif slot * SLOT_SIZE >= REGION_HA:
-        byte = Role.HA
+        byte = LockByte.HA
     else:
         return
     if not machine.holds(byte, process):
@@ -149,7 +149,7 @@ def check_deadline(machine: Machine) -> None:
     if ha is None or ha.paused or not ha.alive or machine.slot(Slot.FENCED):
         return
     late_ms = machine.boot_ms() - machine.slot(Slot.LEASE_DEADLINE)
-    granted = machine.slot(Slot.GRANTED_TO) and machine.holds(Role.HA, ha)
+    granted = machine.slot(Slot.GRANTED_TO) and machine.holds(LockByte.HA, ha)
     # A lease whose grant came late because an answer was missing is renewed first.
     since_us = max(ha.resumed_us, machine.changed_us.get(Slot.FENCED, 0))
     if granted and min(late_ms, (now_us - since_us) // 1000) > LATE_FENCE_MS:
@@ -164,7 +164,7 @@ def check_beats(machine: Machine) -> None:
         process = machine.processes.get(service)
         if process is None or process.paused or not machine.holds(byte, process):
             continue
-        holder = machine.holder(Role.APPEND)
+        holder = machine.holder(LockByte.APPEND)
         if holder is not None and holder.paused:
             continue  # A start of ha waits for byte 0.
         silent_ms = machine.boot_ms() - machine.slot(slot)
@@ -221,10 +221,10 @@ def check_yields(machine: Machine) -> None:
 
     if not machine.slot(Slot.BROKER_PID):
         return  # The broker has stopped and takes all locks to mark the store as clean.
-    if machine.slot(Slot.FENCED) and lasts(Slot.FENCED) and machine.holds(Role.APPEND, broker):
+    if machine.slot(Slot.FENCED) and lasts(Slot.FENCED) and machine.holds(LockByte.APPEND, broker):
         raise Violation(f"the broker of {machine.name} keeps byte 0 long after its grant ended")
     emptied = machine.slot(Slot.ROLE) == NodeRole.RESYNC
-    if emptied and lasts(Slot.ROLE) and machine.holds(Role.BROKER, broker):
+    if emptied and lasts(Slot.ROLE) and machine.holds(LockByte.BROKER, broker):
         raise Violation(f"the broker of {machine.name} keeps a store that is to be emptied")
 
 
@@ -253,7 +253,7 @@ def check_stopped(machine: Machine) -> None:
 
 def _check_role(machine: Machine, process: Process, role: NodeRole) -> None:
     if role is NodeRole.FOLLOWER:
-        if not machine.holds(Role.APPEND, process):
+        if not machine.holds(LockByte.APPEND, process):
             raise Violation(f"{machine.name} becomes a follower without byte 0")
         if not machine.slot(Slot.FENCED):
             raise Violation(f"{machine.name} becomes a follower while its grant is valid")
@@ -268,7 +268,7 @@ def _check_role(machine: Machine, process: Process, role: NodeRole) -> None:
 def _check_grant(machine: Machine, process: Process) -> None:
     """Check that everything on which a grant relies survives a power cut."""
     epoch = machine.slot(Slot.EPOCH)
-    if machine.holds(Role.APPEND, process):
+    if machine.holds(LockByte.APPEND, process):
         raise Violation(f"{machine.name} grants epoch {epoch} while it holds byte 0")
     if machine.durably_promised != epoch:
         raise Violation(
@@ -306,7 +306,7 @@ def _lacks_room(machine: Machine) -> bool:
 
 
 def _is_emptying(machine: Machine, process: Process) -> bool:
-    return process.name == "ha" and machine.holds(Role.BROKER, process)
+    return process.name == "ha" and machine.holds(LockByte.BROKER, process)
 
 
 def _must_be(machine: Machine, slot: Slot, value: int, so: bool, otherwise: str) -> None:

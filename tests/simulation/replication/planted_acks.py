@@ -12,14 +12,14 @@ from services.ha.core.campaign import Campaign
 from services.ha.core.confirm import ConfirmOffset
 from services.ha.core.effects import Publish
 from services.ha.core.events import Done
-from services.ha.core.failover import Trigger
 from services.ha.core.following import Following
 from services.ha.core.in_sync import InSync
 from services.ha.core.mastership import Mastership
 from services.ha.core.peers import Incoming
 from services.ha.core.replica_context import ReplicaContext
 from services.ha.core.slave_protocol import SlaveLink
-from services.ha.lease.session import Settled
+from services.ha.core.states import Trigger
+from services.ha.lease.session import WriteOutcome
 from services.ha.lease.value import Lease, Member
 from services.ha.wire.payloads import Hello
 from tidemark.formats.checkpoint import Slot
@@ -126,7 +126,7 @@ def candidate_goes_on_acknowledging() -> Planting:
         self.__dict__["fixed_end"] = done.end
         settle(self, done)
 
-    def written(self: Campaign, answer: Settled) -> None:
+    def written(self: Campaign, answer: WriteOutcome) -> None:
         self._context.end = self.__dict__["fixed_end"]
         write(self, answer)
 

@@ -15,7 +15,7 @@ from services.ha.core.events import Done
 from services.ha.core.recreation import Recreation
 from services.ha.core.replica_context import ReplicaContext
 from services.ha.core.truncation import CutPlan, InOrder, Outcome
-from services.ha.lease.session import LeaseSession, Settled
+from services.ha.lease.session import LeaseSession, WriteOutcome
 from services.ha.lease.value import Lease, Stored
 from shared.cluster import grant
 from shared.cluster.grant import Slots
@@ -85,7 +85,7 @@ def old_version_read_as_not_applied() -> Planting:
     """A read of the old version counts as proof that the write was not applied."""
     settle = LeaseSession._settle_by
 
-    def hasty(self: LeaseSession, found: Stored, now_ms: int) -> Settled | None:
+    def hasty(self: LeaseSession, found: Stored, now_ms: int) -> WriteOutcome | None:
         write = self._write
         if write is not None and write.base is not None and found.version == write.base.version:
             return self._settle(applied=False)

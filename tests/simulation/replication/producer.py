@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from services.broker.log.promises import AckLevel
+from services.broker.log.ack_levels import AckLevel
 from services.broker.send.request import ProduceRequest
 from services.broker.send.send_result import SendResult
 from tests.simulation.replication.loop import CLIENT

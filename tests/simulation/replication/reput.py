@@ -8,7 +8,7 @@ import contextlib
 from typing import Final, cast
 
 from services.reput.config import ReputConfig
-from services.reput.follower import Follower
+from services.reput.dispatch_loop import DispatchLoop
 from services.reput.metrics import ReputMetrics
 from services.reput.open_store import OpenStore
 from shared.metrics.registry import Registry
@@ -42,6 +42,6 @@ class Reput(Service):
         metrics = ReputMetrics(Registry("reput"))
         bell = cast(Doorbell, self.bell)
         traced = TracedRanges(self.machine.monotonic)
-        follower = Follower(CONFIG, store, bell, Health(self.machine), metrics, traced)
-        await run_parts(self.stop, {"follower": lambda: follower.run(self.stop)})
+        dispatch_loop = DispatchLoop(CONFIG, store, bell, Health(self.machine), metrics, traced)
+        await run_parts(self.stop, {"dispatch": lambda: dispatch_loop.run(self.stop)})
         await asyncio.to_thread(store.stopped_clean)

@@ -36,7 +36,7 @@ from services.ha.shell import (
     replica_store,
 )
 from services.ha.shell import worker as ha_worker
-from services.reput import follower
+from services.reput import dispatch_loop
 from services.reput import open_store as reput_store
 from shared.files import commit_log_appender, file_run, log_writer, region_cache, store_dir
 from shared.files.positions import Positions
@@ -55,7 +55,7 @@ THREADED: Final = (
     flusher,
 )
 QUEUED: Final = (ha_worker, flusher)
-POOLED: Final = (preallocator, follower, directory)
+POOLED: Final = (preallocator, dispatch_loop, directory)
 RANDOM: Final = (grouped_store, links, locked_store, replica_store, store_dir, directory)
 BOOTED: Final = (grouped_store, open_store, reput_store)
 HEARTBEAT_S: Final = 0.2
@@ -162,7 +162,7 @@ def simulated(timeline: Timeline) -> Iterator[None]:
         for module in (lock_bytes, store_dir):
             stack.enter_context(patch.object(module, "time", threads.TIME))
         stack.enter_context(patch.object(watch, "HEARTBEAT_S", HEARTBEAT_S))
-        stack.enter_context(patch.object(follower, "WATCH_INTERVAL_S", HEARTBEAT_S))
+        stack.enter_context(patch.object(dispatch_loop, "WATCH_INTERVAL_S", HEARTBEAT_S))
         stack.enter_context(patch.object(master, "BUSY_POLL_S", BUSY_POLL_S))
         stack.enter_context(patch.object(lease_client, "ANNOUNCE_PAUSE_MAX_S", ANNOUNCE_MAX_S))
         stack.enter_context(patch.object(leaving, "WAIT_S", LEAVE_S))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.broker.log.promises import AckLevel
+from services.broker.log.ack_levels import AckLevel
 from services.broker.log.term import GrantedTerm
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.process import Process

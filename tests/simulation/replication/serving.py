@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from services.broker.log.promises import AckLevel
+from services.broker.log.ack_levels import AckLevel
 from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.lease_object import Weather
 from tests.simulation.replication.loop import CLIENT

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from services.ha.core.campaign import Campaign
 from services.ha.core.effects import LeasePut
-from services.ha.core.failover import State
 from services.ha.core.founding import Founding
-from services.ha.core.in_sync import Peer
+from services.ha.core.in_sync import MemberProgress
 from services.ha.core.liveness import stall_ms
 from services.ha.core.recreation import Recreation
 from services.ha.core.replica import Replica
+from services.ha.core.states import State
 from services.ha.lease.value import Member
 from services.ha.wire.payloads import StatusOk
 from tests.simulation.replication.confirmed_log import ACK_CHECKED_SIZE, must_be_durable
@@ -287,6 +287,6 @@ class StepsTaken:
                 )
 
 
-def _is_leaving(peers: dict[Member, Peer], member: Member) -> bool:
+def _is_leaving(peers: dict[Member, MemberProgress], member: Member) -> bool:
     """Whether the member has reported its shutdown."""
     return member in peers and peers[member].leaving

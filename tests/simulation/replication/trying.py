@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from services.broker.log.promises import AckLevel
+from services.broker.log.ack_levels import AckLevel
 from services.ha.core.effects import Reply
-from services.ha.core.failover import State
 from services.ha.core.handover import STALLED
 from services.ha.core.liveness import FORGIVEN_PER_MS, STALLED_LEASES_MAX
 from services.ha.core.replica import Replica
+from services.ha.core.states import State
 from services.ha.core.status import own_status
 from services.ha.lease.value import Lease
 from services.ha.metrics import skews

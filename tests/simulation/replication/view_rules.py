@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from aiohttp import web
 
 from services.broker.replication.cluster_view import FRESH_S, TIMEOUT_S, WATCH_S
-from services.ha.core.failover import State
 from services.ha.core.replica import Replica
+from services.ha.core.states import State
 from services.ha.lease.value import Member
 from services.ha.shell.probes import Probes
 from tests.simulation.replication.machine import Machine

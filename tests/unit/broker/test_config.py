@@ -84,7 +84,7 @@ lease_dir = "/tmp"
     ("text", "named"),
     [
         (GROUP, "a node of a group"),
-        ('[store]\nvisible_after = "confirmed"', "a node alone confirms nothing"),
+        ('[store]\nvisible_after = "confirmed"', "a standalone node confirms nothing"),
         (
             f'message_size_max = 8388608\n[store]\nvisible_after = "confirmed"\n{GROUP}',
             "message_size_max",

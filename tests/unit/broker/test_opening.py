@@ -394,7 +394,7 @@ async def test_the_record_of_a_masters_start_names_its_epoch_and_is_not_waited_f
         foreign=None,
         epoch=5,
     )
-    assert await opening.run(start.stop) == len(log.bodies), "the end of the start record"
+    assert await opening.run(start.stop) == len(log.bodies), "the end of the epoch record"
     last_record = records.decode(log.bodies[-1])
     assert isinstance(last_record, EpochRecord)
     assert (last_record.epoch, last_record.start_count) == (5, 1)

@@ -263,7 +263,7 @@ async def test_a_queue_that_reput_found_sound_is_not_compared_again_until_reput_
 
 
 def test_an_unanswered_comparison_is_reported_until_it_is_answered() -> None:
-    """Readers of the unit had to retry for ever, and the node was ready."""
+    """Readers of the unit had to retry forever, and the node was ready."""
 
     class Now(SystemClock):
         s = 100.0

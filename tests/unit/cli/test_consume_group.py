@@ -82,7 +82,7 @@ def test_retries_that_are_due_come_before_the_end(tidemark_store: LocalStore) ->
 
 
 def test_a_broadcast_group_is_followed_or_refused(tidemark_store: LocalStore) -> None:
-    # It waited for ever for commits that no member of such a group makes.
+    # It waited forever for commits that no member of such a group makes.
     fill(tidemark_store, "lines", 2)
     with tidemark.connect_sync(tidemark_store.url) as mq:
         mq.groups.create("readers", broadcast=True)

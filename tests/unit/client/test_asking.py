@@ -194,7 +194,7 @@ async def test_start_and_close_are_equal_to_async_with(broker: GroupBroker) -> N
     await mq.close()
 
 
-# Its tasks went on for ever, and its queues got other owners only when the session was over.
+# Its tasks went on forever, and its queues got other owners only when the session was over.
 async def test_closing_the_client_leaves_the_groups_of_open_subscriptions(
     broker: GroupBroker,
 ) -> None:
@@ -275,7 +275,7 @@ async def test_seek_goes_back_and_forward(broker: GroupBroker, mq: tidemark.Clie
 
 
 # 1. A program reads, fails, and seeks back without an ack; 2. messages in hand still took capacity
-# although they had come again; 3. after some rounds there was no capacity left, for ever.
+# although they had come again; 3. after some rounds there was no capacity left, forever.
 async def test_a_program_may_seek_back_from_unacknowledged_messages_any_number_of_times(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
@@ -405,7 +405,7 @@ async def test_a_broker_that_does_not_know_the_new_fields_is_asked_without_them(
         broker.put("orders", 1, b"b0", b"b1")
         others = [await messages.getone(), await messages.getone()]
         assert [each and each.body for each in others] == [b"b0", b"b1"]
-        # It answers at once, for ever, with what is paused: nothing of it is taken, and the client
+        # It answers at once, forever, with what is paused: nothing of it is taken, and the client
         # asks less and less often.
         assert await messages.getone(0.05) is None
         await broker.until(lambda: sum("paused" in each for each in broker.fetches) == 1)

@@ -17,7 +17,7 @@ from tidemark.client.holdings import Hold
 
 
 async def test_a_subscription_is_entered_before_it_is_asked_and_once(mq: tidemark.Client) -> None:
-    # `async for message in mq.subscribe(...)` once waited for ever, without an error.
+    # `async for message in mq.subscribe(...)` once waited forever, without an error.
     messages = mq.subscribe("orders", group="billing")
     for ask in (lambda: take(messages, 1), lambda: anext(messages.batches()), messages.commit):
         with pytest.raises(RuntimeError, match="async with"):
@@ -195,7 +195,7 @@ async def test_a_commit_that_cannot_be_made_any_more_says_so(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     """1. A commit is refused for good, and the part that commits dies of it; 2. the program asks
-    for a commit of its own, which that part should make; 3. it waited for ever."""
+    for a commit of its own, which that part should make; 3. it waited forever."""
     broker.put("orders", 0, b"1", b"2")
     broker.group_faults["commit"] = [refusal(400, "bad-request")]
     async with mq.subscribe("orders", group="billing") as messages:

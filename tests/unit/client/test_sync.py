@@ -120,7 +120,7 @@ def test_a_client_may_be_closed_within_its_with_block(broker: FakeBroker) -> Non
         fails()
 
 
-# The loop was stopped with the call in it, and its thread waited for ever.
+# The loop was stopped with the call in it, and its thread waited forever.
 def test_closing_the_client_ends_calls_of_other_threads(broker: FakeBroker) -> None:
     for _ in range(5):
         mq = tidemark.connect_sync(broker.url).start()

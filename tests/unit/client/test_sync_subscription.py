@@ -124,7 +124,7 @@ def test_closing_the_client_leaves_the_group(broker: GroupBroker) -> None:
     assert broker.left == [messages.member]
 
 
-# It waited for itself, for ever.
+# It waited for itself, forever.
 def test_a_blocking_call_from_a_callback_is_refused(broker: GroupBroker) -> None:
     refused: list[str] = []
     with tidemark.connect_sync(broker.url) as mq:
@@ -139,7 +139,7 @@ def test_a_blocking_call_from_a_callback_is_refused(broker: GroupBroker) -> None
     assert len(refused) == 1
 
 
-# It stopped the thread in which it ran; whoever waited for a call waited for ever.
+# It stopped the thread in which it ran; whoever waited for a call waited forever.
 def test_closing_the_client_from_a_callback_is_refused(broker: GroupBroker) -> None:
     refused: list[str] = []
     mq = tidemark.connect_sync(broker.url).start()

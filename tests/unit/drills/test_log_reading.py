@@ -37,7 +37,7 @@ async def test_the_log_gives_every_message_of_the_topic_in_physical_order(store_
     offsets = [stored.physical_offset for stored in log.messages]
     assert offsets == sorted(offsets)
     assert log.end > offsets[-1]
-    assert log.epochs == [], "a node alone has no epochs"
+    assert log.epochs == [], "a standalone node has no epochs"
 
 
 async def test_a_log_can_be_read_up_to_an_offset(store_dir: Path) -> None:

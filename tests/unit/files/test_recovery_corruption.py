@@ -146,7 +146,7 @@ class TestCorruption:
         small.overwrite(units[2].physical_offset + 120, b"y")
         config = replace(CONFIG, visible_after="confirmed")
         assert "confirm offset" in str(self.refused(small, boot=OTHER_BOOT, config=config))
-        # In a node alone no group confirms anything: the value of that slot is no proof.
+        # In a standalone node no group confirms anything: the value of that slot is no proof.
         assert again(small, boot=OTHER_BOOT).end == units[2].physical_offset
 
     def test_a_missing_file_is_named(self, small: SmallStore) -> None:

@@ -19,7 +19,7 @@ from shared.files.log_walk import LogFiles
 from shared.files.os_disk import OsDisk, OsFile, OsRecordLock
 from shared.files.positions import Positions
 from shared.files.region_cache import RegionCache
-from shared.files.store_dir import Role, StoreConfig, StoreDir, config_of
+from shared.files.store_dir import LockByte, StoreConfig, StoreDir, config_of
 from tests.support.sim_disk import SimDisk
 from tests.unit.files.test_os_disk import end, posix_locker
 from tidemark.errors import (
@@ -311,14 +311,14 @@ HOLDER = """
 import sys
 from pathlib import Path
 from shared.files.os_disk import OsDisk
-from shared.files.store_dir import Role, StoreConfig, StoreDir
-lock = StoreDir(OsDisk(), Path(sys.argv[1]), StoreConfig()).lock(Role(int(sys.argv[2])))
+from shared.files.store_dir import LockByte, StoreConfig, StoreDir
+lock = StoreDir(OsDisk(), Path(sys.argv[1]), StoreConfig()).lock(LockByte(int(sys.argv[2])))
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
-def holder(root: Path, role: Role) -> subprocess.Popen[str]:
+def holder(root: Path, role: LockByte) -> subprocess.Popen[str]:
     """Another process, which has the lock."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(root), str(role.value)],
@@ -334,14 +334,14 @@ def holder(root: Path, role: Role) -> subprocess.Popen[str]:
 class TestLocks:
     def test_the_lock_file_has_its_text_and_each_role_its_byte(self, tmp_path: Path) -> None:
         opened = store(tmp_path)
-        locks = [opened.lock(role) for role in Role]
+        locks = [opened.lock(role) for role in LockByte]
         assert (tmp_path / "lock").read_bytes() == b"lock"
-        for role in Role:
+        for role in LockByte:
             with pytest.raises(StoreLocked, match=f"byte {role.value} \\({role.name.lower()}\\)"):
                 opened.lock(role)
         for lock in locks:
             lock.release()
-        opened.lock(Role.APPEND).release()
+        opened.lock(LockByte.APPEND).release()
 
     def test_a_rocketmq_broker_excludes_the_appender_only(self, tmp_path: Path) -> None:
         opened = store(tmp_path)
@@ -350,11 +350,11 @@ class TestLocks:
         process, got = posix_locker(tmp_path / "lock", 0)
         assert got == "taken"
         with pytest.raises(StoreLocked, match="process 4711") as locked:
-            opened.lock(Role.APPEND)
+            opened.lock(LockByte.APPEND)
         assert locked.value.holder == 4711
-        opened.lock(Role.REPUT).release()
+        opened.lock(LockByte.REPUT).release()
         end(process)
-        opened.lock(Role.APPEND).release()
+        opened.lock(LockByte.APPEND).release()
 
     def test_the_appender_is_visible_among_the_log_files(self, tmp_path: Path) -> None:
         """RocketMQ recovers a store, and removes files, before it takes the lock. It does not load
@@ -362,14 +362,14 @@ class TestLocks:
         """
         opened = store(tmp_path)
         sign = opened.commit_log_dir / RUNNING_SIGN
-        opened.lock(Role.REPUT).release()
-        lock = opened.lock(Role.APPEND)
+        opened.lock(LockByte.REPUT).release()
+        lock = opened.lock(LockByte.APPEND)
         opened.open_or_create()  # the directory is not there before
         assert sign.stat().st_size == len(b"lock")
         assert [entry.name for entry in DISK.list_directory(sign.parent)] == [RUNNING_SIGN]
         lock.release()
         assert not sign.is_symlink()
-        process = holder(tmp_path, Role.APPEND)
+        process = holder(tmp_path, LockByte.APPEND)
         assert sign.stat().st_size == len(b"lock")
         process.kill()
         end(process)
@@ -381,21 +381,21 @@ class TestLocks:
         files.load()
         assert files.starts == []
         assert LogFiles(DISK, sign.parent, 4096).starts == []
-        lock = opened.lock(Role.APPEND)
+        lock = opened.lock(LockByte.APPEND)
         assert sign.exists(), "the link of a killed process is replaced"
         lock.release()
 
     def test_another_process_is_named_by_the_id_it_published(self, tmp_path: Path) -> None:
-        process = holder(tmp_path, Role.REPUT)
+        process = holder(tmp_path, LockByte.REPUT)
         with pytest.raises(StoreLocked, match="did not say its id"):
-            store(tmp_path).lock(Role.REPUT)
+            store(tmp_path).lock(LockByte.REPUT)
         positions = Positions.open(DISK, tmp_path / "checkpoint")
         positions.publish(Slot.REPUT_PID, process.pid)
         positions.close()
         with pytest.raises(StoreLocked, match=f"process {process.pid}\\."):
-            store(tmp_path).lock(Role.REPUT)
+            store(tmp_path).lock(LockByte.REPUT)
         end(process)
-        store(tmp_path).lock(Role.REPUT).release()
+        store(tmp_path).lock(LockByte.REPUT).release()
 
     def test_a_full_disk_does_not_keep_the_lock_from_being_taken(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -404,15 +404,15 @@ class TestLocks:
             raise DiskFull("no room")
 
         monkeypatch.setattr(OsFile, "pwrite", full)
-        store(tmp_path).lock(Role.APPEND).release()
+        store(tmp_path).lock(LockByte.APPEND).release()
 
     def test_on_a_read_only_disk_run_dir_holds_the_lock(self, tmp_path: Path) -> None:
         opened = StoreDir(
             ReadOnly(tmp_path / "run"), tmp_path / "store", SMALL, run_dir=tmp_path / "run"
         )
-        lock = opened.lock(Role.BROKER)
+        lock = opened.lock(LockByte.BROKER)
         with pytest.raises(StoreLocked):
-            opened.lock(Role.BROKER)
+            opened.lock(LockByte.BROKER)
         lock.release()
 
 
@@ -426,7 +426,7 @@ class TestMakingUp:
         disk = ReadOnly(tmp_path / "run")
         opened = StoreDir(disk, tmp_path / "store", SMALL, run_dir=tmp_path / "run")
         opened.open_or_create()
-        lock, other = opened.lock(Role.APPEND), opened.lock(Role.BROKER)
+        lock, other = opened.lock(LockByte.APPEND), opened.lock(LockByte.BROKER)
         other.release()
         with pytest.raises(ReadOnlyDisk):
             opened.mark_running(5)
@@ -440,19 +440,19 @@ class TestMakingUp:
         assert opened.abort_path.read_bytes() == b"5"
         second = store(tmp_path / "store")
         with pytest.raises(StoreLocked):
-            second.lock(Role.APPEND)
-        second.lock(Role.BROKER).release()
+            second.lock(LockByte.APPEND)
+        second.lock(LockByte.BROKER).release()
         lock.release()
-        second.lock(Role.APPEND).release()
+        second.lock(LockByte.APPEND).release()
 
     def test_a_later_process_does_not_get_a_store_in_use(self, tmp_path: Path) -> None:
         make_foreign(tmp_path / "store")
         disk = ReadOnly(tmp_path / "run")
         opened = StoreDir(disk, tmp_path / "store", SMALL, run_dir=tmp_path / "run")
         opened.open_or_create()
-        lock = opened.lock(Role.APPEND)
+        lock = opened.lock(LockByte.APPEND)
         disk._writable = tmp_path
-        taken = store(tmp_path / "store").lock(Role.APPEND)
+        taken = store(tmp_path / "store").lock(LockByte.APPEND)
         for _ in range(2):
             with pytest.raises(StoreLocked):
                 opened.make_up()
@@ -510,7 +510,7 @@ class TestGroups:
 
     @pytest.fixture
     def hold(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[StoreDir], OsRecordLock]:
-        """Takes the lock of the description as another process that keeps it for ever."""
+        """Takes the lock of the description as another process that keeps it forever."""
         monkeypatch.setattr(store_dir, "DESCRIBE_TRIES", 3)
         monkeypatch.setattr(store_dir, "DESCRIBE_PAUSE_S", 0.0)
 

@@ -28,7 +28,7 @@ from services.reput.queue_writer import QueueWriter
 from services.reput.service import Reput
 from services.reput.unit_mending import UnitMending
 from shared.files.os_disk import OsDisk, OsFile
-from shared.files.store_dir import Role, StoreConfig
+from shared.files.store_dir import LockByte, StoreConfig
 from shared.runtime.clock import SystemClock, boot_id
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.traced_ranges import TracedRange, encode
@@ -541,7 +541,7 @@ async def test_a_damaged_unit_whose_file_is_gone_ends_it_and_the_next_start_make
 
 
 async def test_a_second_reput_is_refused(config: ReputConfig, small: SmallStore) -> None:
-    lock = small.store.lock(Role.REPUT)
+    lock = small.store.lock(LockByte.REPUT)
     small.positions.publish(Slot.REPUT_PID, 4711)
     async with running(config) as reput:
         await asyncio.wait({reput.task}, timeout=20)

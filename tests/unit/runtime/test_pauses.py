@@ -1,4 +1,4 @@
-"""Rests of long work: only while requests wait, for as long as they do, and not for ever."""
+"""Rests of long work: only while requests wait, for as long as they do, and not forever."""
 
 from __future__ import annotations
 

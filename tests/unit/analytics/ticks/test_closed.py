@@ -31,7 +31,7 @@ def test_the_clock_closes_ticks_that_no_node_sends_for_a_while() -> None:
 
 def test_the_clock_closes_nothing_while_samples_of_long_ago_still_come_in() -> None:
     # A collection that catches up brings eight hours at a time: the hour behind them was judged
-    # as blind, for ever, while the next batch with its samples was on its way.
+    # as blind, forever, while the next batch with its samples was on its way.
     seen = {"n0": 100 * P}
     catching_up = ByClock(10**6 * P, 8 * P, written_us=(10**6 - 7) * P, collected_us=None)
     assert last_closed(seen, P, catching_up) == 99 * P

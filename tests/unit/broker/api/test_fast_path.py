@@ -20,7 +20,7 @@ from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import Rules, parse_produce
-from services.broker.log.promises import AckLevel
+from services.broker.log.ack_levels import AckLevel
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.pull import PullRequest
 from services.broker.send.request import ProduceRequest

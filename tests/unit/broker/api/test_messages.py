@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.broker.api.messages import Rules, parse_produce
-from services.broker.log.promises import AckLevel
+from services.broker.log.ack_levels import AckLevel
 from services.broker.read.message_map import message_map, tags_code
 from services.broker.send.request import ProduceRequest
 from services.broker.send.wanted_delay import Delay

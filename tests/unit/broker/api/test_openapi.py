@@ -13,7 +13,7 @@ from services.broker.api.http_api import Api
 from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import Rules
 from services.broker.groups.lag import Reason
-from services.broker.log.promises import AckLevel
+from services.broker.log.ack_levels import AckLevel
 from services.broker.metrics import BrokerMetrics
 from services.broker.request_classes import KINDS
 from services.broker.retention.retention import Stay, Why

@@ -14,8 +14,8 @@ import pytest
 from services.broker.api import api_document
 from services.broker.api.messages import Rules
 from services.broker.api.traces import HEADER, MESSAGES_NAMED_MAX, TRACED_PER_S, Trace, Traces
+from services.broker.log.ack_levels import AckLevel
 from services.broker.log.append import Appended
-from services.broker.log.promises import AckLevel
 from services.broker.send.send_result import SendResult
 from shared.files.commit_log import CommitLogReader
 from shared.files.pull import PullResult, PullStatus

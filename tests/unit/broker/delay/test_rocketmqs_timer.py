@@ -348,4 +348,4 @@ async def test_after_a_kill_rocketmq_begins_at_or_before_all_that_waits(
             waits = [each for each in store.all(TIMER_TOPIC) if bytes(each.body) not in delivered]
             assert all(each.queue_offset >= check.queue_offset for each in waits)
             moved = max(moved, check.queue_offset)
-    assert moved, "it is not the queue's start for ever"
+    assert moved, "it is not the queue's start forever"

@@ -52,7 +52,7 @@ async def test_a_member_with_an_invalid_subscription_cannot_join(
     with pytest.raises(error):
         await rig.join(topic=topic, tags=tags)
     assert rig.coordinator.member_count(GROUP) == 0
-    # A misspelt topic once left a group and its retry topic behind, for ever.
+    # A misspelt topic once left a group and its retry topic behind, forever.
     assert rig.configs.find(GROUP) is None
     assert rig.topics.find("%RETRY%billing") is None
 

@@ -280,7 +280,7 @@ async def test_an_ordered_queue_that_was_read_again_waits_for_what_was_read(rig:
     assert got(await rig.fetch()) == {0: [1]}
 
 
-# A group that selects one tag of many seemed to lag for ever: nothing that it could commit lay
+# A group that selects one tag of many seemed to lag forever: nothing that it could commit lay
 # behind its last message.
 async def test_messages_that_no_tag_takes_are_committed_once_those_before_them_are(
     rig: Rig,
@@ -391,7 +391,7 @@ async def test_a_failure_after_the_read_leaves_the_place_where_it_was(
 
 # 1. A member selects one tag of many, and its next message lies behind more others than one read
 # covers; 2. another of its queues fails at every read; 3. the place had moved, the member learned
-# only of the failure, sent its position again, and the same was read again, for ever.
+# only of the failure, sent its position again, and the same was read again, forever.
 @pytest.mark.parametrize("error", FAILURES, ids=repr)
 async def test_messages_skipped_before_a_failure_are_reported_and_not_read_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -477,7 +477,7 @@ async def test_a_member_that_joins_again_loses_no_message_to_its_old_fetch(rig: 
 
 # 1. A member selects one tag of many, and its next message lies behind more others than one read
 # covers; 2. its fetch read twice, and returned only the result of the second read; 3. the client
-# stood before the first, saw a gap, and asked for the same again, for ever.
+# stood before the first, saw a gap, and asked for the same again, forever.
 async def test_an_answer_begins_where_the_fetch_did_however_much_was_passed_over(rig: Rig) -> None:
     rig.put(2500, tags="old")
     rig.put(1, tags="new")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from services.broker.groups.lag import (
     Lag,
+    QueuePositions,
     Reason,
-    Snapshot,
     age,
     nothing_known,
     record_bytes,
@@ -27,7 +27,7 @@ def test_lag_is_never_negative_and_null_only_with_a_reason(
     committed: int | None, first: int, more: int, undispatched: int
 ) -> None:
     end = first + more
-    found = unread(Snapshot(committed, first, end, end + undispatched))
+    found = unread(QueuePositions(committed, first, end, end + undispatched))
     assert (found.messages is None) == (found.reason is not None) == (found.first is None)
     if found.messages is not None and found.first is not None:
         assert 0 <= found.messages <= more
@@ -40,18 +40,18 @@ def test_lag_is_never_negative_and_null_only_with_a_reason(
 @pytest.mark.parametrize(
     ("snapshot", "messages", "lost", "ahead", "reason"),
     [
-        (Snapshot(None, 0, 5, 5), None, 0, 0, Reason.NEVER_COMMITTED),
-        (Snapshot(0, 0, 0, 0), 0, 0, 0, None),
-        (Snapshot(3, 0, 10, 10), 7, 0, 0, None),
-        (Snapshot(10, 0, 10, 12), 0, 0, 0, None),
-        (Snapshot(3, 5, 10, 10), 5, 2, 0, None),
-        (Snapshot(3, 10, 10, 10), 0, 7, 0, None),
-        (Snapshot(12, 0, 10, 12), None, 0, 2, Reason.NOT_DISPATCHED),
-        (Snapshot(13, 0, 10, 12), None, 0, 3, Reason.AHEAD),
+        (QueuePositions(None, 0, 5, 5), None, 0, 0, Reason.NEVER_COMMITTED),
+        (QueuePositions(0, 0, 0, 0), 0, 0, 0, None),
+        (QueuePositions(3, 0, 10, 10), 7, 0, 0, None),
+        (QueuePositions(10, 0, 10, 12), 0, 0, 0, None),
+        (QueuePositions(3, 5, 10, 10), 5, 2, 0, None),
+        (QueuePositions(3, 10, 10, 10), 0, 7, 0, None),
+        (QueuePositions(12, 0, 10, 12), None, 0, 2, Reason.NOT_DISPATCHED),
+        (QueuePositions(13, 0, 10, 12), None, 0, 3, Reason.AHEAD),
     ],
 )
 def test_each_state_of_a_queue_has_its_numbers(
-    snapshot: Snapshot, messages: int | None, lost: int, ahead: int, reason: Reason | None
+    snapshot: QueuePositions, messages: int | None, lost: int, ahead: int, reason: Reason | None
 ) -> None:
     found = unread(snapshot)
     assert (found.messages, found.lost, found.ahead, found.reason) == (

@@ -12,7 +12,7 @@ import pytest
 from services.broker.groups import lag_sampler as look_module
 from services.broker.groups.lag_inputs import LagInputs
 from services.broker.groups.lag_sampler import AGAIN_S, REST, LagSampler
-from services.broker.groups.lag_series import Columns, Found, LagSeries
+from services.broker.groups.lag_series import Columns, LagSeries, SampleTables
 from services.broker.groups.metrics import OF_PAIRS, LagGauges
 from services.broker.groups.queue_stats import QueueStats
 from services.broker.groups.topic_stats import TopicStats
@@ -133,7 +133,7 @@ class Made:
         self.members.counts[group] = 1
         self.members.topics[group] = [*topics]
 
-    async def look(self) -> Found:
+    async def look(self) -> SampleTables:
         self.clock.now_s += 1000.0
         await self.sampler.refresh()
         assert self.sampler.found is not None
@@ -388,7 +388,7 @@ async def test_series_by_queue_are_bounded_and_what_is_left_out_is_counted(tmp_p
     made.broker.close()
 
 
-def numbers(found: Found) -> dict[str, float | None]:
+def numbers(found: SampleTables) -> dict[str, float | None]:
     """The member's number of each queue that has a row."""
     return {labels: values[2] for labels, values in rows(found.group_queues).items()}
 

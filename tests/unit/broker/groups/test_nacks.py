@@ -286,7 +286,7 @@ async def test_a_group_that_may_not_be_made_is_unknown(tmp_path: Path) -> None:
 
 
 # A message with 32,600 bytes of properties was accepted; its nack was refused as too large. Every
-# member that received it ended, one after another, for ever.
+# member that received it ended, one after another, forever.
 async def test_any_message_that_may_be_sent_can_be_retried(kit: Kit) -> None:
     message = await kit.message(pairs={"long": "x" * (32_747 - PROPERTIES_ROOM - 20)})
     sent = await kit.nacks.nack("billing", message.message_id)

@@ -471,7 +471,7 @@ async def test_no_copy_goes_to_a_topic_while_it_is_being_deleted(
 async def test_a_letter_that_is_filled_to_the_last_byte_is_redriven_without_its_largest_properties(
     kit: Kit, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """RocketMQ leaves no room in a dead letter for what its copy adds. It was refused for ever."""
+    """RocketMQ leaves no room in a dead letter for what its copy adds. It was refused forever."""
     await kit.topics()
     letter = await kit.die(b"a", pairs={"long": "x" * 3000, "short": "s"})
     await kit.die(b"b")

@@ -128,7 +128,7 @@ async def test_a_sender_that_waits_late_is_released_with_later_appends() -> None
 
 
 # The second is a mistake of ours: left to the event loop it would be a line in the log, and the
-# senders would wait for ever.
+# senders would wait forever.
 @pytest.mark.parametrize("fault", [WriteFailed("planted"), ZeroDivisionError("planted")])
 async def test_a_failed_commit_ends_the_part_and_fails_all_waiting_senders(
     fault: Exception,

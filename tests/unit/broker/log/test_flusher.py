@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from services.broker.log.flusher import Flusher, Pace, due_in_s
+from services.broker.log.flusher import Flusher, FlushIntervals, due_in_s
 from services.broker.metrics import BrokerMetrics
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.metrics.registry import Registry
@@ -20,8 +20,8 @@ from tests.support.for_each import for_each
 from tidemark.errors import FlushFailed, NotServing, WriteFailed
 from tidemark.offsets import PhysicalOffset
 
-CONTINUOUS = Pace(interval_s=0.005)
-INTERVAL = Pace(interval_s=0.5, least_bytes=16_384, thorough_s=10.0)
+CONTINUOUS = FlushIntervals(interval_s=0.005)
+INTERVAL = FlushIntervals(interval_s=0.5, least_bytes=16_384, thorough_s=10.0)
 
 
 class Log:
@@ -51,10 +51,10 @@ class Log:
         return end
 
 
-def flusher_on(log: Log, pace: Pace = CONTINUOUS) -> Flusher:
+def flusher_on(log: Log, intervals: FlushIntervals = CONTINUOUS) -> Flusher:
     return Flusher(
         cast(CommitLogAppender, log),
-        pace,
+        intervals,
         SystemClock(),
         BrokerMetrics(Registry("broker")),
         on_flushed=lambda: None,
@@ -62,9 +62,9 @@ def flusher_on(log: Log, pace: Pace = CONTINUOUS) -> Flusher:
 
 
 @asynccontextmanager
-async def flusher_of(log: Log, pace: Pace = CONTINUOUS) -> AsyncIterator[Flusher]:
+async def flusher_of(log: Log, intervals: FlushIntervals = CONTINUOUS) -> AsyncIterator[Flusher]:
     stop = asyncio.Event()
-    flusher = flusher_on(log, pace)
+    flusher = flusher_on(log, intervals)
     task = asyncio.create_task(flusher.run(stop))
     try:
         yield flusher
@@ -174,7 +174,7 @@ async def test_senders_that_keep_coming_do_not_hold_a_flush_back() -> None:
 
 async def test_the_next_flush_starts_without_a_new_append_if_a_sender_waits() -> None:
     log = Log()
-    async with flusher_of(log, Pace(interval_s=3600.0)) as flusher:
+    async with flusher_of(log, FlushIntervals(interval_s=3600.0)) as flusher:
         log.may_go_on.clear()
         first = flusher.durable(append(log, flusher, 10))
         await asyncio.to_thread(log.began.wait)
@@ -199,7 +199,9 @@ async def test_a_sender_times_out_while_the_disk_hangs() -> None:
 async def test_by_interval_enough_bytes_do_not_wait_for_the_thorough_flush() -> None:
     # The timer was set by the first byte, to the thorough flush, and no later one moved it.
     log = Log()
-    async with flusher_of(log, Pace(interval_s=0.002, least_bytes=100, thorough_s=3600)) as flusher:
+    async with flusher_of(
+        log, FlushIntervals(interval_s=0.002, least_bytes=100, thorough_s=3600)
+    ) as flusher:
         append(log, flusher, 1)
         await asyncio.sleep(0.01)
         assert log.flushes == []
@@ -297,7 +299,7 @@ async def test_no_sender_is_released_when_the_part_is_cancelled_in_a_flush() -> 
 async def test_stopping_flushes_what_is_left() -> None:
     log = Log()
     stop = asyncio.Event()
-    flusher = flusher_on(log, Pace(interval_s=3600.0))
+    flusher = flusher_on(log, FlushIntervals(interval_s=3600.0))
     task = asyncio.create_task(flusher.run(stop))
     append(log, flusher, 10)
     stop.set()
@@ -328,7 +330,7 @@ async def test_all_bytes_are_flushed_and_no_sender_waits_for_ever(seed: int) -> 
     log = Log()
     log.reads_late = random.random() < 0.5
     waiting: list[asyncio.Future[bool]] = []
-    async with flusher_of(log, Pace(interval_s=0.001)) as flusher:
+    async with flusher_of(log, FlushIntervals(interval_s=0.001)) as flusher:
         for _ in range(200):
             match random.randrange(5):
                 case 0:
@@ -354,7 +356,7 @@ async def test_all_bytes_are_flushed_and_no_sender_waits_for_ever(seed: int) -> 
 
 async def test_a_wait_beyond_the_flushed_offset_flushes_at_once() -> None:
     log = Log()
-    async with flusher_of(log, Pace(interval_s=60.0)) as flusher:
+    async with flusher_of(log, FlushIntervals(interval_s=60.0)) as flusher:
         end = append(log, flusher, 10)
         flusher.hurry()
         async with asyncio.timeout(5):
@@ -366,7 +368,7 @@ async def test_a_wait_beyond_the_flushed_offset_flushes_at_once() -> None:
 async def test_a_hurry_while_a_flush_is_in_flight_starts_the_next_one() -> None:
     log = Log()
     log.may_go_on.clear()
-    async with flusher_of(log, Pace(interval_s=60.0)) as flusher:
+    async with flusher_of(log, FlushIntervals(interval_s=60.0)) as flusher:
         append(log, flusher, 10)
         flusher.hurry()
         await asyncio.to_thread(log.began.wait)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from services.broker.log.ack_levels import AckLevel
 from services.broker.log.confirmer import Confirmer
-from services.broker.log.promises import AckLevel
 from services.broker.log.term import EndlessTerm, GrantedTerm
 from services.broker.replication.role_policy import MasterPolicy, PromotingPolicy, SlavePolicy
 from shared.cluster import grant
@@ -142,20 +142,20 @@ async def test_success_is_reported_in_the_step_in_which_it_is_true_or_not_at_all
     """1. A send is confirmed; 2. the process is paused before its task runs; 3. it continues when
     another node is the master: success is no longer true."""
     confirmer = Confirmer(term, Disk(), clock)
-    promised = term.promise(None)
+    admitted = term.admit(None)
     waiting = confirmer.durable(END, clock.monotonic() + 60)
     page.publish(Slot.CONFIRM, END)
     confirmer.poll()
     assert waiting.done()
     clock.now_ms = DEADLINE_MS * 2
     assert await waiting
-    assert term.reached(promised) is None
+    assert term.reached(admitted) is None
     clock.now_ms = 0
-    assert term.reached(promised) == (AckLevel.REPLICATED, 2)
+    assert term.reached(admitted) == (AckLevel.REPLICATED, 2)
     grant.fence(page)
-    assert term.reached(promised) is None
+    assert term.reached(admitted) is None
     with pytest.raises(Fenced):
-        term.promise(None)
+        term.admit(None)
 
 
 def test_the_term_of_a_node_alone_does_not_end_and_its_own_disk_confirms() -> None:
@@ -163,11 +163,11 @@ def test_the_term_of_a_node_alone_does_not_end_and_its_own_disk_confirms() -> No
     term.check_appends()
     assert term.is_valid
     for asked, level in ((None, "disk"), (AckLevel.DISK, "disk"), (AckLevel.MEMORY, "memory")):
-        promised = term.promise(asked)
-        assert not promised.by_the_group
-        assert term.reached(promised) == (level, 1)
+        admitted = term.admit(asked)
+        assert not admitted.by_the_group
+        assert term.reached(admitted) == (level, 1)
     with pytest.raises(NodeAlone, match="this node is alone"):
-        term.promise(AckLevel.REPLICATED)
+        term.admit(AckLevel.REPLICATED)
 
 
 async def test_waits_end_with_the_term(page: Page, clock: StillClock) -> None:

@@ -102,7 +102,8 @@ def test_a_node_is_not_ready_any_more_once_its_reads_are_refused() -> None:
 
 
 def test_a_master_that_is_stopped_shows_that_it_stops() -> None:
-    # It showed `starting`, as a master that becomes a slave does; a node alone showed `stopping`.
+    # It showed `starting`, as a master that becomes a slave does; a standalone node showed
+    # `stopping`.
     health, stop = Health(SystemClock()), asyncio.Event()
     lead = leadership(health, Page(), Followed(health), stop=stop)
     lead.open()

@@ -1,4 +1,4 @@
-"""A term is served and closed in one order, by a node of a group and by a node alone."""
+"""A term is served and closed in one order, by a node of a group and by a standalone node."""
 
 from __future__ import annotations
 

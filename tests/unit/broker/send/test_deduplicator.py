@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from services.broker.log.ack_levels import AckLevel, Admitted, Reached
 from services.broker.log.append import FILE_TRIES, Appended
 from services.broker.log.log_context import LogContext
-from services.broker.log.promises import AckLevel, Promise, Reached
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.metrics import BrokerMetrics
 from services.broker.send.deduplicator import Deduplicator
@@ -356,14 +356,14 @@ class TwoCopies:
         self.ends: list[int] = []
         self.can_answer = True
 
-    def promise(self, asked: AckLevel | None) -> Promise:
-        return Promise(AckLevel.REPLICATED, 2, asked=False)
+    def admit(self, asked: AckLevel | None) -> Admitted:
+        return Admitted(AckLevel.REPLICATED, 2, asked=False)
 
     async def durable(self, end: int, deadline: float) -> bool:
         self.ends.append(end)
         return True
 
-    def reached(self, promised: Promise) -> Reached | None:
+    def reached(self, admitted: Admitted) -> Reached | None:
         return Reached(AckLevel.REPLICATED, 2) if self.can_answer else None
 
 

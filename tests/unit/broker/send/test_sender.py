@@ -10,9 +10,9 @@ from typing import cast
 import msgpack
 import pytest
 
+from services.broker.log.ack_levels import AckLevel
 from services.broker.log.append import Append, Appended
 from services.broker.log.log_context import LogContext
-from services.broker.log.promises import AckLevel
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.log.term import EndlessTerm
 from services.broker.metrics import BrokerMetrics

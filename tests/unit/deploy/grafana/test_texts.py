@@ -105,7 +105,7 @@ def test_a_panel_without_series_has_the_reason_that_its_families_have() -> None:
     def of(name: str) -> str:
         return texts.nothing(Lines(gauge(name, "replica")))
 
-    assert of("tidemark_ha_epoch") == "No group: a node alone"
+    assert of("tidemark_ha_epoch") == "No group: a standalone node"
     assert of("tidemark_analytics_pairs") == "Lag analytics does not run"
     assert of("tidemark_analytics_group_status") == "None, or lag analytics does not run"
     bars = Lines(growth("tidemark_ha_resyncs_total", "replica"), bars=True)

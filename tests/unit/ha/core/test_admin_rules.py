@@ -15,10 +15,10 @@ from services.ha.core.admin_rules import (
 )
 from services.ha.core.effects import LeaseGet, LeasePut, Reply
 from services.ha.core.events import Command, LeaseAnswered, LeaseOutcome, NodeSnapshot
-from services.ha.core.failover import Trigger
 from services.ha.core.lease_edits import LeaseEdits, set_paused, without_member
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import ReplicaContext
+from services.ha.core.states import Trigger
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from services.ha.wire.payloads import Facts
 from shared.cluster.time_rules import LOCAL

@@ -9,11 +9,11 @@ import pytest
 from services.ha.core.campaign import Campaign, Claim, ElectionDelay, claim, taken
 from services.ha.core.effects import Effect, LeaseGet, LeasePut, Settle
 from services.ha.core.events import Done, LeaseAnswered, LeaseOutcome
-from services.ha.core.failover import Trigger
 from services.ha.core.peers import Peers
 from services.ha.core.promises import Promises
 from services.ha.core.replica_context import ReplicaContext
 from services.ha.core.setup import Found, Setup
+from services.ha.core.states import Trigger
 from services.ha.lease.session import LeaseSession
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from shared.cluster.nodes import Node

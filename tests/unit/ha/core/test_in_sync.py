@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.ha.core.in_sync import GROWTH_PAUSE_MS, InSync, Peer, with_member
+from services.ha.core.in_sync import GROWTH_PAUSE_MS, InSync, MemberProgress, with_member
 from services.ha.lease.value import Holder, Lease, Member
 from shared.cluster.time_rules import LOCAL
 from tidemark.offsets import Epoch
@@ -172,7 +172,7 @@ def test_a_busy_member_that_keeps_up_stays() -> None:
 
 
 def test_lag_is_unknown_before_the_first_acknowledgement() -> None:
-    peer = Peer(0)
+    peer = MemberProgress(0)
     assert peer.lag_ms(100, 50) is None
     peer.acknowledged(100, 100, 50)
     assert peer.lag_ms(100, 60) == 0

@@ -7,9 +7,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.ha.core.events import LeaseAnswered, LeaseOutcome
-from services.ha.core.failover import State, Trigger
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import ReplicaContext
+from services.ha.core.states import State, Trigger
 from services.ha.core.status import cluster_status, master_of, own_status
 from services.ha.lease.value import Holder, Stored
 from services.ha.wire.payloads import Facts

@@ -9,7 +9,7 @@ import pytest
 
 from services.ha.core.effects import Effect, LeaseCreate, LeaseGet, LeasePut
 from services.ha.core.events import LeaseAnswered, LeaseOutcome
-from services.ha.lease.session import ATTEMPTS_KEPT, HURRIED_MAX, Answer, LeaseSession, Settled
+from services.ha.lease.session import ATTEMPTS_KEPT, HURRIED_MAX, Answer, LeaseSession, WriteOutcome
 from services.ha.lease.value import Holder, Lease, Stored
 from shared.cluster.time_rules import LOCAL
 from tests.support.for_each import for_each
@@ -89,7 +89,7 @@ def test_a_renewal_moves_the_deadline_from_the_time_before_it_was_sent() -> None
     answer = answered(
         subject, renewal, LeaseOutcome.APPLIED, stored(renewal.lease, "11"), now_ms=1400
     )
-    assert answer == Answer([], Settled(MINE, applied=True))
+    assert answer == Answer([], WriteOutcome(MINE, applied=True))
     assert subject.deadline_ms(4) == 1000 + UNTIL
     assert subject.deadline_ms(5) is None
     assert subject.latency_ms == 400
@@ -120,7 +120,7 @@ def test_an_unknown_write_is_repeated_on_the_same_version_and_counts_when_that_i
     second = repeated(subject, stored(MINE), 600)
     assert (second.base, second.lease.in_sync) == (first.base, (A.member,))
     answer = answered(subject, second, LeaseOutcome.APPLIED, stored(second.lease, "11"), now_ms=700)
-    assert answer.settled == Settled(smaller, applied=True)
+    assert answer.settled == WriteOutcome(smaller, applied=True)
     assert subject.deadline_ms(4) == 600 + UNTIL
     assert subject.free
 
@@ -134,7 +134,7 @@ def test_a_lost_answer_is_found_by_the_next_read() -> None:
     answer = answered(
         subject, get(subject.tick(600)), LeaseOutcome.FOUND, stored(first.lease, "11"), now_ms=610
     )
-    assert answer == Answer([], Settled(MINE, applied=True))
+    assert answer == Answer([], WriteOutcome(MINE, applied=True))
     assert subject.deadline_ms(4) == 100 + UNTIL  # of the attempt that was applied
 
 
@@ -159,7 +159,7 @@ def test_a_lost_answer_is_found_by_a_read_after_the_repetition_was_refused() -> 
     assert again.settled is None
     assert subject.unsettled == MINE
     answer = answered(subject, look, LeaseOutcome.FOUND, stored(first.lease, "11"), now_ms=700)
-    assert answer == Answer([], Settled(MINE, applied=True))
+    assert answer == Answer([], WriteOutcome(MINE, applied=True))
     assert subject.deadline_ms(4) == 100 + UNTIL  # of the attempt that was applied
 
 
@@ -182,7 +182,7 @@ def test_an_edit_by_hand_between_read_and_write_costs_one_conflict() -> None:
     renewal = put(subject.renew(0))
     look = get(answered(subject, renewal, LeaseOutcome.CONFLICT).effects)
     answer = answered(subject, look, LeaseOutcome.FOUND, stored(MINE, "11"), now_ms=20)
-    assert answer.settled == Settled(MINE, applied=False)
+    assert answer.settled == WriteOutcome(MINE, applied=False)
     assert subject.holds(4)
     assert subject.due(20)  # at once: a process that edits it again must not be first every time
     assert put(subject.renew(200)).base == stored(MINE, "11")
@@ -196,7 +196,7 @@ def test_a_lost_campaign_is_known_and_its_epoch_is_given_up() -> None:
     look = get(answered(subject, campaign, LeaseOutcome.CONFLICT).effects)
     renewed = stored(THEIRS._replace(renewed=2), "11")
     answer = answered(subject, look, LeaseOutcome.FOUND, renewed, now_ms=20)
-    assert answer.settled == Settled(MINE._replace(epoch=Epoch(5)), applied=False)
+    assert answer.settled == WriteOutcome(MINE._replace(epoch=Epoch(5)), applied=False)
     assert subject.given_up == 5
     assert not subject.holds(5)
     assert subject.unchanged_ms(20) == 0
@@ -212,7 +212,7 @@ def test_a_holder_changed_by_hand_is_not_taken_for_the_own_write() -> None:
     look = get(answered(subject, second, LeaseOutcome.CONFLICT, now_ms=500).effects)
     edited = stored(renewal.lease._replace(holder=B), "12")
     answer = answered(subject, look, LeaseOutcome.FOUND, edited, now_ms=510)
-    assert answer.settled == Settled(MINE, applied=False, unanswered=True)
+    assert answer.settled == WriteOutcome(MINE, applied=False, unanswered=True)
     assert not subject.holds(4)
     assert subject.deadline_ms(4) is None
 
@@ -297,7 +297,7 @@ def test_a_deleted_object_ends_a_renewal_and_the_deadline() -> None:
     read(subject, stored(MINE))
     answered(subject, put(subject.renew(0)), LeaseOutcome.APPLIED, stored(MINE, "11"), now_ms=10)
     answer = answered(subject, put(subject.renew(500)), LeaseOutcome.ABSENT, now_ms=510)
-    assert answer.settled == Settled(MINE, applied=False)
+    assert answer.settled == WriteOutcome(MINE, applied=False)
     assert subject.absent
     assert subject.deadline_ms(4) is None
 
@@ -316,7 +316,7 @@ def test_a_creation_is_repeated_and_found_as_ones_own() -> None:
     assert isinstance(second, LeaseCreate)
     look = get(answered(subject, second, LeaseOutcome.CONFLICT, now_ms=520).effects)
     answer = answered(subject, look, LeaseOutcome.FOUND, stored(first.lease, "1"), now_ms=530)
-    assert answer.settled == Settled(MINE, applied=True)
+    assert answer.settled == WriteOutcome(MINE, applied=True)
     assert subject.holds(4)
     assert subject.deadline_ms(4) == 10 + UNTIL
 
@@ -328,7 +328,7 @@ def test_a_creation_that_another_was_first_with_is_lost() -> None:
     assert isinstance(first, LeaseCreate)
     look = get(answered(subject, first, LeaseOutcome.CONFLICT, now_ms=20).effects)
     answer = answered(subject, look, LeaseOutcome.FOUND, stored(THEIRS, "1"), now_ms=30)
-    assert answer.settled == Settled(MINE, applied=False)
+    assert answer.settled == WriteOutcome(MINE, applied=False)
     assert subject.given_up == 4
 
 
@@ -396,7 +396,7 @@ def test_what_is_kept_of_attempts_is_bounded_and_the_oldest_count_from_the_first
     answer = answered(
         subject, look, LeaseOutcome.FOUND, stored(attempts[5].lease, "11"), now_ms=now_ms
     )
-    assert answer.settled == Settled(MINE, applied=True)
+    assert answer.settled == WriteOutcome(MINE, applied=True)
     assert subject.deadline_ms(4) == UNTIL
 
 

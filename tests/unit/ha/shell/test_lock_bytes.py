@@ -6,7 +6,7 @@ from pathlib import Path
 
 from services.ha.shell.lock_bytes import wait_for_byte
 from shared.files.os_disk import OsDisk
-from shared.files.store_dir import Role, StoreConfig, StoreDir
+from shared.files.store_dir import LockByte, StoreConfig, StoreDir
 from tidemark.formats.filenames import RUNNING_SIGN
 
 
@@ -16,8 +16,8 @@ def test_the_append_lock_of_a_slave_keeps_rocketmq_out_of_its_store(tmp_path: Pa
     directory = StoreDir(OsDisk(), tmp_path / "store", StoreConfig())
     directory.open_or_create()
     sign = directory.commit_log_dir / RUNNING_SIGN
-    for role in (Role.BROKER, Role.APPEND):
+    for role in (LockByte.BROKER, LockByte.APPEND):
         lock = wait_for_byte(directory, role, lambda: False)
-        assert sign.exists() is (role is Role.APPEND)
+        assert sign.exists() is (role is LockByte.APPEND)
         lock.release()
         assert not sign.is_symlink()

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from services.ha.core.failover import State
+from services.ha.core.states import State
 from services.ha.shell.probes import Probes
 from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions

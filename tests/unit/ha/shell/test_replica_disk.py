@@ -26,7 +26,7 @@ from services.ha.shell.replica_disk import ReplicaDisk
 from services.ha.shell.replica_files import Promise, ResyncIntent
 from services.ha.wire.record_assembler import BadBytes
 from shared.files.os_disk import OsDisk
-from shared.files.store_dir import Role
+from shared.files.store_dir import LockByte
 from tests.support.replica_store import FILE, MASTER, MasterLog, log_of, open_replica
 from tests.support.small_store import SmallStore
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -139,7 +139,7 @@ def test_the_append_lock_is_given_to_the_broker_and_taken_back(replica: Replica)
     work.carry_out(ReleaseAppendLock(1))
     end = LOG.borders[8]  # a whole record; the incomplete one is dropped
     assert replica.answer(1) == Done(1, end, end)
-    broker = held.directory.lock(Role.APPEND)
+    broker = held.directory.lock(LockByte.APPEND)
     generation = held.positions.get(Slot.GENERATION)
     work.carry_out(Settle(2))
     assert replica.answer(2) == Done(2, end, end)
@@ -182,7 +182,7 @@ def test_damage_that_a_recovery_meets_is_kept_for_the_next_start(replica: Replic
 def test_a_stop_ends_the_wait_for_the_append_lock(replica: Replica) -> None:
     replica.work.carry_out(ReleaseAppendLock(1))
     replica.answer(1)
-    broker = replica.held.directory.lock(Role.APPEND)
+    broker = replica.held.directory.lock(LockByte.APPEND)
     replica.work.carry_out(TakeAppendLock(2))
     replica.work.close()
     broker.release()
@@ -234,7 +234,7 @@ def test_a_resync_empties_and_copies_from_the_masters_first_byte(replica: Replic
 
 
 def test_a_resync_is_intended_before_broker_and_reput_have_ended(replica: Replica) -> None:
-    others = [replica.held.directory.lock(role) for role in (Role.BROKER, Role.REPUT)]
+    others = [replica.held.directory.lock(role) for role in (LockByte.BROKER, LockByte.REPUT)]
     replica.copy(0, LOG.end)
     replica.work.carry_out(Resync(1, 10, 0, "operator"))
     assert replica.answer(10) == Done(10)

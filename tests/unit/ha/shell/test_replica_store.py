@@ -15,7 +15,7 @@ from services.ha.shell.copied_log import CopiedLog
 from services.ha.shell.replica_files import CutIntent, Damage, Promise, is_incarnation
 from services.ha.shell.replica_store import NO_INCARNATION, ReplicaStore
 from shared.cluster.grant import grant, granted
-from shared.files.store_dir import Role, StoreDir
+from shared.files.store_dir import LockByte, StoreDir
 from tests.support.replica_store import (
     FILE,
     MASTER,
@@ -149,7 +149,7 @@ def test_opening_ends_the_grant_of_a_predecessor_and_waits_for_the_broker() -> N
     grant(held.positions, epoch=3, nonce=5, deadline_boot_ms=9000, boot=BOOT)
     nonce = held.positions.get(Slot.HA_NONCE)
     held.close()
-    broker = store_of(disk).lock(Role.APPEND)
+    broker = store_of(disk).lock(LockByte.APPEND)
     asked: list[int | None] = []
     held = ReplicaStore.open(store_of(disk), SETUP, StillClock(1000))
     get = held.positions.get
@@ -173,7 +173,7 @@ def test_stopped_before_the_broker_gave_the_lock_back_it_finds_nothing() -> None
     disk = SimDisk(1)
     directory = store_of(disk)
     held = ReplicaStore.open(directory, SETUP, StillClock(1000))
-    directory.disk.lock(directory.lock_path, byte=Role.APPEND)
+    directory.disk.lock(directory.lock_path, byte=LockByte.APPEND)
     assert (
         held.recover(boot_id=BOOT, progress=lambda done, total: None, stopping=lambda: True) is None
     )
@@ -385,7 +385,7 @@ def test_the_last_to_stop_says_that_all_is_clean() -> None:
     publish(Slot.REPUT_GENERATION, get(Slot.GENERATION))
     publish(Slot.CONFIRM, LOG.end)
     publish(Slot.DISPATCHED_DURABLE, LOG.end)
-    broker = held.directory.lock(Role.BROKER)
+    broker = held.directory.lock(LockByte.BROKER)
     held.stopped_clean()
     assert disk.stat(held.directory.abort_path) is not None
     broker.release()

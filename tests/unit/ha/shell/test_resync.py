@@ -13,7 +13,7 @@ from services.ha.shell.copied_log import CopiedLog
 from services.ha.shell.lock_bytes import Stopping
 from services.ha.shell.replica_files import Promise
 from services.ha.shell.replica_store import ReplicaStore
-from shared.files.store_dir import Role
+from shared.files.store_dir import LockByte
 from tests.support.for_each import for_each
 from tests.support.replica_store import FILE, ROOT, MasterLog, interrupted_start, open_replica
 from tests.support.sim_disk import SimCrash, SimDisk
@@ -103,7 +103,7 @@ def test_it_waits_until_broker_and_reput_have_ended() -> None:
     held = full(disk)
     assert held.identity is not None
     old = held.identity.incarnation
-    others = [held.directory.lock(role) for role in (Role.BROKER, Role.REPUT)]
+    others = [held.directory.lock(role) for role in (LockByte.BROKER, LockByte.REPUT)]
     asked = 0
 
     def stopping() -> bool:
@@ -126,7 +126,7 @@ def test_stopped_while_it_waits_it_is_finished_by_the_next_start() -> None:
     held = full(disk)
     assert held.identity is not None
     old = held.identity.incarnation
-    broker = held.directory.lock(Role.BROKER)
+    broker = held.directory.lock(LockByte.BROKER)
     with pytest.raises(Stopping):
         held.resync(FIRST, lambda: True)
     broker.release()

@@ -14,7 +14,7 @@ from services.ha.shell.watch import SILENT_FOR_EVER, SnapshotReader, Watch, trou
 from shared.files.lock_probe import LockProbe
 from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
-from shared.files.store_dir import Role
+from shared.files.store_dir import LockByte
 from shared.runtime.doorbell import Doorbell
 from tests.support.still_clock import StillClock, until
 from tidemark.errors import ReplacedPositions
@@ -52,7 +52,7 @@ def test_a_broker_counts_as_long_as_it_holds_its_lock_byte(positions: Positions)
     positions.publish(Slot.BROKER_NONCE, 77)
     clock = StillClock(NOW_MS)
     assert SnapshotReader(positions, Locks(), clock).read().broker_nonce == 0
-    assert SnapshotReader(positions, Locks(Role.BROKER), clock).read().broker_nonce == 77
+    assert SnapshotReader(positions, Locks(LockByte.BROKER), clock).read().broker_nonce == 77
 
 
 def test_the_slots_are_reported_as_they_are(positions: Positions) -> None:
@@ -104,7 +104,7 @@ def test_damage_is_reported_as_it_was_loaded_once(
         return value
 
     monkeypatch.setattr(positions, "get", once)
-    reader = SnapshotReader(positions, Locks(Role.BROKER), StillClock(NOW_MS))
+    reader = SnapshotReader(positions, Locks(LockByte.BROKER), StillClock(NOW_MS))
     assert reader.read().damaged_at == 500
     assert loaded == [501]
     assert reader.read().damaged_at is None
@@ -136,17 +136,17 @@ def test_a_trouble_of_a_later_version_counts_as_damage() -> None:
 
 def test_the_probe_sees_a_lock_without_taking_it(tmp_path: Path) -> None:
     disk, path = OsDisk(), tmp_path / "lock"
-    lock = disk.lock(path, byte=Role.BROKER)
+    lock = disk.lock(path, byte=LockByte.BROKER)
     assert lock is not None
     probe = LockProbe(path)
-    assert probe.is_held(Role.BROKER)
-    assert not probe.is_held(Role.APPEND)
+    assert probe.is_held(LockByte.BROKER)
+    assert not probe.is_held(LockByte.APPEND)
     lock.release()
-    assert not probe.is_held(Role.BROKER)
-    again = disk.lock(path, byte=Role.BROKER)
+    assert not probe.is_held(LockByte.BROKER)
+    again = disk.lock(path, byte=LockByte.BROKER)
     assert again is not None
     probe.close()
-    assert disk.lock(path, byte=Role.BROKER) is None
+    assert disk.lock(path, byte=LockByte.BROKER) is None
     again.release()
 
 

@@ -203,7 +203,7 @@ async def _ask_without_reading(url: str) -> tuple[asyncio.StreamReader, asyncio.
 
 
 async def test_a_scraper_that_does_not_read_is_cut_off_and_others_are_served() -> None:
-    """The test itself, not the server, waits for ever on a connection that stays open because its
+    """The test itself, not the server, waits forever on a connection that stays open because its
     answer was complete. 1. If taking the values alone takes longer than the time-out, the answer is
     a short 503: the time-out is doubled then. 2. If the kernel's buffers grow until they hold all
     of it, it was sent: their size is fixed.

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from services.broker.log.promises import AckLevel, InSync, Reached, promise, reached
+from services.broker.log.ack_levels import AckLevel, InSync, Reached, admit, reached
 from tests.support.for_each import for_each
 from tidemark.errors import NotEnoughReplicas
 
@@ -22,9 +22,9 @@ def test_an_unattainable_level_is_refused_before_anything_is_stored(
     too_few = size < least or (asked is AckLevel.REPLICATED and size < 2)
     if too_few:
         with pytest.raises(NotEnoughReplicas, match="Nothing was stored"):
-            promise(asked, InSync(size, least))
+            admit(asked, InSync(size, least))
         return
-    made = promise(asked, InSync(size, least))
+    made = admit(asked, InSync(size, least))
     assert made.members == size
     if asked is None:
         assert made.level is (AckLevel.REPLICATED if size >= 2 else AckLevel.DISK)
@@ -41,7 +41,7 @@ def test_an_answer_claims_no_more_copies_than_there_were_or_are(
     asked: AckLevel | None, then: int, now: int, least: int
 ) -> None:
     try:
-        made = promise(asked, InSync(then, least))
+        made = admit(asked, InSync(then, least))
     except NotEnoughReplicas:
         return
     said = reached(made, InSync(now, least))
@@ -59,5 +59,5 @@ def test_an_answer_claims_no_more_copies_than_there_were_or_are(
 
 def test_a_set_of_unknown_size_is_refused_even_without_a_requested_level() -> None:
     with pytest.raises(NotEnoughReplicas) as caught:
-        promise(None, InSync(0, 0))
+        admit(None, InSync(0, 0))
     assert caught.value.facts["in_sync"] == 0

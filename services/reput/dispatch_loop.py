@@ -5,8 +5,8 @@ itself, for low latency. Longer steps run in one worker thread, so that /live re
 catch-up. Syncs run in another thread, concurrently with dispatch. There is never more than one step
 or one sync at a time.
 
-Read path, step 1: the broker rings the doorbell after FLUSHED moved; reput rings the broker's after
-DISPATCHED moved.
+Read path, step 1: the broker rings the doorbell after FLUSHED moved, in a group ha after CONFIRM
+moved; reput rings the broker's after DISPATCHED moved.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BUSY_FOR_S: Final = 0.05
 """Duration of fast polling after data was found."""
 
 
-class Follower:
+class DispatchLoop:
     """Dispatches until stopped. One task runs ``run``."""
 
     def __init__(

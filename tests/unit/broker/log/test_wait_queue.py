@@ -5,19 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.log.group_commit import NO_DEADLINE, GroupCommit
+from services.broker.log.wait_queue import NO_DEADLINE, WaitQueue
 from tidemark.offsets import PhysicalOffset
 
 
 def test_two_flushes_that_report_out_of_order_do_not_step_back() -> None:
-    line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
+    line: WaitQueue[str] = WaitQueue(PhysicalOffset(0))
     line.advance(PhysicalOffset(200))
     assert line.advance(PhysicalOffset(100)) == []
-    assert line.durable == 200
+    assert line.reached == 200
 
 
 def test_a_sender_that_times_out_leaves_the_line_and_the_order_stays() -> None:
-    line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
+    line: WaitQueue[str] = WaitQueue(PhysicalOffset(0))
     assert line.next_deadline == NO_DEADLINE
     for end, name, deadline in ((100, "a", 9.0), (200, "b", 2.0), (300, "c", NO_DEADLINE)):
         line.join(PhysicalOffset(end), name, deadline)
@@ -31,7 +31,7 @@ def test_a_sender_that_times_out_leaves_the_line_and_the_order_stays() -> None:
 
 
 def test_a_sender_that_joins_late_stands_behind_later_appends() -> None:
-    line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
+    line: WaitQueue[str] = WaitQueue(PhysicalOffset(0))
     line.join(PhysicalOffset(200), "in time")
     assert line.join(PhysicalOffset(100), "late")
     assert line.advance(PhysicalOffset(199)) == []
@@ -39,7 +39,7 @@ def test_a_sender_that_joins_late_stands_behind_later_appends() -> None:
 
 
 def test_a_dissolved_line_releases_no_sender() -> None:
-    line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
+    line: WaitQueue[str] = WaitQueue(PhysicalOffset(0))
     line.join(PhysicalOffset(10), "a")
     assert line.dissolve() == ["a"]
     assert line.advance(PhysicalOffset(10)) == []
@@ -53,8 +53,8 @@ STEPS = st.lists(
 @given(STEPS)
 def test_each_sender_is_released_once_and_not_early(steps: list[tuple[str, int]]) -> None:
     """Each step appends some bytes, or flushes some of what is there, or lets time pass."""
-    line: GroupCommit[int] = GroupCommit(PhysicalOffset(0))
-    end = durable = 0
+    line: WaitQueue[int] = WaitQueue(PhysicalOffset(0))
+    end = reached = 0
     now = 0.0
     left: list[int] = []
     joined: dict[int, float] = {}
@@ -67,12 +67,12 @@ def test_each_sender_is_released_once_and_not_early(steps: list[tuple[str, int]]
                     joined[end] = min(deadline, joined.get(end, NO_DEADLINE))
                     left.append(end)
                 else:
-                    assert end <= durable
+                    assert end <= reached
             case "flush":
-                durable = min(end, durable + amount)
-                got = line.advance(PhysicalOffset(durable))
-                assert got == [each for each in left if each <= durable]
-                left = [each for each in left if each > durable]
+                reached = min(end, reached + amount)
+                got = line.advance(PhysicalOffset(reached))
+                assert got == [each for each in left if each <= reached]
+                left = [each for each in left if each > reached]
             case _:
                 now += amount
                 late = line.expire(now)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from services.ha.core.failover import State, Trigger, copies, has_term, next_state
+from services.ha.core.states import State, Trigger, copies, has_term, next_state
 from tests.support.for_each import for_each
 
 ABBREVIATIONS = {

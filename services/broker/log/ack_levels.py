@@ -32,7 +32,7 @@ class InSync(NamedTuple):
     """Smallest set that may acknowledge."""
 
 
-class Promise(NamedTuple):
+class Admitted(NamedTuple):
     """The level that a send waits for."""
 
     level: AckLevel
@@ -59,7 +59,7 @@ class Reached(NamedTuple):
     copies: int
 
 
-def promise(asked: AckLevel | None, in_sync: InSync) -> Promise:
+def admit(asked: AckLevel | None, in_sync: InSync) -> Admitted:
     """Return the level that a send waits for. Raises NotEnoughReplicas: nothing was stored.
 
     asked: None: the best one available, ``replicated`` while the set has a second member.
@@ -83,24 +83,24 @@ def promise(asked: AckLevel | None, in_sync: InSync) -> Promise:
         )
     if asked is None:
         level = AckLevel.REPLICATED if in_sync.size >= 2 else AckLevel.DISK
-        return Promise(level, in_sync.size, asked=False)
-    return Promise(asked, in_sync.size, asked=True)
+        return Admitted(level, in_sync.size, asked=False)
+    return Admitted(asked, in_sync.size, asked=True)
 
 
-def reached(promised: Promise, in_sync: InSync) -> Reached | None:
+def reached(admitted: Admitted, in_sync: InSync) -> Reached | None:
     """Return what may be reported of a send whose level is reached; None: no success.
 
-    in_sync: the set now. If it has shrunk since the promise, the send is on as many disks as it has
+    in_sync: the set now. If it has shrunk since the append, the send is on as many disks as it has
     members now; if it has grown, on as many as it had then.
     """
-    if not promised.by_the_group:
-        return Reached(promised.level, 1)
+    if not admitted.by_the_group:
+        return Reached(admitted.level, 1)
     if in_sync.size < max(1, in_sync.least):
         return None
-    copies = min(promised.members, in_sync.size)
+    copies = min(admitted.members, in_sync.size)
     if copies >= 2:
         return Reached(AckLevel.REPLICATED, copies)
-    return None if promised.asked else Reached(AckLevel.DISK, copies)
+    return None if admitted.asked else Reached(AckLevel.DISK, copies)
 
 
 def not_reached(
