@@ -38,8 +38,9 @@ def cut_tail(
     """
     path = store.keep_cut(start, chunks(files, start, end), epoch=epoch, reason="torn-tail")
     file_start = files.start_of(start)
-    _remove(files, [later for later in files.starts if later > file_start])
+    # Files that a killed process removed may be removed in the cache only.
     store.disk.sync_directory(store.commit_log_dir)
+    _remove(files, [later for later in files.starts if later > file_start])
     if file_start in files.starts:
         with closing(files.open(file_start, writable=True)) as file:
             stop = min(end, file_start + files.file_size)
@@ -65,8 +66,12 @@ def remove_unusable(files: LogFiles, end: int) -> None:
 
 
 def _remove(files: LogFiles, starts: Sequence[int]) -> None:
+    """Remove files, the last one first. Each removal is synced on its own: they become durable in
+    any order, and two could leave a gap."""
     for start in reversed(starts):
-        files.disk.unlink(files.path(start))
+        path = files.path(start)
+        files.disk.unlink(path)
+        files.disk.sync_directory(path.parent)
         files.starts.remove(start)
 
 

@@ -200,11 +200,14 @@ def test_the_cut_is_kept_before_it_is_zeroed_and_all_is_synced_before_it_is_publ
     monkeypatch.setattr(OsFile, "sync", noted_sync)
     found = again(small, boot=OTHER_BOOT, disk=disk)
     assert found.end == units[3].physical_offset
-    first, second = small.log_file().name, small.log_file(FILE).name
+    first, second, third = (small.log_file(start).name for start in (0, FILE, 2 * FILE))
     calls = disk.calls[disk.calls.index("keep") :]
     expected = [
         "keep",
         "sync cut/",
+        "sync commitlog/",
+        f"remove {third}",
+        "sync commitlog/",
         f"remove {second}",
         "sync commitlog/",
         f"write {first} zeros",
