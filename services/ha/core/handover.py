@@ -179,9 +179,9 @@ class Handover:
         if self._switch is not None:
             self._switch = self._switch._replace(released_to=node)
         self._leadership.released(node)
+        # If the order to end came while the lease was being released, the released lease names this
+        # node as a member, and its successor must remove it first.
         if self.context.is_spare:
-            # The order to end came while the lease was being released: the released lease names
-            # this node as a member, so its successor must remove it first.
             self._stop_since_ms = self.context.now_ms
         else:
             self._stopped()

@@ -186,10 +186,7 @@ class Leadership:
             self._absent_since_ms = None
             context.calm("lease-went-backwards")
             context.calm("lease-missing")
-            lease = session.stored.lease
-            context.known_in_sync = lease.in_sync
-            context.known_in_sync_at = lease.epoch, lease.in_sync_version
-            context.known_least = lease.min_in_sync
+            context.known_lease = session.stored.lease
         if context.initialised or not context.holds_records:
             self.promises.see(session.seen)
         elif (

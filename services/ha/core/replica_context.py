@@ -19,7 +19,7 @@ from services.ha.core.recovered_table import without_bytes_dropped
 from services.ha.core.setup import Found, Halt, LogBytes, Setup
 from services.ha.core.states import State, Trigger, next_state
 from services.ha.lease.session import LeaseSession
-from services.ha.lease.value import Holder, Member
+from services.ha.lease.value import Holder, Lease, Member
 from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 from tidemark.formats.epochs import EpochStart
 
@@ -94,12 +94,8 @@ class ReplicaContext:
         """Last confirmed byte that may differ from the master's; None: the logs agree."""
         self.alarms: dict[str, str] = {}
         self._alarm_said_ms: dict[str, int] = {}
-        self.known_in_sync: tuple[Member, ...] = ()
-        """The published set as last seen, even in a lease that is gone."""
-        self.known_in_sync_at = (0, 0)
-        """(epoch, version) of the lease that contained it; (0, 0): none was seen."""
-        self.known_least = setup.min_in_sync
-        """min_in_sync of that lease."""
+        self.known_lease: Lease | None = None
+        """The lease as last seen, even if it is gone since; None: none was seen."""
 
     @property
     def name(self) -> str:
@@ -112,11 +108,26 @@ class ReplicaContext:
         return Member(self.name, self.incarnation)
 
     @property
+    def known_in_sync(self) -> tuple[Member, ...]:
+        """The published set as last seen."""
+        return () if self.known_lease is None else self.known_lease.in_sync
+
+    @property
+    def known_in_sync_at(self) -> tuple[int, int]:
+        """(epoch, version) of the set as last seen; (0, 0): none was seen."""
+        lease = self.known_lease
+        return (0, 0) if lease is None else (lease.epoch, lease.in_sync_version)
+
+    @property
     def is_spare(self) -> bool:
         """Whether a master would remove this replica from the set if it ended: it is a member, and
         enough others remain."""
-        members = self.known_in_sync
-        return self.member in members and len(members) > self.known_least
+        lease = self.known_lease
+        return (
+            lease is not None
+            and self.member in lease.in_sync
+            and len(lease.in_sync) > lease.min_in_sync
+        )
 
     @property
     def holder(self) -> Holder:

@@ -24,6 +24,7 @@ from services.ha.wire.payloads import Facts
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.core.test_campaign import A, B, C, lease, replica
 from tests.unit.ha.core.test_founding import report, status_of
+from tidemark.offsets import Epoch
 
 
 def serving() -> tuple[ReplicaContext, Peers]:
@@ -183,7 +184,7 @@ def lost() -> tuple[ReplicaContext, Peers]:
     context, peers = serving()
     context.session.read(context.now_ms)
     context.session.answered(LeaseAnswered(2, LeaseOutcome.ABSENT), context.now_ms)
-    context.known_in_sync, context.known_in_sync_at = (A, B), (5, 12)
+    context.known_lease = lease()._replace(epoch=Epoch(5), in_sync=(A, B), in_sync_version=12)
     report(
         peers,
         replace(status_of("a"), promised=9, data_epoch=4, end=900, incarnation=A.incarnation),
@@ -281,7 +282,8 @@ def test_a_lease_that_is_there_is_not_made_again() -> None:
 
 def test_no_lease_is_made_for_members_that_are_all_gone() -> None:
     context, peers = lost()
-    context.known_in_sync = (Member("a", "7" * 32),)
+    assert context.known_lease is not None
+    context.known_lease = context.known_lease._replace(in_sync=(Member("a", "7" * 32),))
     with pytest.raises(Refused, match="no member of the in-sync set answers"):
         made(context, peers)
 
