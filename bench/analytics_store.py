@@ -63,7 +63,7 @@ def from_disk(root: Path, job: Callable[[], float]) -> Callable[[], float]:
 
 
 def alone(root: Path, columns: Sequence[str], expected: int) -> float:
-    """Return the seconds of the reader in this process, including planning."""
+    """Return the seconds that the reader takes in this process, including planning."""
     reader = StoreReader(StoreOptions(root=root, columns=tuple(columns)))
     began = time.perf_counter()
     rows = sum(len(found) for part in reader.plan() for found in reader.read(part))

@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 async def repeated(
     clients: Sequence[T], send: Callable[[T], Awaitable[object]], messages: int, seconds: float
 ) -> Outcome:
-    """Let each client send again and again. messages: of one send."""
+    """Let each client send again and again. messages: number of messages in one send."""
 
     async def work(client: T, deadline: float) -> int:
         requests = 0

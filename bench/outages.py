@@ -87,7 +87,7 @@ def outage(group: Group, topic: str, disturb: Callable[[], None]) -> float:
 
 
 def broker_killed(group: Group, topic: str) -> float:
-    """SIGKILL of the master's broker, which is started again at once like by a supervisor."""
+    """SIGKILL of the master's broker, which is restarted at once, as a supervisor would do."""
     group.wait_in_sync()
     master = group.master
 

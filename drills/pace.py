@@ -80,8 +80,8 @@ class Pace:
         directory: Path | None = None,
     ) -> None:
         """patience: additional factor on all measured times. nodes: the nodes of the drill; None:
-        all processes that this process started count as one node. directory: on the disk of the
-        stores; None: that of temporary files.
+        all processes that this process started count as one node. directory: a directory on the
+        disk of the stores; None: that of temporary files.
         """
         self._nodes = nodes or {}
         self._directory = directory
@@ -99,9 +99,9 @@ class Pace:
         """Process that currently executes WORK."""
         self._measuring: list[asyncio.Task[None]] = []
         self._syncs: deque[tuple[float, float]] = deque(maxlen=DELAYS_MAX)
-        """Begin and end of each sync."""
+        """Start and end of each sync."""
         self._sync_began = math.inf
-        """Begin of the sync that runs; infinite if none does."""
+        """Start of the sync that is running; infinite if none is."""
         self._closing = threading.Event()
         self._syncing: asyncio.Future[None] | None = None
 
@@ -151,10 +151,10 @@ class Pace:
         """Return how long, within [begin, end], a node's processes were runnable but not running
         [s].
 
-        If several processes waited at the same time, the longest wait counts. node: of other nodes,
-        only processes that have finished starting count, because a starting process is always
-        runnable. Those of other nodes count at all because a switchover involves processes of two
-        nodes, one after another. If the node is unknown, the node with the longest wait is used.
+        If several processes waited at the same time, the longest wait counts. node: name of the
+        node; if it is unknown, the node with the longest wait is used. Other nodes count, too,
+        because a switchover involves processes of two nodes, one after another. But only their
+        processes that have finished starting count: a starting process is always runnable.
         """
         series = [self._delayed[node]] if node in self._delayed else list(self._delayed.values())
         longest = max(_grown(delayed, begin, end) for delayed in (*series, self._steady))

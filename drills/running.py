@@ -95,7 +95,7 @@ class Runner:
         plan: Plan | None = None,
         patience: float = 1.0,
     ) -> None:
-        """directory: of stores, logs and reports. network: where the nodes run. patience:
+        """directory: holds stores, logs and reports. network: where the nodes run. patience:
         additional factor on the allowed interruptions, besides the measured slowness of the machine
         (``Pace``).
         """

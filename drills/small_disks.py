@@ -17,7 +17,7 @@ class SmallDisks:
     """Context manager of the file systems; it does nothing without a size."""
 
     def __init__(self, size: int | None) -> None:
-        """size: of each file system [bytes]; None: the stores are on the machine's own disk."""
+        """size: bytes of each file system; None: the stores are on the machine's own disk."""
         self._size = size
         self._mounted: list[Path] = []
 

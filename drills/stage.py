@@ -89,7 +89,7 @@ class Observed:
     """Sentences for the report."""
     fault_at: float = 0.0
     gaps: list[tuple[float, float]] = field(default_factory=list)
-    """Begin and end of the judged gaps; if empty, the longest gap between acks since the fault."""
+    """Start and end of the judged gaps; if empty, the longest gap between acks since the fault."""
     restored_by: float | None = None
     """End of the period that is searched for the longest gap; None: the end of the drill."""
 

@@ -78,7 +78,7 @@ async def serve(options: ExportOptions) -> None:
     type=LocalPath(dir_okay=False, path_type=Path),
     help="Write the history to this file and end: for promtool tsdb create-blocks-from.",
 )
-@click.option("--since", type=MOMENT, help="Begin of the history, included; default: all.")
+@click.option("--since", type=MOMENT, help="Start of the history, included; default: all.")
 @click.option("--before", type=MOMENT, help="End of the history, excluded.")
 def command(
     tables: Path,

@@ -130,7 +130,7 @@ def period_option(command: Command) -> Command:
 def range_options(*, required: bool) -> Callable[[Command], Command]:
     """--since and --before: the job's range, since <= time < before."""
     return _all(
-        click.option("--since", type=MOMENT, required=required, help="Begin of the range, in it."),
+        click.option("--since", type=MOMENT, required=required, help="Start of the range, in it."),
         click.option(
             "--before", type=MOMENT, required=required, help="End of the range, not in it."
         ),

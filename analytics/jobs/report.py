@@ -94,7 +94,7 @@ def _before(path: Path) -> Previous | None:
     type=LocalPath(file_okay=False, path_type=Path),
     help="Directory for report.html and report.json.",
 )
-@click.option("--since", type=MOMENT, help="Begin of the range, in it; default: a day before.")
+@click.option("--since", type=MOMENT, help="Start of the range, in it; default: a day before.")
 @click.option("--before", type=MOMENT, help="End, not in it; default: after the newest tick.")
 @click.option("--title", default="", help="What the report is of; default: the clusters' names.")
 @click.option(

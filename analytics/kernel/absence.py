@@ -64,11 +64,12 @@ def keeps_pace(
     """Return where a group may have kept pace since an excused absence in the last window, or
     since an earlier one after which no commit has been due yet.
 
-    Of several absences less than a window apart, the first counts. Otherwise a group whose members
-    come and go, and which commits less than its input, would get new time after each absence.
-    Matrices are [tick, series]. absent: from `excused`. at: [tick, 1], the ticks [microseconds],
-    which do not depend on the master's clock. alone: as in `excused`. due: for how long a member
-    has been present without a commit being due [s]. `carried` is updated.
+    If several absences are less than a window apart, only the first counts. Otherwise a group whose
+    members come and go, and which commits less than its input, would be excused again after each
+    absence. Matrices are [tick, series]. absent: whether the group is excused, or paused. at: the
+    ticks [microseconds] as [tick, 1]; they do not depend on the master's clock. alone: as in
+    `excused`. due: for how long a member has been present without a commit being due [s].
+    `carried` is updated.
     """
     since, age_then = np.empty(age.shape), np.empty(age.shape)
     anchor, anchor_age = carried["excused_tick"], carried["excused_age"]

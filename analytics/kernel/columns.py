@@ -111,8 +111,8 @@ def grouped(*keys: Ints) -> Groups:
 
 
 def last_of(*keys: Ints) -> Ints:
-    """Of the rows that are equal in all keys but the last: the one with the largest last key.
-    Sorted by the other keys."""
+    """Return the row with the largest last key for each combination of the other keys, sorted by
+    these."""
     order = np.lexsort(keys[::-1])
     last = np.zeros(order.size, dtype=np.bool_)
     last[-1:] = True

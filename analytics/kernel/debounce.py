@@ -72,9 +72,9 @@ def debounce(
     carried: dict[str, Floats],
     rules: Rules,
 ) -> Debounced:
-    """Turn the candidates from tick number `begin` on into statuses; updates `carried`.
-    known: number of ticks, holes included, at which the rule of each candidate is known to have
-    held."""
+    """Turn the candidates from tick number `begin` on into statuses, and update `carried`.
+    known: for each candidate, the number of ticks for which its rule is known to have held,
+    missing ticks included."""
     shape = candidate.shape
     out = Debounced(
         np.empty(shape, np.int8),

@@ -52,7 +52,7 @@ class Facts(NamedTuple):
     """Time since it was last paused [s]; NaN: never."""
     broadcasting: Bools
     members: Floats
-    """Of the group, whatever topics they read."""
+    """Number of members of the group, whatever topics they read."""
     readers: Floats
     """The same; 0 while none of them subscribes to the topic."""
     subscribed: Floats

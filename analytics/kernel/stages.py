@@ -54,9 +54,9 @@ def split(
 
     pairs, logs: rows of PAIRS and LOGS from three ticks before `after` on, for the blame. ages:
     tick, pair_id, lag_sum, age_max_seconds and, if known, skew_kind, as in rows of PAIR_LAG.
-    period_s: between ticks. Returns rows of STAGES for ticks later than `after`, by tick and pair.
-    Terms are never negative: a difference to ages of another source, or a decrease of store times,
-    is in residual_seconds.
+    period_s: time between ticks. Returns rows of STAGES for ticks later than `after`, by tick and
+    pair. Terms are never negative: a difference to ages of another source, or a decrease of store
+    times, is in residual_seconds.
     """
     if pairs.num_rows == 0:
         return STAGES.empty_table()

@@ -30,7 +30,7 @@ _NICE_S: Final = (
 
 def bins_of(start: datetime, end: datetime, period_s: float | None) -> Bins:
     """Cut a time into at most BINS_MAX bins, each of some whole periods.
-    period_s: between ticks; None: not known. Raises ValueError for an empty time."""
+    period_s: time between ticks; None: not known. Raises ValueError for an empty time."""
     span_s = (end - start).total_seconds()
     if span_s <= 0:
         raise ValueError(f"the report's time is empty: from {start} to {end}")

@@ -62,7 +62,7 @@ def status_words(status: str) -> str:
 
 
 def shown_status(status: str, of: str) -> str:
-    """Status of a pair; one that is in time with all that it can read may be held back."""
+    """Status that the report shows for a pair: HELD_BACK if OK with a level other than NONE."""
     return HELD_BACK if status == Status.OK and of != Level.NONE else status
 
 

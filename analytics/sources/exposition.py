@@ -69,8 +69,8 @@ class Parser:
         """Other labels by their text, because buckets of histograms share them."""
 
     def parse(self, text: str, *, openmetrics: bool) -> Parsed:
-        """Parse one answer. openmetrics: from its content type; such an answer ends with ``#
-        EOF``."""
+        """Parse one answer. openmetrics: whether its content type is OpenMetrics; such an answer
+        ends with ``# EOF``."""
         if len(self._known) > KNOWN_MAX:
             self._series, self._known, self._label_sets = [], {}, {}
         lines = text.split("\n")

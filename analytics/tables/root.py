@@ -52,9 +52,9 @@ class TableRoot:
     def create(cls, path: str | Path, *, buckets: int | None = None) -> TableRoot:
         """Create the directory, or open it if it exists.
 
-        buckets: about twice the cores of the largest job; null: as existing tables, else 8. Too few
-        leave cores idle, too many make files of a few rows. Raises TablesDiffer if existing tables
-        have another number.
+        buckets: number of buckets, best about twice the cores of the largest job; null: as existing
+        tables, else 8. Too few leave cores idle, too many make files of a few rows. Raises
+        TablesDiffer if existing tables have another number.
         """
         path = local(path).absolute()
         if not (path / "_root.json").exists():

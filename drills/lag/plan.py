@@ -103,7 +103,7 @@ class Times(NamedTuple):
 
     @property
     def session_ms(self) -> int:
-        """Session of the members that die: after it the group goes on without them."""
+        """Session timeout of the members that die; the group continues without them after it."""
         return max(3000, round(30_000 / self.factor))
 
     @property

@@ -57,7 +57,7 @@ class PodRunner:
         patience: float,
         seed: int,
     ) -> None:
-        """directory: of claims, logs and the report. patience: as in ``drills.running``."""
+        """directory: holds claims, logs and the report. patience: as in ``drills.running``."""
         self._objects, self._directory, self._network = objects, directory, network
         self._report, self._pace, self._seed = report, Pace(patience, directory=directory), seed
         self.results: list[Result] = []

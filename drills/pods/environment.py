@@ -177,7 +177,7 @@ def _all_of(entry: Manifest, namespace: str, objects: Objects) -> dict[str, str]
 def addresses_of(
     objects: Objects, namespace: str, given: Mapping[tuple[str, str], str]
 ) -> list[ServiceAddress]:
-    """Return a namespace's services that have an address. given: by namespace and name."""
+    """Return a namespace's services that have an address. given: addresses by (namespace, name)."""
     found = []
     for service in objects.of_kind("Service", namespace):
         address = given.get((namespace, service["metadata"]["name"]))

@@ -44,9 +44,9 @@ class Context(NamedTuple):
     network: int
     """Descriptor of its network namespace."""
     directory: Path
-    """Of this pod only."""
+    """Directory for this pod only."""
     cluster_directory: Path
-    """Of all pods: their logs, and the volumes that outlive them."""
+    """Directory for all pods: their logs, and the volumes that outlive them."""
     token: str
     images: Mapping[str, Image]
     on_event: Callable[[Event], None]

@@ -103,7 +103,7 @@ class BrokerMetrics(TrafficMetrics):
     def show_requests(
         self, requests: RequestClasses, connections: Callable[[], Mapping[str, int]]
     ) -> None:
-        """Register the request metrics. requests: those in progress. connections: by role."""
+        """Register the metrics of the requests in progress, and of the connections by role."""
         families = (
             of_requests.BROKER_REQUESTS_QUEUED,
             of_requests.BROKER_OLDEST_QUEUED_REQUEST_SECONDS,

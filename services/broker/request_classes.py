@@ -166,7 +166,7 @@ class RequestClasses:
 
     @contextlib.contextmanager
     def long_send(self) -> Iterator[None]:
-        """Mark a send as long during the block: it takes long itself, or its body has not arrived.
+        """Mark a send as long during the block: its work is slow, or its body has not arrived.
 
         Background work does not pause for long sends."""
         self._long_sends += 1

@@ -2,7 +2,7 @@
 
 It is run by the holder of byte 0 before anything is appended. ``log_walk`` reads, ``valid_end``
 decides, ``log_cut`` writes the log; this module collects the evidence and publishes the result. It
-is synchronous and may take long: call it in a thread. Invariants:
+is synchronous and may take a long time: call it in a thread. Invariants:
 
 - Corruption below a durable mark raises ``CorruptRecord``, a missing file ``LogFilesMissing``,
   renamed files ``LogFilesMisnamed``; in these cases not a byte was written.

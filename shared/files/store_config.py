@@ -136,8 +136,11 @@ def describe(
 
 
 def described_adopting(disk: Disk, path: Path) -> Adopting | None:
-    """Return the unfinished adoption recorded in tidemark.json; None if there is none. Several
-    services open a store; only the first finds RocketMQ's store without tidemark.json."""
+    """Return the unfinished adoption recorded in tidemark.json; None if there is none.
+
+    It is recorded because several services open a store, and only the first of them finds
+    RocketMQ's store without tidemark.json.
+    """
     with contextlib.suppress(ValueError):
         values = json.loads(read_whole(disk, path) or b"")
         match values.get("adopting") if isinstance(values, dict) else None:

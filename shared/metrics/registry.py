@@ -6,9 +6,10 @@ program that runs a service inside itself registers its own instruments and coll
 any other registry of the library. Everything belongs to the event loop. Step before: parts of the
 service count, or provide functions. Step after: ``exposition`` formats.
 
-Consistency: all functions are called in one iteration of the loop, before anything else. Label sets
-by topic, pair and group follow, some hundreds per iteration, and the library's instruments and
-other collectors, one per iteration. A histogram's buckets, count and sum are always consistent.
+Consistency: a scrape first calls all functions, in one iteration of the loop. Next, it takes the
+label sets by topic, pair and group, some hundreds per iteration. Last, it takes the library's
+instruments and other collectors, one per iteration. A histogram's buckets, count and sum are always
+consistent.
 """
 
 from __future__ import annotations

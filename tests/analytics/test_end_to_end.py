@@ -52,9 +52,9 @@ CLOCK_S: Final = 0.002
 HIDDEN_SHARE: Final = 0.15
 """Hidden lag is bytes over a mean size: an estimate, with this for an error here."""
 RATE_TICKS: Final = 10
-"""Rates are judged at so many ticks."""
+"""Number of ticks at which rates are judged."""
 PACE_TICKS: Final = 22
-"""Faults are judged once so many ticks in a row had their input. A machine that stands still for
+"""Faults are judged once this many ticks in a row had their input. A machine that stands still for
 seconds changes the master, and progress is unknown for half a window (10 ticks) after that."""
 PACE_SHARE: Final = 0.5
 """The part of the planned input that each of them must have."""
@@ -357,7 +357,7 @@ def test_numbers_of_each_queue_are_those_of_the_broker(ran: Ran, planted: Plante
 
 
 def values(rows: list[dict[str, Any]], name: str) -> list[float]:
-    """Of a column; most of its rows must have one."""
+    """Return the values of a column; most of the rows must have one."""
     found = [row[name] for row in rows if row[name] is not None]
     assert len(found) >= 0.8 * len(rows), (name, rows)
     print(f"{rows[-1]['group']}: {name} {sum(found) / len(found):.2f}, of {found}")

@@ -59,7 +59,7 @@ class Taken(NamedTuple):
     """The log of the broker."""
     groups_served: dict[str, Any]
     counters: list[int]
-    """Of consumerOffset.json's version, after each stop."""
+    """Counter in consumerOffset.json's version, after each stop."""
 
 
 def raw(store: Path, name: str) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Engine:
     """One engine, from ``with`` to its end."""
 
     def __init__(self, directory: Path, network: Network) -> None:
-        """directory: of images, containers and the log; kept, so that the next one has them.
+        """directory: holds images, containers and the log; kept, so that the next engine has them.
 
         network: ``machine`` for a build, which reaches what this machine reaches; ``own`` for a
         run, with bridges, ports and filter rules that are visible to it only.

@@ -196,7 +196,7 @@ async def _kill(plan: Plan, node: Node, begun: float) -> list[Outage]:
 
 
 async def _send(plan: Plan, node: Node, sent: Sent, begun: float) -> None:
-    """Send until so many messages are acked, at a steady pace: outages make it longer."""
+    """Send until all messages of the plan are acked, at a steady pace: outages add time."""
     random = Random(plan.seed + 1)
     url = f"{node.api_url}/v1/topics/{TOPIC}/messages"
     headers = {"Content-Type": "application/msgpack", "Accept": "application/msgpack"}

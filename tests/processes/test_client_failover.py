@@ -99,7 +99,7 @@ class Members:
         self.subscriptions: list[tidemark.Subscription] = []
 
     async def consume(self, mq: tidemark.Client, name: str, way: str) -> None:
-        """Until stopped; way: how messages are asked for."""
+        """Consume until stopped. way: how messages are asked for."""
 
         async def assigned(queues: list[Queue]) -> None:
             for queue in queues:

@@ -23,7 +23,7 @@ from tidemark.formats import native
 KILLS = max(6, int(os.environ.get("TIDEMARK_CRASH_CYCLES", "8")) // 4)
 SEED = int(os.environ.get("TIDEMARK_CRASH_SEED", str(time.time_ns() % 1_000_000)))
 STEP_MAX = {"lines": 2000, "instructions": 20_000}
-"""Within so many the insertions of one round are over."""
+"""The insertions of one round take at most this many."""
 MESSAGES = 60
 SMALL_INDEX = {"index_slots": 50, "index_entries": 300}
 

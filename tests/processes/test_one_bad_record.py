@@ -85,7 +85,7 @@ def test_a_bad_record_blocks_no_sound_one(tmp_path: Path) -> None:
 
 
 def test_the_id_of_a_message_names_its_damage_whatever_field_it_is_in(tmp_path: Path) -> None:
-    """Damage in the fields that name the queue was answered as a message that never was."""
+    """With damage in a field that names the queue, the answer was unknown-message."""
     with Node(tmp_path) as node:
         node.start()
         node.wait_ready()

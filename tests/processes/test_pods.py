@@ -60,7 +60,7 @@ class Running(NamedTuple):
 
     process: subprocess.Popen[str]
     urls: list[str]
-    """Of its Services."""
+    """URLs of its Services."""
     pid: str
     """The first process of the master's broker."""
 

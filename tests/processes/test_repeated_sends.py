@@ -13,7 +13,7 @@ class SlowNode(Node):
     """Its broker has a slow disk."""
 
     def command(self, role: str) -> list[str]:
-        """As ever, but for the broker's module."""
+        """The usual command, with another module for the broker."""
         return [
             "tests.support.slow_fdatasync" if word == "services.broker" else word
             for word in super().command(role)

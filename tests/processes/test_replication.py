@@ -182,7 +182,7 @@ def test_a_lost_master_is_replaced_and_comes_back_as_a_slave(tmp_path: Path) -> 
 def test_a_service_of_the_master_that_is_killed_costs_an_epoch_and_no_message(
     tmp_path: Path, service: str
 ) -> None:
-    """On the same node, unless the service takes longer to start than the lease lasts."""
+    """The same node leads, unless the service takes longer to start than the lease lasts."""
     with Cluster(tmp_path) as cluster:
         cluster.start()
         old = cluster.wait_master()

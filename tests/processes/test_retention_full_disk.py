@@ -3,8 +3,8 @@
 Delayed messages outlive the files that they were stored in: they are delivered once.
 
 A group's member reads more slowly than the producers write, so that deletion overtakes it again and
-again, and another client pulls at the very beginning of a queue. Lost are the messages that the
-member was never handed, and the counter of lost messages must be exactly equal to their number.
+again, and another client pulls at the very beginning of a queue. A message is lost if the member
+was never handed it; the counter of lost messages must be exactly the number of these messages.
 
 TIDEMARK_RETENTION_SECONDS: how long the load lasts at least. On a busy machine it goes on until
 more was sent than the disk holds, so that the result does not depend on the machine's speed.

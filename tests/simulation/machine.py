@@ -55,7 +55,7 @@ class Log(NamedTuple):
 
 
 class SimClock:
-    """The disk's time."""
+    """A clock that shows the time of the simulated disk."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk

@@ -1,4 +1,4 @@
-"""Mutants change statements and conditions, one at a time, that a history executes."""
+"""Each mutant changes one statement or condition that a history executes."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def producing(
     per_s: float,
     make: Callable[[int], NewMessage] | None = None,
 ) -> Callable[[], Awaitable[None]]:
-    """Send so many messages a second. make: the message of a number. Refusals are waited out."""
+    """Send per_s messages a second. make: the message of a number. Refusals are waited out."""
 
     async def work() -> None:
         async with tidemark.connect(url) as client:
@@ -124,7 +124,7 @@ def consuming(
     tags: str = "*",
     stands_still: bool = False,
 ) -> Callable[[], Awaitable[None]]:
-    """Read as a member of a group. per_s: at most at this pace; stands_still: take the first
+    """Read as a member of a group. per_s: messages a second at most. stands_still: take the first
     messages and never finish them."""
 
     async def work() -> None:

@@ -53,7 +53,7 @@ class Observed:
     planted: list[Fault] = field(default_factory=list)
     cleared: set[Key] = field(default_factory=set)
     texts: dict[tuple[str, str], str] = field(default_factory=dict)
-    """By node and service of the healthy group: its /metrics."""
+    """(node, service) of the healthy group → its /metrics."""
     unhealthy: list[str] = field(default_factory=list)
     """Rules that could not be evaluated, in any observation."""
     empty: list[Expression] = field(default_factory=list)

@@ -71,7 +71,7 @@ class Driver(NamedTuple):
 
 
 def drivers(objects: list[Object]) -> list[Driver]:
-    """Of Deployments and CronJobs, but for those that run no Spark."""
+    """Drivers of Deployments and CronJobs, except those that run no Spark."""
     found = []
     for each in of_kind(objects, "Deployment") + of_kind(objects, "CronJob"):
         name, namespace = each["metadata"]["name"], each["metadata"]["namespace"]

@@ -19,7 +19,7 @@ from tidemark.formats.record import Message
 
 HOST: Final = Host(bytes([10, 0, 0, 9]), 10911)
 FLAG_AT: Final = 16
-"""Of a record: under the record CRC, not under the body's."""
+"""Position of the flag in a record: the record CRC covers it, the body CRC does not."""
 
 Table = TypeVar("Table")
 

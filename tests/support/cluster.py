@@ -44,10 +44,10 @@ class Cluster(NodeGroup[Node]):
         **settings: Mapping[str, object] | None,
     ) -> None:
         """cluster: more settings of [cluster], on every node, for example another lease.
-        environment, settings: as for ``Node``, of every node. hosts, prefixes: of each node its
-        address and what comes before its commands, for nodes in network namespaces of their own;
-        default: all on the loopback. through: of (a node, another node, that one's replication
-        port) the port under which the first reaches it.
+        environment, settings: as for ``Node``, for every node. hosts, prefixes: for each node, its
+        address and what comes before its commands, if nodes have network namespaces of their own;
+        default: all on the loopback. through: takes a node, another node and that one's replication
+        port; returns the port under which the first node reaches it.
         """
         names = [f"n{number}" for number in range(nodes)]
         self.hosts = dict(zip(names, hosts or [LOOPBACK] * nodes, strict=True))

@@ -41,7 +41,7 @@ class Expression(NamedTuple):
 def expressions(values: Mapping[str, str] | None = None) -> tuple[Expression, ...]:
     """Return all expressions, including the boards' annotations.
 
-    values: of the variables, by name; a missing one stands for All. Grafana's own intervals can be
+    values: variable → its value; a missing one stands for All. Grafana's own intervals can be
     given as well, as ``__rate_interval``. Raises KeyError for a variable that no board defines.
     """
     filled = {name: ".*" for name, *_ in VARIABLES} | dict(BUILT_IN) | dict(values or {})

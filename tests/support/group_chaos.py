@@ -46,7 +46,7 @@ class Chaos:
     """One run."""
 
     def __init__(self, plan: Plan, directory: Path) -> None:
-        """directory: of the store, the logs and the file that members write to; left as it is."""
+        """directory: holds the store, the logs and the file that members write to; it is kept."""
         self._plan = plan
         self._directory = directory
         self._file = directory / "handled"

@@ -51,7 +51,7 @@ class Log:
         return self.first_offset + len(self.data)
 
     def begin_term(self, epoch: int) -> None:
-        """As a new master: an entry, in place of one whose term wrote nothing, and a record."""
+        """Add a table entry as a new master does; it replaces one whose term wrote nothing."""
         kept = self.table
         if kept and kept[-1].start == self.end:
             kept = kept[:-1]
@@ -75,7 +75,7 @@ class Log:
         return zlib.crc32(self.read(end - size, size))
 
     def cut(self, plan: CutPlan) -> None:
-        """As the cutter."""
+        """Cut as the cutter does."""
         assert plan.point in self.borders
         assert plan.point >= self.confirm
         del self.data[plan.point - self.first_offset :]
@@ -88,7 +88,7 @@ class Log:
         self.table, self.confirm = (), 0
 
     def expire(self, first_offset: int) -> None:
-        """As retention: bytes and entries that are over are gone."""
+        """Drop what retention would: bytes before first_offset, and entries that end by then."""
         del self.data[: first_offset - self.first_offset]
         self.first_offset = first_offset
         self.borders = [border for border in self.borders if border >= first_offset]
@@ -98,7 +98,7 @@ class Log:
         )
 
     def as_master(self) -> MasterLog:
-        """Events that a master's link gets."""
+        """What a master's link is told about this log."""
         return MasterLog(self.table, self.first_offset, self.end, self.confirm)
 
     def as_slave(self) -> SlaveLog:

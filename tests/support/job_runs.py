@@ -22,7 +22,7 @@ STARTS: Final = 5
 def collect_recorded(
     spark: SparkSession, tables: Path, checkpoint: Path, recorded: Path, *, ticks: int = 3
 ) -> None:
-    """Collect all that is recorded, so many ticks in a batch."""
+    """Collect all that is recorded, at most `ticks` ticks in a batch."""
     options = CollectOptions(
         tables=tables,
         pace=Pace(checkpoint, available_now=True),
@@ -34,7 +34,7 @@ def collect_recorded(
 
 
 def evaluate_closed(spark: SparkSession, tables: Path, checkpoint: Path, *, ticks: int = 5) -> None:
-    """Evaluate what the data close, so many ticks in a batch."""
+    """Evaluate what the data close, at most `ticks` ticks in a batch."""
     options = EvaluateOptions(
         tables=tables,
         rules=Rules(),

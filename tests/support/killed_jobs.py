@@ -61,7 +61,7 @@ def killed(
 
 
 def _wait_for_group(group: int) -> None:
-    """Until the JVM of the killed driver is gone as well: it holds the checkpoint."""
+    """Wait until the JVM of the killed driver is gone as well: it holds the checkpoint."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:

@@ -26,7 +26,7 @@ WITHIN = (
 
 
 def main() -> None:
-    """Run the service's own entry point until then, in whatever thread it runs."""
+    """Run the service's own entry point until the kill, which may come in any of its threads."""
     unit, _, number = sys.argv.pop(1).rpartition(":")
     if unit:
         _kill_inside_put(int(number))

@@ -106,7 +106,7 @@ def window_of(truth: Truth, *, by_samples: bool) -> Window:
 def evaluated(truth: Truth, window: Window, cuts: Sequence[int]) -> Evaluated:
     """All ticks, in pieces that end at the cuts (times).
 
-    truth: of one of the groups, for its period and its time.
+    truth: any one of the groups; only its period, its start and its end are used.
     """
     rules = Rules(period_s=truth.period / SECOND)
     made: list[Evaluated] = []

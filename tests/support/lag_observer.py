@@ -37,7 +37,7 @@ class Seen(NamedTuple):
     answered_s: float
     """Wall clock: the broker read its state between the two."""
     generation: int | None
-    """Of the group's membership, read after the members: they do not change while it stays."""
+    """Generation of the group, read after the members, which change only with it."""
     members: int
     objective_s: float
     queues: Mapping[int, Queue]
@@ -63,8 +63,8 @@ class Observer:
         pause_s: float,
         sent_at: Mapping[tuple[str, int], Sequence[tuple[int, float]]] = MappingProxyType({}),
     ) -> None:
-        """groups: by (group, topic), where to ask: a function, since a master may change. sent_at:
-        see ``Load.sent_at``."""
+        """groups: for each (group, topic), a function that returns where to ask, since the master
+        may change. sent_at: see ``Load.sent_at``."""
         self._groups, self._pause_s, self._sent_at = groups, pause_s, sent_at
         self._seen: dict[tuple[str, str], list[Seen]] = {key: [] for key in groups}
         self._over = threading.Event()
@@ -153,8 +153,8 @@ class Observer:
         return Range(max(0.0, low), max(0.0, high))
 
     def _head_low_s(self, topic: str, number: int, before: Seen, after: Seen) -> float:
-        """Time after which the oldest message was stored that was unread between two answers;
-        infinite if there was none.
+        """Earliest time at which the oldest message that was unread between two answers may have
+        been stored; infinite if there was none.
 
         One that the first answer does not have may have been stored before it: on a loaded machine
         a message can be read some time after it was stored. But it was not stored before it was

@@ -61,7 +61,7 @@ class Case(NamedTuple):
     burrow: Seen
     kind_burrow: Seen
     limit_s: float | None
-    """For our finding it, after it began to show."""
+    """Time after a fault began to show within which we must find it."""
     problems: tuple[str, ...]
 
 

@@ -65,7 +65,7 @@ def states_between_instructions(memory: mmap.mmap, act: Callable[[], object]) ->
 
 
 def _run_traced(act: Callable[[], object]) -> None:
-    """In the child: stop, act, stop; the parent ends it. Another end: act has raised."""
+    """Run in the child: stop, act, stop, and be ended by the parent. Exit 1: act has raised."""
     try:
         _ptrace(TRACE_ME, 0)
         signal.raise_signal(signal.SIGSTOP)

@@ -23,9 +23,9 @@ class Container(NamedTuple):
     pod: str
     spec: Object
     environment: dict[str, str]
-    """With ``$(…)`` replaced."""
+    """Its variables, with ``$(…)`` replaced."""
     files: dict[str, str]
-    """Of its ConfigMap, by name."""
+    """Files of its ConfigMap, by name."""
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ class Plan(NamedTuple):
     messages: int = 2
     """Sent to the topic, spread over its queues."""
     committed: int = 1
-    """Of each queue that has as many, by the topic's group; the rest is lag."""
+    """Messages that the group commits in each queue that has this many; the rest is lag."""
 
 
 def topic_name(number: int) -> str:

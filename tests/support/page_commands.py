@@ -53,7 +53,7 @@ def missing_paths(page: Path, root: Path) -> list[str]:
 
 
 def mistakes(line: str, objects: list[Object], root: Path) -> list[str]:
-    """What a command for a cluster names that no manifest has; objects: of the overlay applied."""
+    """Names in a cluster command that no manifest has; objects: those of the applied overlay."""
     words = shlex.split(line)
     if "|" in words:
         words = words[words.index("|") + 1 :]

@@ -134,8 +134,8 @@ class RangeServer(ThreadingHTTPServer):
         self, samples: Samples, *, left_open: bool = False, samples_max: int | None = None,
         spaced: bool = False, port: int = 0,
     ) -> None:  # fmt: skip
-        """left_open: as Prometheus since 3.0. samples_max: more, and an answer is refused. spaced:
-        JSON with blanks, as a proxy may write it."""
+        """left_open: a range excludes its start, as in Prometheus since 3.0. samples_max: an answer
+        with more samples is refused. spaced: the JSON has blanks, as a proxy may write it."""
         super().__init__(("127.0.0.1", port), Handler)
         self.samples = samples
         self.left_open = left_open

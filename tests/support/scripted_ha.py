@@ -142,7 +142,7 @@ class ScriptedHa:
         return self.take_back()
 
     def die(self) -> None:
-        """As SIGKILL: locks go, the page stays as it is."""
+        """End as by SIGKILL: the locks are released, the page stays as it is."""
         self._end_following()
         for lock in self._locks.values():
             lock.release()
@@ -191,7 +191,7 @@ class ScriptedHa:
             wait_until(taken, "the append lock to be given back", LOCK_TIMEOUT_S)
 
     def recover(self) -> Recovered:
-        """As whoever takes byte 0 does; raises GENERATION."""
+        """Recover the store, as any process that takes byte 0 does; this raises GENERATION."""
         self.directory.mark_running()
         self.publish(Slot.HA_HEARTBEAT_MS, self._clock.boot_ms() + HOUR_MS)  # it beats no more
         return recover(

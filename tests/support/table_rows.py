@@ -14,7 +14,7 @@ from analytics.tables import TableRoot
 
 
 def sorted_rows(rows: pa.Table) -> pa.Table:
-    """In the order of all columns: what is left to differ is the rows."""
+    """The rows sorted by all columns, so that their order makes no difference."""
     return rows.sort_by([(name, "ascending") for name in rows.column_names]).combine_chunks()
 
 

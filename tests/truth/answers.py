@@ -16,7 +16,7 @@ from tests.truth.workload import Pair, Reading, Truth
 
 
 class SeriesAnswer(NamedTuple):
-    """Of one queue of a group, at each tick that was heard of. ABSENT and NaN are null."""
+    """Answers for one queue of a group, at each tick with a sample. ABSENT and NaN are null."""
 
     tick: Ints
     ts: Ints
@@ -64,7 +64,7 @@ def series(truth: Truth, reading: Reading) -> SeriesAnswer:
 
 
 class StagesAnswer(NamedTuple):
-    """Of one pair, at each tick that was heard of, in seconds; NaN is null."""
+    """Answers for one pair, at each tick with a sample, in seconds; NaN is null."""
 
     tick: Ints
     replication: Floats

@@ -91,7 +91,7 @@ def commits(done: Ints) -> Steps:
 
 
 def _counted(at: Ints) -> Steps:
-    """From nothing, one more at each time."""
+    """A count that begins at 0 and rises by one at each time."""
     offsets = np.arange(len(at) + 1, dtype=np.int64)
     return Steps(np.concatenate(([at.min(initial=DAWN - LONG_BEFORE)], at)), offsets)
 

@@ -11,7 +11,7 @@ from tests.truth.workload import Broker
 
 
 def names(broker: Broker, index: Ints) -> npt.NDArray[np.str_]:
-    """Of nodes, by their indices; any where there is none."""
+    """Names of nodes by their indices; an arbitrary name where there is no node."""
     nodes = np.array(broker.nodes)
     found: npt.NDArray[np.str_] = nodes[np.clip(index, 0, len(nodes) - 1)]
     return found

@@ -149,7 +149,7 @@ def presence(runs: Spans, members: int) -> Steps:
 def group_of(
     setting: Setting, readings: Sequence[Reading], runs: Spans, *, clock: float = 0.0
 ) -> Truth:
-    """A group of these queues, sampled as the setting asks; clock: of its node, seconds off."""
+    """A group of these queues, sampled as the setting asks; clock: seconds its node is ahead."""
     here = presence(runs, setting.members)
     pair = Pair(
         "billing",

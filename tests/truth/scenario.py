@@ -52,9 +52,9 @@ class Fault(NamedTuple):
 
     make: Callable[[Random], Scenario]
     within_s: float
-    """After it began to show, 30 s may be added."""
+    """Time to find it after it began to show; 30 s may be added."""
     expected: frozenset[str]
-    """Statuses of which the first must be one."""
+    """The first status that is found must be one of these."""
     later: str | None = None
     """A status that must follow."""
     breaks_after_s: float | None = None
@@ -66,12 +66,12 @@ class Fault(NamedTuple):
 
 
 def instants_of(random: Random, every: float = COMMIT_EVERY, jitter: float = 0.2) -> Ints:
-    """When a group commits: every so many seconds, more or less."""
+    """Times at which a group commits: about every `every` seconds."""
     return do.jittered(random, every, jitter, SECONDS)
 
 
 def no_commits() -> Commits:
-    """Of a group that is not there."""
+    """Commits of a group that is not there."""
     return Commits(np.empty(0, np.int64), np.empty(0, np.int64))
 
 

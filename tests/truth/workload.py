@@ -63,7 +63,7 @@ class Queue:
         return count
 
     def store_time(self, when: Ints, offset: Ints) -> Ints:
-        """Of the message at each offset, as known at each time; ABSENT where there is none."""
+        """Store time of the message at each offset, as known at each time; ABSENT without one."""
         found = np.full(len(when), ABSENT, np.int64)
         for era, here in _by_era(self.eras, when):
             index = offset[here] - era.first
@@ -171,7 +171,7 @@ class Truth:
     start: int = DAWN
     period: int = 15 * SECOND
     sample_delay: int = 200_000
-    """Of the sample after its tick, microseconds; the scrape ends 0.1 s later."""
+    """Delay of the sample after its tick [µs]; the scrape ends 0.1 s later."""
     cluster: str = "c1"
     missing: frozenset[int] = frozenset()
     """Ticks (times) of which nothing was heard."""

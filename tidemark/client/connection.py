@@ -51,7 +51,7 @@ OnDisconnected = Callable[[str, errors.TidemarkError], None]
 
 
 class ConnectionSettings(NamedTuple):
-    """Settings of a connection; ``connect`` describes those without a text here."""
+    """Settings of a connection; ``connect`` describes those that are not described here."""
 
     retry_for_s: float = 15.0
     """0 disables retries."""

@@ -56,7 +56,7 @@ class NewMessage:
         checks.check_no_string(self.keys)
 
     def outgoing(self, queue: int | None = None) -> Outgoing:
-        """Build the wire form. queue: for a message without queue and sharding key."""
+        """Build the wire form. queue: used if the message has no queue and no sharding key."""
         return outgoing(
             self.body,
             tags=self.tags,

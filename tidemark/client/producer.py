@@ -533,7 +533,7 @@ def _result(stored: Mapping[str, Any], level: str, copies: int) -> SendResult:
 
 
 def as_outgoing(messages: Iterable[NewMessage | bytes], queue: int | None) -> list[Outgoing]:
-    """Check and convert messages and plain bodies. queue: for those without one.
+    """Check and convert messages and plain bodies. queue: used for those that name none.
 
     All are checked before the first is sent; an error has the fact ``index`` of its message.
     """

@@ -57,8 +57,8 @@ def received(
 ) -> Sequence[Message]:
     """Messages of one queue of ``topic``, at or above ``from_offset``, whose tags are wanted.
 
-    messages: in the queue's order. wanted: per subscribed topic; all messages of a retry topic
-    pass.
+    messages: in the queue's order. wanted: the wanted tags of each subscribed topic; all messages
+    of a retry topic pass.
     """
     if messages and messages[0].queue_offset < from_offset:
         messages = [message for message in messages if message.queue_offset >= from_offset]

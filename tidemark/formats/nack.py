@@ -111,8 +111,8 @@ def dead_topic(group: str) -> str:
 def judge(reconsume_times: int, delay_level: int, *, retry_max: int, level_count: int) -> Verdict:
     """Decide about a nacked message that was nacked reconsume_times times before.
 
-    delay_level: as requested; 0 uses the rule, below 0 makes it dead at once. A level above
-    level_count counts as level_count.
+    delay_level: the requested level; 0 uses the rule, a level below 0 makes the message a dead
+    letter at once. A level above level_count counts as level_count.
     """
     if delay_level < 0 or reconsume_times >= retry_max:
         return Verdict(dead=True, delay_level=0)

@@ -61,8 +61,8 @@ def encode_runs(
 ) -> bytes:
     """Encode the runs' records from buffer[0] on, adjacent, in order; return their sizes.
 
-    firsts: queue offset of each run's first message. physical_offset: of the first record. All get
-    the same store time. The sizes [bytes] are adjacent native unsigned 32-bit numbers:
+    firsts: queue offset of each run's first message. physical_offset: that of the first record. All
+    get the same store time. The sizes [bytes] are adjacent native unsigned 32-bit numbers:
     ``memoryview(sizes).cast("I")``. All or none are written: raises what ``runs_size`` raises,
     BufferTooSmall and FieldOutOfRange, and ValueError if there is not one first per run.
     """

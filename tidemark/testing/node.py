@@ -66,8 +66,8 @@ class NodeProcesses:
     ) -> None:
         """directory: contains logs, configuration and, by default, the store. settings: "store" for
         all services, and more of one service by its role. host: the address of all listeners.
-        ports: of "api" and of each role's probes; default: free ones. cluster: the [cluster] table
-        of a node that is in a group. environment, before_exec: see ``ChildProcess``.
+        ports: ports of "api" and of each role's probes; default: free ones. cluster: the [cluster]
+        table of a node that is in a group. environment, before_exec: see ``ChildProcess``.
         """
         self.directory, self.host, self.cluster = directory, host, cluster
         self.roles = ROLES if cluster is None else GROUP_ROLES

@@ -50,7 +50,7 @@ class Scraper:
         """Error that ended the thread, other than ``close``."""
         there = spool.files()
         self._last_us: int | None = there[-1].at_ms * 1000 if there else None
-        """Begin of the previous round."""
+        """Start of the previous round [µs]."""
 
     def start(self) -> None:
         """Scrape at every multiple of the interval from now on."""

@@ -92,9 +92,9 @@ class Slices:
         file_size: int,
         topic_is_gone: Callable[[str, PhysicalOffset], bool],
     ) -> None:
-        """file_size: of a commit log file. topic_is_gone: whether the topic of a waiting record at
-        that physical offset was deleted. Its waiting messages are dropped, even if a new topic has
-        that name."""
+        """file_size: size of a commit log file. topic_is_gone: whether the topic of a waiting
+        record at that physical offset was deleted. Its waiting messages are dropped, even if a new
+        topic has that name."""
         self._log = log_reader
         self._topic_is_gone = topic_is_gone
         self._bytes_max = min(SLICE_BYTES_MAX, file_size // SLICES_PER_FILE_MIN)

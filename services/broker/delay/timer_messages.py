@@ -146,9 +146,12 @@ def offsets_of_copies(
     mark: TimerMark,
     readable: PhysicalOffset,
 ) -> dict[int, int | None]:
-    """Return queue offset → due time of the messages whose copies RocketMQ has appended.
-    copies: number of copies per identity. mark: messages up to it are known to be delivered. If
-    several messages have one identity, only as many count as there are copies."""
+    """Return the due times, by queue offset, of the messages whose copies RocketMQ has appended.
+
+    copies: number of copies per identity; if more messages than that have the identity, the rest
+    are left out. mark: progress of the timer; the messages before it are known to be delivered
+    and are left out, too.
+    """
     found: dict[Copy, list[int]] = {}
     at = int(queue.min_offset(log_reader.min_offset))
     end = int(queue.max_offset(readable))

@@ -64,7 +64,7 @@ class TimerQueue:
         queues: ConsumeQueues,
         clock: Clock,
     ) -> None:
-        """path: of the sorted file."""
+        """path: path of the sorted file."""
         self._path = path
         self._boot_id = boot_id
         self._log = log_reader

@@ -113,8 +113,8 @@ class Waiting:
         """Find the delivered messages.
 
         Returns the progress, which the caller moves from now on, and the end of the record of the
-        last checkpoint. state: from the log's records. levels: all in which messages ever waited,
-        including TIMER_LEVEL; if empty, nothing is read.
+        last checkpoint. state: the progress in the log's records. levels: all levels in which
+        messages ever waited, including TIMER_LEVEL; if empty, nothing is read.
         """
         found, start = NOTHING_FOUND, ends.dispatched
         if levels:

@@ -44,7 +44,7 @@ class StateHistory(NamedTuple):
 
 
 class CommitTimes:
-    """Searches the state records. One loop uses it."""
+    """Searches the state records. Belongs to one loop."""
 
     def __init__(
         self,

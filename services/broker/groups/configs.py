@@ -79,7 +79,7 @@ def check_group_name(name: str) -> str:
 
 
 class GroupConfigs:
-    """The groups of one broker. One loop uses it; changes of the same group run one at a time."""
+    """The groups of one broker. Belongs to one loop; changes of a group run one at a time."""
 
     def __init__(
         self,

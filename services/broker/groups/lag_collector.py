@@ -131,9 +131,9 @@ class LagCollector:
         self.memory: Memory = {}
         self._known = _Known()
         self._number_of: Callable[[Queue], int | None] | None = None
-        """Of the present group (``MemberInputs.holder_numbers``)."""
+        """What ``MemberInputs.holder_numbers`` returned for the present group."""
         self._is_busy: Callable[[Queue], bool] = lambda _: False
-        """Of the present group (``MemberInputs.busy_holders``)."""
+        """What ``MemberInputs.busy_holders`` returned for the present group."""
         self._slicer = slicer
         self._committed = committed
         self._moved = frozenset(moved)

@@ -58,7 +58,7 @@ class OffsetsLog(Protocol):
 
 
 class Offsets:
-    """The offsets of all groups. One loop uses it."""
+    """The offsets of all groups. Belongs to one loop."""
 
     def __init__(
         self,

@@ -78,8 +78,8 @@ class QueueStats:
         floor: Callable[[str, int], QueueOffset],
         dispatched: Callable[[], PhysicalOffset],
     ) -> None:
-        """next_of: from the table of next queue offsets. floor: first queue offset that is visible.
-        dispatched: end of the visible log.
+        """next_of: returns the next queue offset of a queue. floor: returns the first visible queue
+        offset. dispatched: returns the end of the visible log.
         """
         self._topics = topics
         self._queues = queues

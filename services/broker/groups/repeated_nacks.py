@@ -58,7 +58,7 @@ class StoredNack(NamedTuple):
 
 
 class RepeatedNacks:
-    """Remembers and finds what nacks have stored. One loop uses it."""
+    """Remembers and finds what nacks have stored. Belongs to one loop."""
 
     def __init__(
         self,

@@ -85,7 +85,7 @@ class Asking:
 
     def __init__(self) -> None:
         self._began_s: float | None = None
-        """Begin of the present window; None before the first fetch."""
+        """Start of the present window; None before the first fetch."""
         self._before = (0.0, 0.0)
         """Time with an open fetch, and length, of the previous window."""
         self._spent_s = 0.0

@@ -42,7 +42,7 @@ class Page(NamedTuple):
 
 
 class StoredMessages:
-    """Finds messages. One loop uses it."""
+    """Finds messages. Belongs to one loop."""
 
     def __init__(self, queries: Queries, puller: Puller, topics: TopicViews) -> None:
         self._queries = queries

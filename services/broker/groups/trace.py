@@ -119,7 +119,7 @@ class GroupProgress(NamedTuple):
 
 
 class Tracer:
-    """Traces messages. One loop uses it."""
+    """Traces messages. Belongs to one loop."""
 
     def __init__(
         self,

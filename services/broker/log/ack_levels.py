@@ -43,11 +43,12 @@ class Admitted(NamedTuple):
 
     @property
     def by_the_group(self) -> bool:
-        """Whether the send waits until the group has confirmed it.
+        """Whether the send waits until the group has confirmed its messages.
 
-        A send without a requested level does so too while the set has one member. Otherwise: 1. the
-        send is on this disk; 2. another member, which had caught up before it, is published; 3. the
-        send is answered; 4. this node is lost, and the other becomes the master without it.
+        A send without a requested level waits for this even while the set has one member. Otherwise
+        it could be lost: 1. it is on this disk; 2. a second member, which caught up before the
+        send, is published in the set; 3. the send is answered; 4. this node is lost, and the second
+        member becomes the master without these messages.
         """
         return self.level is AckLevel.REPLICATED or not self.asked
 

@@ -1,6 +1,6 @@
 """Creates commit log files before they are needed, in a worker thread.
 
-Creating a file allocates all its blocks, which takes long and fails on a full disk; neither may
+Creating a file allocates all its blocks, which is slow and fails on a full disk; neither may
 happen inside the append step. When the log moves into the next file, another one is created after
 it. If the disk is full or read-only, or the limit of open files is reached, the error is kept as
 ``failure`` and the attempt is repeated every second. Sends resume by themselves once an attempt

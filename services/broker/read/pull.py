@@ -33,8 +33,8 @@ TAGS_MAX: Final = 128
 CHECK_CLIENTS_S: Final = 1.0
 """Interval at which all held pulls are checked for disconnected clients."""
 WAKE_EARLY_S: Final = 0.1
-"""Shortest interval at which pulls are woken that wait for a message of which only an upper bound
-of the end is known: each reads its queue again."""
+"""Shortest interval between two wakes of the pulls that wait for a message for whose end only an
+upper bound is known: each reads its queue again."""
 
 SHORT_MAX: Final = 4096
 """Remembered queues that end before their last message. If there are more, the oldest is dropped.

@@ -44,7 +44,7 @@ class _Known(NamedTuple):
 
 
 class Visibility:
-    """First visible messages of queues whose topics have their own retention. One loop uses it."""
+    """First visible messages of queues whose topics have a retention. Belongs to one loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

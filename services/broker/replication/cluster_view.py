@@ -35,7 +35,7 @@ ANSWER_SIZE_MAX: Final = 4 << 20
 
 
 class ClusterView:
-    """The group as ha sees it. One loop uses it."""
+    """The group as ha sees it. Belongs to one event loop."""
 
     def __init__(self, config: ClusterConfig, run_dir: Path, slots: Slots, clock: Clock) -> None:
         self._config = config

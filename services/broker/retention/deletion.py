@@ -69,7 +69,7 @@ class Delayed(Protocol):
 
 
 class Deletion:
-    """Deletes the oldest file. One loop uses it, one file at a time."""
+    """Deletes the oldest file, one file at a time. Belongs to one loop."""
 
     def __init__(
         self,

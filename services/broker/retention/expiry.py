@@ -71,7 +71,7 @@ NOTHING: Final = Ahead(-1, {}, {})
 
 
 class Expiry:
-    """Unread messages of the oldest file. One loop uses it."""
+    """Unread messages of the oldest file. Belongs to one loop."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ class RetentionMetrics:
     def show(
         self, retention: Retention, reader: CommitLogReader, confirmed: Callable[[], PhysicalOffset]
     ) -> None:
-        """Export this retention from now on. reader: of its log."""
+        """Export this retention from now on. reader: the reader of its log."""
         self._shown = retention, reader, confirmed
 
     def _of(self, read: Callable[[Retention], Number | None]) -> Number | None:

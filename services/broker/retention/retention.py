@@ -86,7 +86,7 @@ class Now(NamedTuple):
 
     wall_ms: int
     hour: int
-    """Of the day, local time."""
+    """Hour of the day, local time."""
     pressure: Pressure
     log_bytes: int
     """Bytes of all files in use."""

@@ -109,7 +109,7 @@ class WheelFiles:
         """Replace all files. Durable on return, or without a ``timercheck``.
 
         waiting, now_ms, start_ms, last: see ``timer_log.written``; last None: nothing waits.
-        queue_offset: after the last message that was considered. Raises OSError, StoreError.
+        queue_offset: the one after the last message considered. Raises OSError, StoreError.
 
         Without a ``timercheck`` RocketMQ reads the queue from its start, whatever part of the log
         exists: so the order of the units does not matter if writing is interrupted.

@@ -133,7 +133,7 @@ class Handover:
         return chosen[0]
 
     def _begin_switch(self, term: Mastership, target: Member, token: int | None = None) -> None:
-        """token: of the command that is answered when the switch ends."""
+        """token: token of the command that is answered when the switch ends."""
         context = self.context
         if self._switch is not None:
             # This node gave the lease away, and has it again before that command was answered.

@@ -417,7 +417,7 @@ class Mastership:
             self._marks, self.moved_ms = marks, self._context.now_ms
 
     def _note_flush(self) -> None:
-        """Note whether the broker's disk moves. A broker that stalls is judged by its heartbeat."""
+        """Note since when the disk has flushed nothing, except during a stall of the broker."""
         context, snapshot = self._context, self._context.snapshot
         if snapshot.flushed >= snapshot.written:
             self._flush_began_ms = None

@@ -28,7 +28,7 @@ def fit_targets(term: Mastership, peers: Peers, *, ordered: bool = False) -> lis
 
 
 def unfit(term: Mastership, peers: Peers, node: str, *, ordered: bool) -> str:
-    """Return why a slave could not take over now; empty: it could. ordered: as above."""
+    """Return why a slave could not take over now; empty: it could. ordered: see ``fit_targets``."""
     link = next((link for link in term.links.values() if link.peer.node == node), None)
     published = term.in_sync.published
     if link is None and any(member.node == node for member in published):

@@ -83,7 +83,7 @@ class _Write:
         self.last = first - 1
         self.first_sent_ms = now_ms
         self.sent_ms: dict[int, int] = {}
-        """By ``renewed``, the newest only."""
+        """Value of ``renewed`` → when that attempt was sent; the newest attempts only."""
         self.reads_first = False
         """The last attempt was a conflict, or not answered: read before the next one."""
         self.unanswered = False

@@ -63,8 +63,9 @@ def cut(
 
     The append lock is held, and the log is closed.
 
-    table: after the cut. confirm: nothing below it may be cut. Raises HaltedReplica without a
-    change if the border lies below confirm; StoreError, OSError: the next start finishes the cut.
+    table: the epoch table after the cut. confirm: nothing below it may be cut. Raises HaltedReplica
+    without a change if the border lies below confirm; StoreError, OSError: the next start finishes
+    the cut.
     """
     log = LogFiles(store.disk, store.commit_log_dir, store.config.commit_log_file_size)
     try:

@@ -87,7 +87,7 @@ class Links:
         self.refused_count = 0
         """Connections that ended before authentication, and those closed for invalid bytes."""
         self.sent_bytes: dict[str, int] = {}
-        """By node, of links that have ended; ``sent_to`` adds the present ones."""
+        """Node → bytes sent on links that have ended; ``sent_to`` adds the present ones."""
 
     # -- life -----------------------------------------------------------------------------------
 

@@ -62,8 +62,8 @@ def finish(
     identity: Identity,
     stopping: Callable[[], bool],
 ) -> None:
-    """Empty the store and make it the member of the intent: steps 2 to 8, each of which may be done
-    already.
+    """Empty the store and give it the new identity: steps 2 to 8, each of which an earlier start
+    may have done already.
 
     The append lock is held. identity: identity of this node, with the new incarnation. Blocks until
     broker and reput have ended. Raises Stopping, StoreError, OSError: the next start continues.

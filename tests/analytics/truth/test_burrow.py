@@ -15,14 +15,14 @@ EVERY_MINUTE = np.array([at(60.0 * minute) for minute in range(1, 11)])
 
 
 def verdict(offsets: list[int], now: float = 605.0) -> Verdict:
-    """Of a partition with 10 messages a second and a commit at the end of each minute."""
+    """Verdict on a partition with 10 messages a second and a commit at the end of each minute."""
     commits = Commits(EVERY_MINUTE[: len(offsets)], np.array(offsets))
     (found,) = partition(queue(STORED), commits, np.array([at(now)]))
     return Verdict(int(found))
 
 
 ENDS = [600 * minute + 1 for minute in range(1, 11)]
-"""Of the partition at each commit."""
+"""End of the partition at each commit."""
 
 
 @pytest.mark.parametrize(

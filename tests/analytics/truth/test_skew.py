@@ -87,7 +87,7 @@ def test_a_queue_without_a_member_is_named_at_the_first_sample_that_shows_it() -
 
 @pytest.mark.parametrize("make", [cases.slow_member, cases.unassigned_queue])
 def test_without_members_by_queue_no_member_is_named(make: Callable[[], Truth]) -> None:
-    """As tables are that were written before brokers exported the owner of a queue."""
+    """Tables written before brokers exported the owner of a queue have no such column."""
     truth = make()
     before = collected(truth)
     before = before._replace(positions=before.positions.drop_columns(["member"]))

@@ -177,8 +177,8 @@ class Confirmed:
                 self._must_keep_all(entry.physical_offset)
 
     def _must_keep_all(self, at: int) -> None:
-        """Check that a snapshot takes nothing back of what the records before it say. It may have
-        offsets and delay progress whose records follow."""
+        """Check that a snapshot contains everything that the records before it say. It may also
+        contain offsets and delay progress whose records come after it."""
         before, after = (state for _, state in self._states[-2:])
         changed = (before.topics, before.deleted, before.groups) != after[:3]
         lost = any(

@@ -64,7 +64,7 @@ class JudgedLinks(Links):
     """The product's links; checks the identities and the frames that it receives."""
 
     def __init__(self, ha: Ha, incarnation: str, views: JudgedViews) -> None:
-        """incarnation: of the store that was found."""
+        """incarnation: the incarnation of the store that was found."""
         self._ha, self._judged_views = ha, views
         self._differed = (0, 0)
         """Connections, and those that are known, at the last check."""

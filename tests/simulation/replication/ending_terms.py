@@ -1,8 +1,8 @@
-"""Trials in which a term ends, or takes long, in the middle of one of its steps.
+"""Trials in which a term ends, or is slow, in the middle of one of its steps.
 
 The write, the broker or the slave that the step waits for goes on later. By then the node follows
-again, with byte 0 and its place in the set, and every command has a reply. A step that takes long
-and makes progress is no reason to end a term.
+again, with byte 0 and its place in the set, and every command has a reply. A slow step that
+makes progress is no reason to end a term.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class EndingTerms(Trying):
         self._must_be_whole_again(f"a term of {master.name} ended with a command")
 
     def _take_long(self) -> None:
-        """A new epoch, or a planned switch, takes long and makes progress."""
+        """A new epoch, or a planned switch, takes a long time but makes progress."""
         self._open_slowly()
         self._switch_slowly()
 

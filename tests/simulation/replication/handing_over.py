@@ -174,8 +174,8 @@ class HandingOver(Trying):
             loop.call_soon_threadsafe(links.close_link, link, "reset")
 
     def _order_twice(self) -> None:
-        """The target of a switch does not take the lease, and its master has it again. A second
-        switch succeeds, and both commands get a reply."""
+        """The target of a switch does not take the lease, so the old master takes it again. A
+        second switch succeeds, and both commands get a reply."""
         group, master = self._group, self._master()
         others = {name for name in group.machines if name != master.name}
 

@@ -148,7 +148,7 @@ class LeaseApi(LeaseObject):
         *,
         body: dict[str, Any] | None = None,
     ) -> Response:
-        """Send a request of ha; return its response. body: of a write of the lease.
+        """Send a request of ha; return its response. body: set if it writes the lease.
 
         Raises what the client library does. Without an answer it waits until its time is over.
         """

@@ -25,7 +25,7 @@ CUT_OFF_MS: Final = TIMES.lease_ms + 500, 4 * TIMES.lease_ms
 DEAF_MS: Final = 50, TIMES.renew_ms - 50
 """With a renewal interval and one request, shorter than a master may go on without the lease."""
 RENEWED_MS: Final = 2 * TIMES.renew_ms
-"""Time within which a lease is written whose requests get answers."""
+"""Time within which a master whose requests get answers writes the lease."""
 READ: Final = Fate(is_write=False, is_applied=False)
 WRITE: Final = Fate(is_write=True, is_applied=False)
 UNANSWERED: Final = Fate(is_write=True, is_applied=True)

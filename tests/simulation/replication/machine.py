@@ -161,7 +161,7 @@ class Machine(StoreView):
     # -- what processes do -----------------------------------------------------------------
 
     def publishes(self, process: Process, slot: Slot, value: int) -> None:
-        """Have a store to the page checked before it becomes visible."""
+        """Let the judge check a write to a slot of the page before it becomes visible."""
         self._judge.publishes(self, process, slot, value)
         if value != self.slot(slot):
             self.changed_us[slot] = self.timeline.now_us
@@ -183,7 +183,7 @@ class Machine(StoreView):
             self._armed.pop(slot)()
 
     def begins_with(self, state: BrokerState) -> None:
-        """Have the state checked with which the broker is about to serve an epoch."""
+        """Let the judge check the state with which the broker is about to serve an epoch."""
         self._judge.begins_with(self, state)
 
     def check_write(self, process: Process, path: Path) -> None:

@@ -174,8 +174,8 @@ class Outages(Trying):
         self._must_be_whole_again(f"{master.name} was killed, and {sick.name} could not serve")
 
     def _switch_to_a_sick_node(self) -> None:
-        """A node without broker or reput is refused as the target of a switchover. A master that
-        stops hands over to another node."""
+        """A node without broker or reput is refused as the target of a switchover. A master that is
+        shutting down hands over to another node."""
         group, history, master = self._group, self._history, self._master()
         sick = self._any_but(master)
         epoch, what = history.epoch, self._random.choice(("broker", "reput"))

@@ -204,7 +204,7 @@ class StoreView:
         return sorted(start for start in starts if start is not None)
 
     def first_file(self, *, durable: bool = False) -> int:
-        """Start of the first log file; 0 without files. durable: after a power cut."""
+        """Start of the first log file; 0 without files. durable: as after a power cut."""
         directory = self._directory()
         if directory is None:
             return 0
@@ -230,8 +230,8 @@ class StoreView:
         return self._bytes(start, end, durable=True)
 
     def has(self, log: bytearray, start: int, end: int, *, durable: bool = False) -> bool:
-        """Whether bytes [start, end) of this log are those of another one. durable: after a power
-        cut."""
+        """Whether this log and `log` have equal bytes [start, end). durable: whether they would
+        after a power cut."""
         at, directory = start, self._directory()
         names = {} if directory is None else directory.durable if durable else directory.names
         wanted = memoryview(log)[:end]

@@ -48,7 +48,7 @@ def check_status(
     """Check that ha names a master that holds the lease, as far as it can know, or a reason for
     none.
 
-    seen_us: since when this start of ha has read the lease with its present content.
+    seen_us: time at which this start of ha first read the lease with its present content.
     """
     name, reason, own = answer.get("master"), answer.get("reason"), machine.name
     _must_have_a_reason(own, name, reason)
@@ -104,7 +104,7 @@ def check_refusal(
 ) -> None:
     """Check that a refused client is sent to the master in ha's last answer, and to no other node.
 
-    since_us: since when the broker runs and its node has not been the master.
+    since_us: time since which the broker has been running and its node has not been the master.
     """
     now_us, name = machine.timeline.now_us, refusal.facts.get("master")
     if now_us - since_us <= WATCHED_US:

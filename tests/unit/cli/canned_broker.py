@@ -42,7 +42,7 @@ class CannedBroker:
         self.url = ""
 
     def calls(self, method: str, path: str) -> list[Asked]:
-        """Return the requests for one of them."""
+        """Return the requests with this method and path."""
         return [one for one in self.asked if (one.method, one.path) == (method, path)]
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:

@@ -27,7 +27,7 @@ class GroupBroker(FakeBroker):
         self.group_faults: dict[str, list[Fault]] = {}
         """Per call (``heartbeat``, ``fetch``, ``commit``, …): each replaces one answer."""
         self.lost_answers: dict[str, int] = {}
-        """Per call: so many are carried out, and then the connection breaks."""
+        """Per call: for this many of them, the connection breaks after they are carried out."""
         self.config: dict[str, Any] = {
             "order": False,
             "broadcast": False,

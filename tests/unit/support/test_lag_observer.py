@@ -10,7 +10,7 @@ from tests.support.lag_observer import Observer, Range
 
 
 def answer(committed: int, end: int, seconds: float | None) -> dict[str, Any]:
-    """Of a broker, of a group with one queue."""
+    """A broker's answer about a group with one queue."""
     messages = end - committed
     queue = {"queue": 0, "committed": committed, "max_offset": end, "messages": messages}
     queues = [{**queue, "seconds": seconds}]

@@ -15,7 +15,7 @@ PLACE = {"cluster": "c", "broker": "g0", "replica": "n0"}
 
 
 def at(seconds: float) -> datetime:
-    """So many seconds after the start."""
+    """The time that is this many seconds after the start."""
     return START + timedelta(seconds=seconds)
 
 

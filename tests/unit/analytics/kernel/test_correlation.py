@@ -30,7 +30,7 @@ def walk(size: int, seed: int = 1) -> Floats:
 
 
 def shifted(values: Floats, steps: int) -> Floats:
-    """The same, later by so many steps; unknown where that reaches beyond the ends."""
+    """The same values, this many steps later; unknown where that reaches beyond the ends."""
     found = np.full(values.size, np.nan)
     if steps >= 0:
         found[steps:] = values[: values.size - steps]

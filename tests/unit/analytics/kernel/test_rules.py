@@ -1,4 +1,4 @@
-"""Windows are made of time: a shorter period samples more often and waits no less."""
+"""Windows are lengths of time: a shorter period gives more samples, and no shorter wait."""
 
 from __future__ import annotations
 

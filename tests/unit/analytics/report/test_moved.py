@@ -114,7 +114,7 @@ def counted(
 
 
 def later(values: Floats, steps: int) -> Floats:
-    """The same, so many ticks later; at its begin something else."""
+    """The same values, this many ticks later; noise before them."""
     found = np.roll(values, steps)
     found[:steps] = noise(99, steps)
     return found

@@ -166,7 +166,7 @@ class Rig:
     def put(
         self, count: int, queue: int = 0, *, tags: str | None = None, topic: str = "orders"
     ) -> None:
-        """Messages that consumers see."""
+        """Append messages that consumers see at once."""
         self.append(count, queue, tags=tags, topic=topic)
         self.dispatch()
 

@@ -56,7 +56,7 @@ class Members:
         self.topics: dict[str, list[str]] = {}
         self.places: dict[tuple[str, str, int], tuple[int, int]] = {}
         self.numbers: dict[str, dict[tuple[str, int], int | None]] = {}
-        """Of holders; of a queue that is not listed 1."""
+        """Number of the holder of each queue; 1 for a queue that is not listed."""
         self.busy: set[tuple[str, str, int]] = set()
         """Queues whose members have messages in hand and do not fetch."""
 

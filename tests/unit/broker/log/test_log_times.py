@@ -23,7 +23,7 @@ from tidemark.offsets import PhysicalOffset
 def test_each_stage_is_as_old_as_its_first_record_that_is_outstanding(
     stored: Sequence[int], data: st.DataObject
 ) -> None:
-    """Record n is stored[n]; the first ``dispatched`` of them are dispatched, and so on."""
+    """Record n was stored at stored[n]; the first ``dispatched`` records are dispatched."""
     stored = sorted(stored)
     confirmed = data.draw(st.integers(0, len(stored)))
     dispatched = data.draw(st.integers(0, confirmed))

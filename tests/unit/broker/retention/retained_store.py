@@ -180,7 +180,7 @@ class RetainedStore:
         self.let_go += 1
 
     def fill(self, files: int, topic: str = "orders") -> None:
-        """Messages until so many files are in use; all dispatched and on disk."""
+        """Put messages until this many files are in use; all are dispatched and on disk."""
         while len(self.small.appender.files.starts) < files:
             self.small.put(topic, 0, body=b"x" * 200)
         self.dispatch()

@@ -28,7 +28,7 @@ def made(tmp_path: Path) -> Iterator[RetainedStore]:
 
 
 def age(made: RetainedStore, file: int, seconds: float) -> None:
-    """Let a file have been written so long ago."""
+    """Make a log file look as if it was last written this many seconds ago."""
     at = made.clock.wall_ms() / 1000 - seconds
     os.utime(made.small.log_file(file * FILE_SIZE), (at, at))
 
