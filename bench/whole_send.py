@@ -41,7 +41,7 @@ QUEUES: Final = 4
 class _OneTopic:
     """Treats every name as a topic."""
 
-    async def for_sending(self, name: str) -> TopicConfig:
+    def ready_for_sending(self, name: str) -> TopicConfig:
         return TopicConfig(name, QUEUES, QUEUES)
 
 
@@ -79,8 +79,10 @@ class Broker:
             Sender(cast(LogContext, log_context), append, cast(Topics, _OneTopic()))
         )
         unused: dict[str, Any] = dict.fromkeys(Components._fields, None)
-        api.serve(Components(**(unused | {"sends": sends})))
-        server = ApiServer(api.app, metrics, Bounds(10, 3600, 3600, 3600), api.fast_path)
+        api.serve(Components(**(unused | {"deduplicator": sends})))
+        server = ApiServer(
+            api.app, metrics, Bounds(10, 3600, 3600, 3600), direct_sends=api.direct_sends
+        )
         await server.start("127.0.0.1", 0)
         self._closing.push_async_callback(server.close)
         self.port = server.port

@@ -171,7 +171,9 @@ class Broker:
         """Open both ports, and log their addresses."""
         config = self._config
         pauses = api.request_classes.behind_sends()
-        server = ApiServer(api.app, self._metrics, self._bounds(), api.fast_path, pauses)
+        server = ApiServer(
+            api.app, self._metrics, self._bounds(), api.fast_path, pauses, api.direct_sends
+        )
         self._metrics.show_requests(api.request_classes, server.roles)
 
         def is_awaited() -> bool:

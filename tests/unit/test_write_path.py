@@ -21,7 +21,7 @@ BROKER = "services/broker/"
 WARM_UP_SENDS = 200
 TRACED_SENDS = 400
 FILES_MAX = 18
-CALLS_MAX = 75
+CALLS_MAX = 70
 
 
 class Call(NamedTuple):

@@ -6,36 +6,234 @@ request.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
+from services.broker.api.http_requests import host_of
+from services.broker.api.request_head import HEAD_END, HEAD_SIZE_MAX, missing_bytes, send_head
 from services.broker.request_classes import ClientRole
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds, CallHandler
 from shared.runtime.pauses import Pauses
 
+if TYPE_CHECKING:  # these modules import this one
+    from services.broker.api.direct_sends import DirectSends
+    from services.broker.send.deduplicator import RepeatCount
+    from tidemark.formats.hosts import Host
+
 RECENT_INPUT_S: Final = 0.002
 """Bytes received within this time may belong to a request whose handler has not started yet."""
+HELD_SIZE_MAX: Final = 1 << 17
+"""Bytes of a plain send, head included, that is held while it arrives; aiohttp buffers as many."""
+HELD_S: Final = 0.05
+"""Time in which the rest of a plain send should follow its begin. After it, aiohttp has the begin:
+the time-outs and budgets of slow bodies are those of ``http_requests``."""
 
 
 class ApiHandler(BoundedHandler):
-    """One connection of the API port."""
+    """One connection of the API port: plain sends are served directly, other requests by aiohttp.
 
-    __slots__ = ("_note_input", "role")
+    aiohttp's parser keeps the part of a request that it has got. A send is therefore served
+    directly only where a request begins and aiohttp waits for one. If it cannot be known where
+    requests begin, aiohttp serves the connection from then on.
+    """
+
+    __slots__ = (
+        "_answering",
+        "_born_host",
+        "_closes",
+        "_direct_sends",
+        "_hand_over_timer",
+        "_held",
+        "_missing",
+        "_note_input",
+        "repeats_before",
+        "role",
+    )
 
     def __init__(self, manager: web.Server, server: ApiServer, **settings: Any) -> None:
         super().__init__(manager, server, **settings)
         self._note_input = server.note_input
+        self._direct_sends = server.direct_sends
+        self._born_host: Host | None = None
+        """Address of the client; looked up with the first plain send."""
+        self._missing: int | None = 0
+        """Bytes that aiohttp's last request lacks; None: unknown from now on."""
+        self._held = b""
+        """The begin of a plain send whose rest has not arrived, or what follows a send."""
+        self._hand_over_timer: asyncio.TimerHandle | None = None
+        self._answering: asyncio.Task[None] | None = None
+        """Waits for the level of a plain send; later requests of the connection wait for it."""
+        self._closes = False
+        """Whether the connection is closed after the present answer."""
+        self.repeats_before: RepeatCount | None = None
+        """Count of repeated sends when the present send began to arrive; None: it has arrived in
+        one piece."""
         self.role = ClientRole.NEW
 
     def data_received(self, data: bytes) -> None:
         """Record the activity and process the bytes."""
         self._note_input()
+        if not data:  # aiohttp resumes reading: it has a part of a request
+            super().data_received(data)
+            return
+        if self._held:
+            data, self._held = self._held + data, b""
+        if self._answering is None:
+            self._serve(data)
+        else:
+            self._keep(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Handle the end of the connection. A send that was appended still reaches its level."""
+        self._held = b""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def close(self) -> None:
+        """Close the connection after the requests in progress."""
+        if self._answering is None:
+            super().close()
+        else:
+            self._closes = True
+
+    async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's
+        """Close the connection; a send in progress has timeout seconds to be answered."""
+        if self._answering is not None:
+            await asyncio.wait({self._answering}, timeout=timeout)
+        await super().shutdown(timeout)
+
+    def is_dispensable(self, now: float) -> bool:
+        """Whether the connection can be closed without loss."""
+        return self._answering is None and not self._held and super().is_dispensable(now)
+
+    def _process_keepalive(self) -> None:
+        if self._answering is not None:
+            self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        super()._process_keepalive()
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether a request begins now, and aiohttp waits for it."""
+        waiter = self._waiter
+        return (
+            self._missing == 0
+            and waiter is not None
+            and not waiter.done()
+            and not self._close
+            and not self._paused
+        )
+
+    def _serve(self, data: bytes) -> None:
+        """Serve the send that data begins with, or pass data on to aiohttp."""
+        direct_sends = self._direct_sends
+        end = data.find(HEAD_END, 0, HEAD_SIZE_MAX) if self._is_free else -1
+        head = send_head(data[:end]) if end >= 0 else None
+        if head is None or direct_sends is None or head.body_size > direct_sends.body_size_max:
+            self._pass_on(data)
+            return
+        start = end + len(HEAD_END)
+        stop = start + head.body_size
+        if len(data) < stop:
+            self._wait_for_rest(data, stop, direct_sends)
+            return
+        self._stop_timer()
+        if (repeats := self.repeats_before) is not None and repeats != direct_sends.repeat_count():
+            self._pass_on(data)
+            return
+        if self._born_host is None:
+            self._born_host = host_of(self.transport)
+        answer = direct_sends.begin(head, data[start:stop], self._born_host)
+        if answer is None:
+            self._pass_on(data)
+            return
+        self.role, self.repeats_before = ClientRole.PRODUCER, None
+        self._request_count += 1
+        rest = data[stop:]
+        if isinstance(answer, bytes):
+            self._write(answer)
+            if rest:
+                self._keep(rest)
+                self._loop.call_soon(self._go_on)
+        else:
+            self._answering = self._loop.create_task(self._answer_later(answer))
+            if rest:
+                self._keep(rest)
+
+    async def _answer_later(self, answer: Awaitable[bytes]) -> None:
+        try:
+            data = await answer
+        finally:
+            self._answering = None
+        self._write(data)
+        if self._closes:
+            self.close()
+        self._go_on()
+
+    def _write(self, answer: bytes) -> None:
+        """Send an answer; the connection is idle from now on."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(answer)
+        self._keepalive = True
+        close_at = self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        if self._keepalive_handle is None:
+            self._keepalive_handle = self._loop.call_at(close_at, self._process_keepalive)
+
+    def _keep(self, data: bytes) -> None:
+        """Keep what follows the present send, and read no more until that is answered."""
+        self._held = data
+        self._pause_reading_for_buffer()
+
+    def _go_on(self) -> None:
+        """Process what was kept."""
+        self._resume_reading_for_buffer()
+        data, self._held = self._held, b""
+        if data and self.transport is not None:
+            self._serve(data)
+
+    def _wait_for_rest(self, data: bytes, size: int, direct_sends: DirectSends) -> None:
+        """Hold the begin of a send of size bytes; aiohttp gets it if the rest takes too long."""
+        if self._hand_over_timer is None:
+            repeats = direct_sends.repeat_count() if size <= HELD_SIZE_MAX else None
+            if repeats is None:
+                self._pass_on(data)
+                return
+            self.repeats_before = repeats
+            self._hand_over_timer = self._loop.call_later(HELD_S, self._hand_over)
+        self._held = data
+
+    def _hand_over(self) -> None:
+        self._hand_over_timer = None
+        data, self._held = self._held, b""
+        self._pass_on(data)
+
+    def _stop_timer(self) -> None:
+        if self._hand_over_timer is not None:
+            self._hand_over_timer.cancel()
+            self._hand_over_timer = None
+
+    def _pass_on(self, data: bytes) -> None:
+        """Let aiohttp process the bytes."""
+        self._stop_timer()
+        if self._missing is not None:
+            self._missing = missing_bytes(self._missing, data)
         super().data_received(data)
+
+
+def repeats_before(request: BaseRequest) -> RepeatCount | None:
+    """Return the count of repeated sends when a send began to arrive, once; None: unknown."""
+    connection = request.protocol
+    if not isinstance(connection, ApiHandler):
+        return None
+    repeats, connection.repeats_before = connection.repeats_before, None
+    return repeats
 
 
 def note_role(request: BaseRequest, role: ClientRole) -> None:
@@ -55,8 +253,11 @@ class ApiServer(BoundedServer):
         bounds: Bounds,
         wrap: Callable[[CallHandler], CallHandler] = lambda handler: handler,
         pauses: Pauses | None = None,
+        direct_sends: DirectSends | None = None,
     ) -> None:
+        """direct_sends: serves plain sends; None: aiohttp serves all requests."""
         super().__init__(app, bounds, wrap, pauses)
+        self.direct_sends = direct_sends
         self._metrics = metrics
         self._input_at = float("-inf")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -22,6 +22,7 @@ from services.broker.api.cluster_calls import ALONE, ClusterCalls, Known, View
 from services.broker.api.components import Components
 from services.broker.api.connections import note_role
 from services.broker.api.delay_calls import DelayCalls
+from services.broker.api.direct_sends import DirectSends
 from services.broker.api.encodings import Encoding, Items
 from services.broker.api.gate import Gate
 from services.broker.api.group_calls import GroupCalls
@@ -34,9 +35,10 @@ from services.broker.api.http_requests import (
 )
 from services.broker.api.large_answers import MANY, LargeAnswers
 from services.broker.api.messages import Rules
+from services.broker.api.refusals import Refusals, retry_after
 from services.broker.api.retention_calls import RetentionCalls
 from services.broker.api.retry_calls import RetryCalls
-from services.broker.api.send import SendCall, fast_path_topic
+from services.broker.api.send import SendCall
 from services.broker.api.traces import Traces
 from services.broker.api.zero_copy import records_answer
 from services.broker.fields import (
@@ -70,12 +72,10 @@ from shared.files.pull import PullResult
 from shared.files.queue_math import Boundary
 from shared.metrics.instruments import Count
 from shared.runtime.connections import BoundedHandler, CallHandler, error_fields
-from shared.runtime.rate_limited_logger import RateLimitedLogger
 from tidemark.clock import Clock
 from tidemark.errors import (
     BadRequest,
     CorruptRecord,
-    DamagedFile,
     TidemarkError,
     UnknownCall,
     UnknownMessage,
@@ -118,7 +118,7 @@ class Api:
     ) -> None:
         self._gate = gate
         self._clock = clock
-        self._limited_log = RateLimitedLogger(clock.monotonic)
+        self._refusals = Refusals(gate, clock, metrics)
         self.traces = Traces(clock)
         self._metrics = metrics
         self._delay_levels_ms = rules.delay_levels_ms
@@ -131,9 +131,11 @@ class Api:
             self._bodies,
             unique_ids,
             metrics,
-            lambda: self._components().deduplicator,
             self.traces,
             self.request_classes,
+        )
+        self.direct_sends: Final = DirectSends(
+            self._send_call, self._bodies, self._refusals, self.request_classes, metrics, clock
         )
         self._document = encodings.encode(
             api_document.document(version=version, rules=rules, request_size_max=bounds.size_max),
@@ -164,6 +166,7 @@ class Api:
     def serve(self, components: Components) -> None:
         """Use these components for all calls from now on."""
         self.components = components
+        self._send_call.serve(components.deduplicator)
 
     def show_cluster(self, cluster: View) -> None:
         """Answer ``GET /v1/cluster`` from this view; without a call the node is standalone."""
@@ -184,33 +187,13 @@ class Api:
         )
 
     def fast_path(self, otherwise: CallHandler) -> CallHandler:
-        """Return a handler that serves usual sends and pulls directly; others go to otherwise.
+        """Return a handler that serves usual pulls directly; other requests go to otherwise.
 
-        It bypasses aiohttp's router and middleware, which take a third of the time of such a call.
+        It bypasses aiohttp's router and middleware, which take a third of the time of a pull.
         """
-        send_time = self._metrics.request_duration.labels("send")
         pull_time = self._metrics.request_duration.labels("pull")
-        send, pull, monotonic = self._send_call.answer, self._answer_pull, self._clock.monotonic
-        large = self._answers
-        puts, pulling, refused = (
-            self.request_classes.of[RequestClass.PUT],
-            self.request_classes.pulling,
-            self._answer_to,
-        )
-
-        async def timed_send(request: web.Request, topic: str) -> web.StreamResponse:
-            note_role(request, ClientRole.PRODUCER)
-            started = monotonic()
-            number = puts.begin(started)
-            try:
-                return await send(request, topic)
-            except ConnectionError:
-                raise
-            except Exception as error:  # noqa: BLE001 - as _error_boundary
-                return refused(request, error, RequestClass.PUT)
-            finally:
-                puts.end(number)
-                send_time.observe(monotonic() - started)
+        pull, monotonic = self._answer_pull, self._clock.monotonic
+        pulling, large, refused = self.request_classes.pulling, self._answers, self._answer_to
 
         async def timed_pull(
             request: web.Request, topic: str, queue: int, given: Mapping[str, str]
@@ -230,8 +213,6 @@ class Api:
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
             assert isinstance(request, web.Request)
-            if request.method == "POST" and (topic := fast_path_topic(request)) is not None:
-                return await timed_send(request, topic)
             if request.method == "GET" and (plain := _fast_path_pull(request.raw_path)) is not None:
                 return await timed_pull(request, *plain)
             return await otherwise(request)
@@ -393,7 +374,7 @@ class Api:
         try:
             self._bodies.check_announced(request)
         except TidemarkError as error:
-            return self._refusal(request, error, error.status, _class_of(request))
+            return self._answer_to(request, error, _class_of(request))
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
         return None
@@ -520,48 +501,31 @@ class Api:
     def _answer_to(
         self, request: web.Request, error: Exception, request_class: RequestClass
     ) -> web.Response:
-        if isinstance(error, CorruptRecord | DamagedFile):
-            error = self._gate.judge(error)
-        if isinstance(error, TidemarkError):
-            return self._refusal(request, error, error.status, request_class)
+        allowed: Collection[str] = ()
         if isinstance(error, web.HTTPMethodNotAllowed):
             allowed = sorted(error.allowed_methods)
-            refused = UnknownMethod(
+            error = UnknownMethod(
                 f"{error.method} is not known here; {', '.join(allowed)} is.",
                 "See /v1/openapi.json.",
                 allowed=allowed,
             )
-            refusal = self._refusal(request, refused, refused.status, request_class)
-            refusal.headers[hdrs.ALLOW] = ", ".join(allowed)
-            return refusal
-        if isinstance(error, web.HTTPException):
-            unknown = UnknownCall(
+        elif isinstance(error, web.HTTPException):
+            error = UnknownCall(
                 f"there is no call {request.method} {shown(request.path)}.", "See /v1/openapi.json."
             )
-            return self._refusal(request, unknown, max(error.status, 400), request_class)
-        self._limited_log.defect(
-            error, "a call failed because of an internal error", path=request.path
-        )
-        failed = TidemarkError(
-            "an internal error: whether anything was stored is unknown.",
-            "See the broker's log, and report it.",
-        )
-        return self._refusal(request, failed, 500, request_class)
-
-    def _refusal(
-        self, request: web.Request, error: TidemarkError, status: int, request_class: RequestClass
-    ) -> web.Response:
-        self._metrics.rejected.labels(request_class.value, error.code).inc()
-        refused = answer(request, error_fields(error), status)
-        if error.retriable and status in (503, 507):
-            refused.headers[hdrs.RETRY_AFTER] = "1"
+        refused = self._refusals.of(error, request_class, request.path)
+        refusal = answer(request, error_fields(refused), refused.status)
+        if allowed:
+            refusal.headers[hdrs.ALLOW] = ", ".join(allowed)
+        if retry_after(refused):
+            refusal.headers[hdrs.RETRY_AFTER] = "1"
         if request.content.exception() is not None:
-            refused.force_close()  # the following bytes on the connection are not HTTP
+            refusal.force_close()  # the following bytes on the connection are not HTTP
         elif not request.content.is_eof():
-            refused.force_close()  # the rest of the body is discarded
+            refusal.force_close()  # the rest of the body is discarded
             if isinstance(request.protocol, BoundedHandler):
                 request.protocol.note_refused(request)
-        return refused
+        return refusal
 
 
 def _fast_path_pull(path: str) -> tuple[str, int, dict[str, str]] | None:

@@ -102,7 +102,7 @@ class Bodies:
     """Reads request bodies within the limits."""
 
     def __init__(self, bounds: BodyBounds, request_classes: RequestClasses) -> None:
-        self._size_max, waiting_max, self._timeout_s = bounds
+        self.size_max, waiting_max, self._timeout_s = bounds
         self._silence_s = min(BODY_SILENCE_S, self._timeout_s)
         self._waiting = Budget("bytes of requests in memory", waiting_max, _ADVICE)
         self._peers: dict[str, Budget] = {}
@@ -113,12 +113,20 @@ class Bodies:
         """The pauses for long bodies, on the event loop and in the thread."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
+    def take(self, size: int) -> Body:
+        """Count a body of size bytes that has arrived; it must be passed to ``end``.
+
+        Raises Overloaded."""
+        body = Body()
+        self._take(body, size, None)
+        return body
+
     def begin(self, request: web.Request) -> Body:
         """Return the request's body, with nothing read yet; it must be passed to ``end``.
 
         Raises UnsupportedMediaType, MessageTooLarge.
         """
-        check_size(request, self._size_max)
+        check_size(request, self.size_max)
         return Body()
 
     def end(self, body: Body) -> None:
@@ -215,7 +223,7 @@ class Bodies:
         if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
             raise BadRequest("of Expect only 100-continue is known. Nothing was stored.")
         encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
-        check_size(request, self._size_max)
+        check_size(request, self.size_max)
 
     def arrived(self, request: web.Request, body: Body) -> bytes | None:
         """Return the whole body if it has arrived with the head; None if it is incomplete.
@@ -231,8 +239,8 @@ class Bodies:
         except web.RequestPayloadError as error:
             raise _broken(error) from None
         size = len(data)
-        if size > self._size_max:
-            raise too_large(size, self._size_max)
+        if size > self.size_max:
+            raise too_large(size, self.size_max)
         self._take(body, size, None)
         return data
 
@@ -270,8 +278,8 @@ class Bodies:
                     if not (part := await content.readany()):
                         return parts
                     arrival.take(len(part), loop.time())
-                    if body.size + len(part) > self._size_max:
-                        raise too_large(body.size + len(part), self._size_max)
+                    if body.size + len(part) > self.size_max:
+                        raise too_large(body.size + len(part), self.size_max)
                     self._take(body, len(part), peer)
                     if not parts:
                         encodings.check_count(part[:ANNOUNCED], encoding)
@@ -375,7 +383,12 @@ def peer_of(request: web.Request) -> str:
 
 def born_host(request: web.Request) -> Host:
     """Return the address and port of the request's client, as a record stores it."""
-    peer = request.transport.get_extra_info("peername") if request.transport else None
+    return host_of(request.transport)
+
+
+def host_of(transport: asyncio.BaseTransport | None) -> Host:
+    """Return the address and port of a connection's client."""
+    peer = transport.get_extra_info("peername") if transport else None
     if not peer:
         return Host(b"\x7f\x00\x00\x01", 0)
     return Host(_address(peer[0]), peer[1])

@@ -3,62 +3,40 @@
 A body of the common form (msgpack, one queue, nothing to refuse) is parsed in one pass by
 ``tidemark.formats.produce_wire``, and the answer is packed in one pass as well. Any other body is
 decoded and checked field by field; the result is the same kind of request, or an error that names
-the wrong field. ``http_api`` receives the head of the request before this step (write path, step
-1). After it come ``deduplicator`` and ``sender`` (steps 3 and 4); finally the answer is written
-here (step 6).
+the wrong field. ``direct_sends`` has recognised a plain send before this step (write path, step 1),
+or ``http_api`` has routed any other. After it come ``deduplicator`` and ``sender`` (steps 3 and 4).
 """
 
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable
-from email.utils import formatdate
 from typing import Final
 
-from aiohttp import HttpVersion11, hdrs, web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import SERVER_SOFTWARE
+from aiohttp import hdrs, web
 
 from services.broker.api import encodings
+from services.broker.api.connections import repeats_before
 from services.broker.api.encodings import Encoding, Rest
 from services.broker.api.gate import Gate
 from services.broker.api.http_requests import Bodies, Body, born_host
 from services.broker.api.messages import Rules, parse_produce
+from services.broker.api.request_head import SendHead
 from services.broker.api.traces import HEADER as TRACE_HEADER
 from services.broker.api.traces import Traces
-from services.broker.fields import plain_name
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
 from services.broker.log.ack_levels import AckLevel
 from services.broker.request_classes import REPEAT_SLICES, RequestClasses
-from services.broker.send.deduplicator import Deduplicator
+from services.broker.send.deduplicator import Deduplicator, RepeatCount
 from services.broker.send.request import ProduceRequest
-from services.broker.send.send_result import result_of
+from services.broker.send.send_result import SendResult, result_of
+from services.broker.send.sender import AppendedSend
 from services.broker.send.unique_ids import UniqueIds
 from services.broker.traffic_metrics import TrafficMetrics
 from tidemark.errors import TidemarkError
 from tidemark.formats import native
+from tidemark.formats.hosts import Host
 
-SEND_PATH: Final = ("/v1/topics/", "/messages")
-"""Parts of the path of a send before and after the topic."""
 LEVELS: Final = {level.value: level for level in AckLevel}
-
-
-_HEAD: Final = (
-    "HTTP/1.1 200 OK\r\nContent-Type: {}\r\nContent-Length: {}\r\nDate: {}\r\nServer: {}\r\n\r\n"
-)
-
-
-def fast_path_topic(request: web.BaseRequest) -> str | None:
-    """Return the topic of a send that the fast path can serve.
-
-    Returns None for a path with escapes or a request with Expect: the router handles these."""
-    path = request.raw_path
-    if not (path.startswith(SEND_PATH[0]) and path.endswith(SEND_PATH[1])):
-        return None
-    if hdrs.EXPECT in request.headers:
-        return None
-    return plain_name(path[len(SEND_PATH[0]) : -len(SEND_PATH[1])])
 
 
 class SendCall:
@@ -71,11 +49,9 @@ class SendCall:
         bodies: Bodies,
         unique_ids: UniqueIds,
         metrics: TrafficMetrics,
-        deduplicator: Callable[[], Deduplicator],
         traces: Traces,
         request_classes: RequestClasses,
     ) -> None:
-        """deduplicator: returns the one of the present role; called once the gate is open."""
         self._traces = traces
         self._request_classes = request_classes
         self._gate = gate
@@ -86,11 +62,19 @@ class SendCall:
         self._thread_ids = unique_ids.for_thread()
         """Id maker for bodies that are checked in a thread."""
         self._metrics = metrics
-        self._deduplicator = deduplicator
+        self._of_role: Deduplicator | None = None
+
+    def serve(self, deduplicator: Deduplicator) -> None:
+        """Store messages with the deduplicator of the present role from now on."""
+        self._of_role = deduplicator
+
+    def _deduplicator(self) -> Deduplicator:
+        assert self._of_role is not None, "the gate is shut before"
+        return self._of_role
 
     async def answer(self, request: web.Request, topic: str) -> web.StreamResponse:
         """Store the request's messages and answer. A TidemarkError is counted and raised."""
-        headers = request.headers
+        headers, repeats = request.headers, repeats_before(request)
         trace = self._traces.of(headers) if TRACE_HEADER in headers else None
         try:
             self._gate.check_sends()
@@ -103,8 +87,11 @@ class SendCall:
                 produce = None if data is None else self._at_once(data, encoding)
                 if produce is None:
                     produce, since = await self._later(request, body, data, encoding)
+                    self._gate.check_sends()  # the node's role may have changed during the wait
                 appended = None if trace is None else trace.appended
                 deduplicator, host = self._deduplicator(), born_host(request)
+                if repeats is not None:
+                    since = repeats.since(deduplicator)
                 if produce.retry:
                     with self._request_classes.long_send():
                         await self._request_classes.turn(REPEAT_SLICES)
@@ -125,12 +112,29 @@ class SendCall:
         if trace is not None:
             trace.answered(topic, sent)
         accepted = encodings.of_answer(headers.get(hdrs.ACCEPT), content_type)
-        packed = (
-            sent.packed()
-            if accepted is Encoding.MSGPACK
-            else encodings.encode(sent.as_dict(), accepted)
+        return web.Response(body=packed(sent, accepted), content_type=accepted.value)
+
+    def append_now(self, head: SendHead, body: bytes, born_host: Host) -> AppendedSend | None:
+        """Append a plain send whose body has arrived; None, with nothing stored, if it must wait.
+
+        Raises the TidemarkError of a refused send.
+        """
+        self._gate.check_sends()
+        produce = self._at_once(body, head.encoding)
+        return (
+            None
+            if produce is None
+            else self._deduplicator().append_now(head.topic, produce, born_host)
         )
-        return _answer(request, packed, accepted.value)
+
+    def repeat_count(self) -> RepeatCount | None:
+        """Return the count of repeated sends so far; None if sends are refused now."""
+        try:
+            self._gate.check_sends()
+        except TidemarkError:
+            return None
+        deduplicator = self._deduplicator()
+        return RepeatCount(deduplicator, deduplicator.repeat_count)
 
     async def _later(
         self, request: web.Request, body: Body, data: bytes | None, encoding: Encoding
@@ -213,52 +217,8 @@ def _free_in_slices(decoded: object, rest: Rest) -> None:
         rest()
 
 
-class ReadyAnswer(web.StreamResponse):
-    """A response with status 200, written in one piece on a connection that stays open.
-
-    aiohttp builds the head of a response from a map of headers, which takes a tenth of the time of
-    a small send. This class writes a finished head instead. Other answers use aiohttp's classes.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        """data: head and body."""
-        super().__init__()
-        self._data = data
-
-    @property
-    def keep_alive(self) -> bool:
-        """Always True: if the connection is to close, ``_answer`` returns a ``web.Response``."""
-        return True
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Pass everything to the transport, then wait while its buffer is over the limit.
-
-        Raises ConnectionResetError if the client has disconnected.
-        """
-        transport = request.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError("the client is gone")
-        transport.write(self._data)
-        writer = request.writer
-        writer.output_size += len(self._data)  # prevents a second answer by aiohttp
-        await writer.drain()
-        return None
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Do nothing: ``prepare`` has written the whole answer."""
-        assert not data
-
-
-def _answer(request: web.BaseRequest, body: bytes, content_type: str) -> web.StreamResponse:
-    """Return the answer to a successful request."""
-    if request.keep_alive and request.version == HttpVersion11:
-        return ReadyAnswer(_head(content_type, len(body), int(time.time())) + body)
-    return web.Response(body=body, content_type=content_type)
-
-
-@functools.lru_cache(maxsize=64)
-def _head(content_type: str, size: int, now_s: int) -> bytes:
-    """Return the head of an answer; cached, because answers of one second have few sizes."""
-    return _HEAD.format(
-        content_type, size, formatdate(now_s, usegmt=True), SERVER_SOFTWARE
-    ).encode()
+def packed(sent: SendResult, accepted: Encoding) -> bytes:
+    """Return the body of a successful answer."""
+    if accepted is Encoding.MSGPACK:
+        return sent.packed()
+    return encodings.encode(sent.as_dict(), accepted)

@@ -18,7 +18,13 @@ from services.broker.send.placing import Wait
 from services.broker.send.repeats import Part, Repeats
 from services.broker.send.request import ProduceRequest
 from services.broker.send.send_result import SendResult
-from services.broker.send.sender import OnAppended, PendingSend, Sender, with_results
+from services.broker.send.sender import (
+    AppendedSend,
+    OnAppended,
+    PendingSend,
+    Sender,
+    with_results,
+)
 from services.broker.send.stored_ids import Indexed, Place, StoredIds, unique_ids_of, without
 from shared.runtime.pauses import Pauses
 from tidemark.errors import FileNotReady, WriteFailed
@@ -56,6 +62,18 @@ class _Found(NamedTuple):
         ]
 
 
+class RepeatCount(NamedTuple):
+    """How many repeats had appended something when a request began to arrive."""
+
+    deduplicator: Deduplicator
+    repeats: int
+
+    def since(self, now: Deduplicator) -> int | None:
+        """Return the count as ``Deduplicator.send`` takes it; None after a change of role, when
+        there is another deduplicator, whose count is not comparable."""
+        return self.repeats if self.deduplicator is now else None
+
+
 class Deduplicator:
     """Stores each message once, however often its client repeats it. Belongs to one loop."""
 
@@ -90,15 +108,37 @@ class Deduplicator:
         if request.retry and self._stored is not None:
             return await self._send_again(send, pauses)
         if since is None or since == count:
-            admitted = sender.admit(request.ack)
-            queue_count = await sender.queue_count(topic)
-            if self._repeats.count == count:  # else it waited for the topic to be created
-                try:
-                    return await sender.send(send, queue_count, admitted)
-                except FileNotReady:
-                    pass
+            appended = self._append_now(send)
+            if appended is not None:
+                await sender.reach(appended)
+                return appended.result
             since = count
         return await self._send_rest(send, since)
+
+    def append_now(
+        self, topic: str, request: ProduceRequest, born_host: Host
+    ) -> AppendedSend | None:
+        """Append the messages of a first attempt that arrived in one piece.
+
+        Returns None, with nothing stored, if the send must wait before: it is a repeat, or its
+        topic or the next log file has to be created. ``send`` serves it then. Raises what ``send``
+        raises before it waits.
+        """
+        if request.retry and self._stored is not None:
+            return None
+        started = self._sender.clock.monotonic()
+        return self._append_now(PendingSend(topic, request, born_host, None, started))
+
+    def _append_now(self, send: PendingSend) -> AppendedSend | None:
+        sender = self._sender
+        admitted = sender.admit(send.request.ack)
+        queue_count = sender.queue_count_now(send.topic)
+        if queue_count is None:
+            return None
+        try:
+            return sender.append(send, queue_count, admitted)
+        except FileNotReady:
+            return None
 
     async def _send_again(self, send: PendingSend, pauses: Pauses | None) -> SendResult:
         """Store the missing messages of a repeated request, and record the appended range."""
@@ -155,7 +195,7 @@ class Deduplicator:
         if len(present) < len(found.places):
             rest = send._replace(request=_rest(send.request, present))
             try:
-                appended, end = sender.append(rest, queue_count, admitted.level)
+                appended = sender.append(rest, queue_count, admitted)
             except WriteFailed as fault:
                 results = fault.facts.get("results")
                 if results is None:
@@ -165,9 +205,9 @@ class Deduplicator:
                     if place is not None:
                         each["outcome"] = "stored"
                 raise with_results(fault, merged) from fault
-            fresh = appended.results()
+            fresh, end = appended.result.results(), appended.end
         result = SendResult.of_places(admitted.level, found.merged(fresh, sender.store_host))
-        await sender.reach(send, result, end, admitted)
+        await sender.reach(AppendedSend(sender, send, result, end, admitted))
         return result
 
     def _find(self, send: PendingSend, queue_count: int, known: int | Indexed) -> _Found:

@@ -58,6 +58,17 @@ class PendingSend(NamedTuple):
         return self.started + self.request.timeout_ms / 1000
 
 
+class AppendedSend(NamedTuple):
+    """A send whose messages are in the log; they may not have reached their level yet."""
+
+    sender: Sender
+    send: PendingSend
+    result: SendResult
+    end: PhysicalOffset
+    """End of the last record."""
+    admitted: Admitted
+
+
 class Sender:
     """Appends the messages of sends and waits for their levels. Belongs to one loop."""
 
@@ -83,6 +94,13 @@ class Sender:
         assert self._term is not None, "the gate of a slave refuses sends"
         return self._term.admit(asked)
 
+    def queue_count_now(self, topic: str) -> int | None:
+        """Return the number of queues of a topic; None if the send has to create the topic.
+
+        Raises UnknownTopic and others."""
+        found = self._topics.ready_for_sending(topic)
+        return None if found is None else found.queues
+
     async def queue_count(self, topic: str) -> int:
         """Return the number of queues of a topic; creates the topic if sends may do so.
 
@@ -96,14 +114,13 @@ class Sender:
         and DelayOutOfRange before anything is stored. Raises AckTimeout after everything is stored
         if the level is not reached in time or the node stops first.
         """
-        result, end = self.append(send, queue_count, admitted.level)
-        await self.reach(send, result, end, admitted)
-        return result
+        appended = self.append(send, queue_count, admitted)
+        await self.reach(appended)
+        return appended.result
 
-    def append(
-        self, send: PendingSend, queue_count: int, level: AckLevel
-    ) -> tuple[SendResult, PhysicalOffset]:
-        """Append all messages in one step; return the result and the end of the last record."""
+    def append(self, send: PendingSend, queue_count: int, admitted: Admitted) -> AppendedSend:
+        """Append all messages in one step. Raises what ``send`` raises before it waits."""
+        level = admitted.level
         topic, request, born_host, on_appended, _ = send
         entries, message_count, picks, _, _, delays, _ = request
         born_ms = self.clock.wall_ms()
@@ -136,22 +153,31 @@ class Sender:
         result = SendResult(level, entries, runs, appended, positions, waits)
         if on_appended is not None:
             on_appended(topic, result, appended.start, appended.end)
-        return result, appended.end
+        return AppendedSend(self, send, result, appended.end, admitted)
 
-    async def reach(
-        self, send: PendingSend, result: SendResult, end: PhysicalOffset, admitted: Admitted
-    ) -> None:
-        """Wait until the bytes up to end have their level; count the send as answered.
+    def is_reached(self, admitted: Admitted) -> bool:
+        """Return whether a send has its level as soon as it is appended."""
+        return admitted.level is AckLevel.MEMORY and self._committer is None
+
+    async def reach(self, appended: AppendedSend) -> None:
+        """Wait until the messages have their level; count the send as answered.
 
         The reached level and copies are stored in the result.
 
         Raises AckTimeout, WriteFailed or FlushFailed; the messages are or may be stored then.
         """
+        if not self.is_reached(appended.admitted):
+            await self._wait(appended)
+        self.settle(appended)
+
+    async def _wait(self, appended: AppendedSend) -> None:
+        _, send, result, end, admitted = appended
         term, level = self._term, admitted.level
         assert term is not None, "its messages were appended"
         try:
             if level is AckLevel.MEMORY:
-                in_time = self._committer is None or await self._committer.committed(end)
+                assert self._committer is not None
+                in_time = await self._committer.committed(end)
             elif admitted.by_the_group:
                 in_time = await self._durability.durable(end, send.deadline)
             else:
@@ -170,9 +196,17 @@ class Sender:
                 await self._committer.committed(end)
             why = f"{level.value} was not within {send.request.timeout_ms} ms"
             raise self._not_reached(why, result, end, timeout_ms=send.request.timeout_ms)
-        # From here until the answer is written no await yields to the event loop: the level that
-        # holds now still holds when the answer is sent.
-        reached = term.reached(admitted)
+
+    def settle(self, appended: AppendedSend) -> None:
+        """Store the reached level in the result, and count the send as answered.
+
+        From here until the answer is written no await yields to the event loop: the level that
+        holds now still holds when the answer is sent. Raises AckTimeout if it does not hold.
+        """
+        _, send, result, end, admitted = appended
+        level = admitted.level
+        assert self._term is not None, "its messages were appended"
+        reached = self._term.reached(admitted)
         if reached is None:
             raise self._not_reached(
                 f"level {level.value} was not reached before the in-sync set or this node's role "

@@ -306,6 +306,21 @@ class Topics:
         Raises BadName, UnknownTopic, UnknownQueue, NotPermitted, NotServing (it is being deleted),
         and what a send raises.
         """
+        topic = self.ready_for_sending(name)
+        if topic is None:
+            assert self._auto_create_queues is not None
+            queues = self._auto_create_queues
+            put = await self._finish(self._put(name, queues, only_if_missing=True))
+            topic = _writable(put.topic)
+        if queue is not None and not 0 <= queue < topic.queues:
+            raise _unknown_queue(topic, queue, topic.queues)
+        return topic
+
+    def ready_for_sending(self, name: str) -> TopicConfig | None:
+        """Return the topic if it accepts sends; None if a send creates it. Has no await.
+
+        Raises BadName, UnknownTopic, NotPermitted, NotServing (it is being deleted).
+        """
         topic = self._state.topics.get(name)
         if name in self._deleting:
             raise _being_deleted(name)
@@ -315,14 +330,8 @@ class Topics:
         if topic is None:
             if self._auto_create_queues is None:
                 raise self._unknown(name)
-            queues = self._auto_create_queues
-            put = await self._finish(self._put(name, queues, only_if_missing=True))
-            topic = put.topic
-        if not topic.is_writable:
-            raise _not_permitted(topic, "takes no messages", "2 (write)")
-        if queue is not None and not 0 <= queue < topic.queues:
-            raise _unknown_queue(topic, queue, topic.queues)
-        return topic
+            return None
+        return _writable(topic)
 
     def sendable(self, name: str) -> TopicConfig:
         """Return the topic if it accepts messages now; includes system topics. Has no await.
@@ -536,6 +545,13 @@ def _unknown_queue(topic: TopicConfig, queue: int, count: int) -> UnknownQueue:
         queue=queue,
         queues=count,
     )
+
+
+def _writable(topic: TopicConfig) -> TopicConfig:
+    """Return the topic. Raises NotPermitted if it accepts no messages."""
+    if not topic.is_writable:
+        raise _not_permitted(topic, "takes no messages", "2 (write)")
+    return topic
 
 
 def _not_permitted(topic: TopicConfig, what: str, bit: str) -> NotPermitted:

@@ -209,7 +209,7 @@ async def test_a_body_is_refused_for_its_reason_although_no_byte_of_it_is_counte
             reader, writer = await begin(served, head)
             assert await answer(reader) == (408, "slow-request")
             writer.close()
-        served.bodies._size_max = 1000
+        served.bodies.size_max = 1000
         reader, writer = await begin(served, "Transfer-Encoding: chunked")
         writer.write(b"4e20\r\n" + bytes(20_000))  # one part, beyond the bound at once
         assert await answer(reader) == (413, "too-large")

@@ -4,164 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any, cast
+from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import msgpack
 import pytest
 from yarl import URL
 
-from services.broker.api.components import Components
-from services.broker.api.connections import ApiServer
-from services.broker.api.gate import Gate
-from services.broker.api.http_api import Api
-from services.broker.api.http_requests import BodyBounds
-from services.broker.api.messages import Rules, parse_produce
+from services.broker.api.messages import parse_produce
 from services.broker.log.ack_levels import AckLevel
-from services.broker.metrics import BrokerMetrics
-from services.broker.read.pull import PullRequest
-from services.broker.send.request import ProduceRequest
-from services.broker.send.unique_ids import UniqueIds
-from shared.files.pull import PullResult, PullStatus
-from shared.metrics.registry import Registry
-from shared.runtime.clock import SystemClock
-from shared.runtime.connections import Bounds
-from shared.runtime.health import Health
-from tidemark.errors import UnknownTopic
+from tests.unit.broker.api.rig import MSGPACK, RULES, served
 from tidemark.formats import batch, properties
-from tidemark.formats.hosts import Host
-from tidemark.formats.record import Checks
-from tidemark.offsets import QueueOffset
-
-HOST = Host(b"\x7f\x00\x00\x01", 10911)
-RULES = Rules(message_size_max=1000, record_crc=True)
-MSGPACK = {"Content-Type": "application/msgpack"}
-
-
-class Answered:
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def packed(self) -> bytes:
-        padding = {"padding": bytes(self.size)} if self.size else {}
-        return cast(bytes, msgpack.packb({"status": "PUT_OK", **padding}))
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"status": "PUT_OK"}
-
-
-class Sends:
-    """Remembers what it is asked to store."""
-
-    def __init__(self, answer_size: int) -> None:
-        self.answer_size = answer_size
-        self.sent: list[tuple[str, ProduceRequest, Host]] = []
-        self.repeats = 0
-        self.asked = asyncio.Event()
-        """For the count of repeats."""
-        self.since: int | None = None
-
-    @property
-    def repeat_count(self) -> int:
-        self.asked.set()
-        return self.repeats
-
-    async def send(
-        self,
-        topic: str,
-        request: ProduceRequest,
-        born_host: Host,
-        appended: object = None,
-        since: int | None = None,
-    ) -> Answered:
-        self.since = since
-        if topic == "missing":
-            raise UnknownTopic("there is no topic missing. Nothing was stored.", "Make it.")
-        self.sent.append((topic, request, born_host))
-        return Answered(self.answer_size)
-
-
-class Puller:
-    """Remembers requests, and has no messages."""
-
-    def __init__(self) -> None:
-        self.asked: list[PullRequest] = []
-
-    async def pull(self, request: PullRequest, is_gone: Callable[[], bool]) -> PullResult:
-        self.asked.append(request)
-        zero = QueueOffset(0)
-        nothing = PullStatus.NO_MESSAGE_IN_QUEUE
-        return PullResult(nothing, zero, zero, zero, [], 0, 0, 0, zero, b"")
-
-    def checks_at(self, offset: int) -> Checks:
-        return Checks()
-
-
-class Topics:
-    def check_readable(self, topic: str, queue: int, *, may_be_missing: bool = False) -> None:
-        if topic == "missing":
-            raise UnknownTopic("there is no topic missing.", "Make it.")
-
-
-class Served:
-    def __init__(self, url: URL, sends: Sends, puller: Puller) -> None:
-        self.url, self.sends, self.puller = url, sends, puller
-
-    async def get(self, path: str, **headers: str) -> tuple[int, Any]:
-        async with (
-            aiohttp.ClientSession(headers={"Accept": "application/msgpack"} | headers) as session,
-            session.get(URL(f"{self.url}{path}", encoded=True)) as answer,
-        ):
-            raw = await answer.read()
-            return answer.status, msgpack.unpackb(raw) if raw else None
-
-    @property
-    def last(self) -> ProduceRequest:
-        return self.sends.sent[-1][1]
-
-    async def post(self, path: str, body: bytes, **headers: str) -> tuple[int, Any]:
-        async with aiohttp.ClientSession(headers=MSGPACK | headers) as session:
-            url = URL(f"{self.url}{path}", encoded=True)
-            async with session.post(url, data=body) as answer:
-                raw = await answer.read()
-                return answer.status, msgpack.unpackb(raw) if raw else None
-
-
-@asynccontextmanager
-async def served(
-    *, sends_open: bool = True, request_size_max: int = 100_000, answer_size: int = 0
-) -> AsyncIterator[Served]:
-    clock = SystemClock()
-    gate, metrics, sends = (
-        Gate(Health(clock)),
-        BrokerMetrics(Registry("broker")),
-        Sends(answer_size),
-    )
-    gate.sends_open = sends_open
-    gate.reads_open = True
-    api = Api(
-        gate,
-        RULES,
-        clock,
-        metrics,
-        UniqueIds(clock, HOST),
-        BodyBounds(request_size_max, 1 << 20, 5),
-        version="test",
-    )
-    puller = Puller()
-    unused = dict.fromkeys(Components._fields, None)
-    used = {"deduplicator": sends, "read": SimpleNamespace(puller=puller, topics=Topics())}
-    api.serve(Components(**cast(Any, unused | used)))
-    server = ApiServer(api.app, metrics, Bounds(10, 5, 5, 5), api.fast_path)
-    await server.start("127.0.0.1", 0)
-    try:
-        yield Served(URL(f"http://127.0.0.1:{server.port}"), sends, puller)
-    finally:
-        await server.close()
-
 
 PLAIN: list[dict[str, Any]] = [
     {"messages": [{"body": b"x", "unique_id": "A"}]},

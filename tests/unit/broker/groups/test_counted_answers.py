@@ -45,7 +45,10 @@ def api_of(rig: Rig) -> Api:
     )
     api.serve(
         cast(
-            Components, SimpleNamespace(groups=rig.groups, read=SimpleNamespace(puller=rig.puller))
+            Components,
+            SimpleNamespace(
+                deduplicator=None, groups=rig.groups, read=SimpleNamespace(puller=rig.puller)
+            ),
         )
     )
     return api

@@ -108,6 +108,9 @@ class Log:
 class OneTopic:
     """Every name is a topic of four queues."""
 
+    def ready_for_sending(self, name: str) -> TopicConfig | None:
+        return TopicConfig(name, QUEUES, QUEUES)
+
     async def for_sending(self, name: str) -> TopicConfig:
         return TopicConfig(name, QUEUES, QUEUES)
 

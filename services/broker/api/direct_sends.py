@@ -1,0 +1,142 @@
+"""Serves plain sends from the bytes of their connection to the bytes of their answer.
+
+aiohttp's request, task and response take more time than a small send itself. ``connections``
+recognises a plain send and passes it on here; what this module does not serve goes to aiohttp, with
+nothing stored. Requests, answers, errors and metrics are those of the general path. ``connections``
+comes before this step; after it ``send`` reads the body (write path, steps 1 and 2). The answer is
+made here (step 6).
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Awaitable
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp.http import SERVER_SOFTWARE
+
+from services.broker.api import encodings
+from services.broker.api.encodings import Encoding
+from services.broker.api.http_requests import Bodies, Body
+from services.broker.api.refusals import Refusals, retry_after
+from services.broker.api.request_head import SendHead
+from services.broker.api.send import SendCall, packed
+from services.broker.request_classes import RequestClass, RequestClasses
+from services.broker.send.deduplicator import RepeatCount
+from services.broker.send.send_result import result_of
+from services.broker.send.sender import AppendedSend
+from services.broker.traffic_metrics import TrafficMetrics
+from shared.runtime.connections import error_fields
+from tidemark.clock import Clock
+from tidemark.errors import TidemarkError
+from tidemark.formats.hosts import Host
+
+_HEAD: Final = (
+    "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nDate: {}\r\nServer: {}\r\n{}\r\n"
+)
+
+
+class DirectSends:
+    """The plain sends of all connections. For the event loop."""
+
+    def __init__(
+        self,
+        call: SendCall,
+        bodies: Bodies,
+        refusals: Refusals,
+        request_classes: RequestClasses,
+        metrics: TrafficMetrics,
+        clock: Clock,
+    ) -> None:
+        self._call = call
+        self._bodies = bodies
+        self._refusals = refusals
+        self._request_classes = request_classes
+        self._puts = request_classes.of[RequestClass.PUT]
+        self._put_results = metrics.put_results
+        self._duration = metrics.request_duration.labels("send")
+        self._monotonic = clock.monotonic
+        self.body_size_max: Final = bodies.size_max
+        """Bytes of a body; a longer one is refused."""
+
+    def repeat_count(self) -> RepeatCount | None:
+        """Return the count of repeated sends so far; None if sends are refused now."""
+        return self._call.repeat_count()
+
+    def begin(
+        self, head: SendHead, data: bytes, born_host: Host
+    ) -> bytes | Awaitable[bytes] | None:
+        """Append the messages of a plain send, and return its answer or what waits for the answer.
+
+        Returns None, with nothing stored, if the general path has to serve the send. data: the
+        body. Never raises; the answer may be an error.
+        """
+        started, body = self._monotonic(), None
+        try:
+            body = self._bodies.take(len(data))
+            appended = self._call.append_now(head, data, born_host)
+            if appended is None:
+                return None
+            sender = appended.sender
+            if not sender.is_reached(appended.admitted):
+                waiting, body = body, None
+                return self._answer_when_reached(head, appended, waiting, started)
+            sender.settle(appended)
+            answer = self._answer(head, appended)
+        except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
+            answer = self._refusal(head, error)
+        finally:
+            if body is not None:
+                self._bodies.end(body)
+        self._duration.observe(self._monotonic() - started)
+        return answer
+
+    async def _answer_when_reached(
+        self, head: SendHead, appended: AppendedSend, body: Body, started: float
+    ) -> bytes:
+        number = self._puts.begin(started)
+        try:
+            await appended.sender.reach(appended)
+            return self._answer(head, appended)
+        except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
+            return self._refusal(head, error)
+        finally:
+            self._bodies.end(body)
+            self._puts.end(number)
+            self._duration.observe(self._monotonic() - started)
+
+    def _answer(self, head: SendHead, appended: AppendedSend) -> bytes:
+        self._request_classes.note_sent()
+        body = packed(appended.result, head.accepted)
+        return _head(HTTPStatus.OK, head.accepted, len(body), int(time.time())) + body
+
+    def _refusal(self, head: SendHead, error: Exception) -> bytes:
+        if isinstance(error, TidemarkError):
+            self._put_results.labels(result_of(error)).inc()
+        refused = self._refusals.of(error, RequestClass.PUT, f"/v1/topics/{head.topic}/messages")
+        body = encodings.encode(error_fields(refused), head.accepted)
+        status, more = HTTPStatus(refused.status), "Retry-After: 1\r\n"
+        return (
+            _head(
+                status,
+                head.accepted,
+                len(body),
+                int(time.time()),
+                more if retry_after(refused) else "",
+            )
+            + body
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _head(status: HTTPStatus, encoding: Encoding, size: int, now_s: int, more: str = "") -> bytes:
+    """Return the head of an answer; cached, because answers of one second have few sizes.
+
+    more: further headers."""
+    date = formatdate(now_s, usegmt=True)
+    return _HEAD.format(
+        status.value, status.phrase, encoding.value, size, date, SERVER_SOFTWARE, more
+    ).encode()

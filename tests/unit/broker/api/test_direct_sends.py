@@ -1,0 +1,206 @@
+"""Plain sends that bypass aiohttp: the same answers, in order, however their bytes arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable
+
+import msgpack
+import pytest
+
+from services.broker.api.connections import ApiHandler
+from tests.unit.broker.api.rig import Served, served
+
+SEND = b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: x\r\n"
+MESSAGE = {"body": b"x", "unique_id": "A"}
+STORED = (b"200", b'{"status":"PUT_OK"}\n')
+BODY: bytes = msgpack.packb({"messages": [MESSAGE]})
+
+
+def send(body: bytes = BODY, head: bytes = SEND) -> bytes:
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+LAST = send(head=SEND + b"Connection: close\r\n")
+REQUESTS = [
+    send(),
+    send(),
+    send(msgpack.packb({"messages": [MESSAGE | {"body": bytes(900)}] * 3})),
+    send(b'{"messages": []}', SEND + b"Content-Type: application/json\r\n"),
+    send(
+        b'{"messages": [{"body_text": "x", "unique_id": "A"}]}',
+        SEND + b"Content-Type: application/json\r\nAccept: application/json\r\n",
+    ),
+    send(b"\xc1"),
+    send(head=SEND.replace(b"orders", b"missing")),
+    send(head=SEND.replace(b"orders", b"%6Frders")),
+    send(head=SEND + b"Expect: 100-continue\r\n"),
+    SEND + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY),
+    b"GET /v1/topics/orders/queues/0/messages?offset=5 HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"PUT /v1/topics/a$b HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+]
+BROKEN = [
+    b"POST /v1/topics/orders/messages HTTP/1.1\r\nA : b\r\nContent-Length: 0\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\r\n\r\n",
+    SEND + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n.",
+]
+
+
+async def talk(node: Served, parts: list[bytes]) -> list[tuple[bytes, bytes]]:
+    """Status and body of each answer to the parts, which are sent one after another."""
+    reader, writer = await asyncio.open_connection(node.url.host, node.url.port)
+    for part in parts:
+        writer.write(part)
+        await asyncio.sleep(0.0005)  # most parts are received one by one
+    answers = []
+    while found := await answer(reader):
+        answers.append(found)
+    writer.close()
+    return answers
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes] | None:
+    """Status and body of the next answer; None: the connection is closed."""
+    async with asyncio.timeout(30):
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            return None
+        size = re.search(rb"Content-Length: (\d+)", head)
+        body = b"" if size is None else await reader.readexactly(int(size[1]))
+        return head.split(b" ", 2)[1], body
+
+
+def in_parts(stream: bytes, rng: random.Random) -> list[bytes]:
+    """The stream in one piece, or cut at random."""
+    cuts = sorted(rng.sample(range(1, len(stream)), rng.choice([0, 1, 2, 5])))
+    return [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+
+
+async def test_any_stream_of_requests_is_answered_as_by_aiohttp() -> None:
+    async with served() as direct, served(direct=False) as general:
+
+        async def check(seed: int) -> None:
+            rng = random.Random(seed)
+            requests = rng.choices(REQUESTS, k=rng.randint(1, 6))
+            # One after another as most clients do, or in a stream that is cut anywhere.
+            parts = requests if rng.random() < 0.4 else in_parts(b"".join(requests), rng)
+            direct.sends.waits = rng.random() < 0.1
+            direct.sends.sent, general.sends.sent = [], []
+            answers = await talk(direct, [*parts, LAST])
+            assert answers == await talk(general, [*parts, LAST]), f"seed {seed}: {parts}"
+            stored = [(topic, request) for topic, request, _ in direct.sends.sent]
+            assert stored == [(topic, request) for topic, request, _ in general.sends.sent]
+
+        for seed in range(150):
+            await check(seed)
+        assert direct.sends.direct_count > 50
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+async def test_what_is_not_http_is_refused_after_the_sends_before_it(broken: bytes) -> None:
+    async with served() as node:
+        answers = await talk(node, [send() * 2 + broken])
+        assert [status for status, _ in answers] == [b"200", b"200", b"400"]
+        assert len(node.sends.sent) == 2
+
+
+async def connected(node: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, ApiHandler]:
+    """A connection, and its handler in the server."""
+    reader, writer = await asyncio.open_connection(node.url.host, node.url.port)
+    await until(lambda: node.server.connections == 1)
+    (handler,) = node.server._silent
+    assert isinstance(handler, ApiHandler)
+    await until(lambda: handler._waiter is not None)
+    return reader, writer, handler
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until the condition holds."""
+    for _ in range(30_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("the condition does not come true")
+
+
+async def test_what_follows_a_send_waits_for_its_answer() -> None:
+    async with served() as node:
+        node.sends.level.clear()
+        reader, writer, handler = await connected(node)
+        writer.write(send() * 3)
+        await until(lambda: node.sends.sent)
+        await asyncio.sleep(0.01)
+        assert len(node.sends.sent) == 1
+        assert not handler.is_dispensable(float("inf"))
+        node.sends.level.set()
+        for _ in range(3):
+            assert await answer(reader) == STORED
+        assert len(node.sends.sent) == 3
+        writer.close()
+
+
+async def test_a_stop_waits_for_a_send_in_progress_and_accepts_no_other() -> None:
+    async with served() as node:
+        node.sends.level.clear()
+        reader, writer, _ = await connected(node)
+        writer.write(send() * 2)
+        await until(lambda: node.sends.sent)
+        stopping = asyncio.create_task(node.server.close())
+        await asyncio.sleep(0.02)
+        assert not stopping.done()
+        node.sends.level.set()
+        answers = await asyncio.wait_for(reader.read(), 10)
+        assert answers.count(b"HTTP/1.1 200 OK") == 1
+        assert len(node.sends.sent) == 1
+        await stopping
+        writer.close()
+
+
+async def test_an_idle_connection_is_closed_and_one_with_a_send_in_progress_is_not() -> None:
+    async with served(idle_timeout_s=0.1) as node:
+        reader, writer, _ = await connected(node)
+        writer.write(send())
+        assert await answer(reader) == STORED
+        node.sends.level.clear()
+        writer.write(send())
+        await until(lambda: len(node.sends.sent) == 2)
+        await asyncio.sleep(0.4)
+        node.sends.level.set()
+        rest = await asyncio.wait_for(reader.read(), 10)  # until it is closed
+        assert rest.count(b"HTTP/1.1 200 OK") == 1
+        writer.close()
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_the_count_of_repeats_is_that_at_the_first_byte(is_slow: bool) -> None:
+    # Otherwise a repeat that is stored while the rest of the body is under way is missed.
+    async with served() as node:
+        node.sends.repeats = 7
+        reader, writer, handler = await connected(node)
+        request = send()
+        writer.write(request[:-3])
+        await until(lambda: handler._held)
+        if is_slow:
+            await until(lambda: not handler._held)
+        node.sends.repeats += 1
+        writer.write(request[-3:])
+        assert await answer(reader) == STORED
+        assert node.sends.since == 7
+        writer.close()
+
+
+async def test_a_send_in_two_parts_is_served_directly() -> None:
+    async with served() as node:
+        reader, writer, handler = await connected(node)
+        request = send(msgpack.packb({"messages": [MESSAGE | {"body": bytes(900)}] * 70}))
+        writer.write(request[:40_000])
+        await until(lambda: handler._held)
+        writer.write(request[40_000:])
+        assert await answer(reader) == STORED
+        assert node.sends.direct_count == 1
+        assert handler._missing == 0
+        writer.close()

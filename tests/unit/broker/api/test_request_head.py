@@ -1,0 +1,97 @@
+"""Which heads are those of plain sends, and where requests end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.broker.api.encodings import Encoding
+from services.broker.api.request_head import HEAD_END, SendHead, missing_bytes, send_head
+
+LINE = b"POST /v1/topics/orders/messages HTTP/1.1"
+SEND = LINE + b"\r\nHost: node\r\nContent-Length: 12\r\nContent-Type: application/msgpack"
+M, J = Encoding.MSGPACK, Encoding.JSON
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (SEND, SendHead("orders", 12, M, M)),
+        (SEND + b"\r\nAccept: application/json", SendHead("orders", 12, M, J)),
+        (SEND + b"\r\nConnection: Keep-Alive", SendHead("orders", 12, M, M)),
+        (SEND + b"\r\nX-Anything: of value", SendHead("orders", 12, M, M)),
+        (
+            LINE + b"\r\ncontent-length:3\r\ncontent-type:\tapplication/json ",
+            SendHead("orders", 3, J, J),
+        ),
+        (SEND.replace(b"orders", b"a|b_c-d"), SendHead("a|b_c-d", 12, M, M)),
+    ],
+)
+def test_the_head_of_a_plain_send_is_recognised(head: bytes, expected: SendHead) -> None:
+    assert send_head(head) == expected
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"GET" + SEND[4:],
+        SEND.replace(b"1.1", b"1.0"),
+        SEND.replace(b"orders", b"%6Frders"),
+        SEND.replace(b"orders", b"a/b"),
+        SEND.replace(b"messages HTTP", b"messages?x=1 HTTP"),
+        SEND.replace(b" HTTP", b"  HTTP"),
+        SEND.replace(b"Content-Length: 12\r\n", b""),
+        SEND.replace(b": 12", b": +12"),
+        SEND.replace(b": 12", b": 12, 12"),
+        SEND.replace(b": 12", b": 99999999999"),
+        SEND + b"\r\nContent-Length: 12",
+        SEND + b"\r\nContent-Length: 13",
+        SEND + b"\r\nTransfer-Encoding: chunked",
+        SEND + b"\r\nContent-Encoding: gzip",
+        SEND + b"\r\nConnection: close",
+        SEND + b"\r\nUpgrade: websocket",
+        SEND + b"\r\nExpect: 100-continue",
+        SEND + b"\r\nTidemark-Trace: a",
+        SEND.replace(b"application/msgpack", b"text/plain"),
+        SEND + b"\r\n folded: line",
+        SEND + b"\r\nName : value",
+        SEND + b"\r\nNo colon",
+        SEND + b"\r\nA: \x00",
+        SEND + b"\r\nA: b\nC: d",
+        SEND + b"\r\n" + b"\r\n".join(b"A%d:b" % n for n in range(70)),
+    ],
+)
+def test_any_other_head_is_aiohttps(head: bytes) -> None:
+    assert send_head(head) is None
+
+
+@pytest.mark.parametrize(
+    ("missing", "data", "left"),
+    [
+        (0, b"GET / HTTP/1.1\r\n\r\n", 0),
+        (0, SEND + HEAD_END + bytes(12), 0),
+        (0, SEND + HEAD_END + bytes(5), 7),
+        (7, bytes(6), 1),
+        (7, bytes(7), 0),
+        (7, bytes(8), None),
+        (0, SEND + HEAD_END + bytes(13), None),
+        (0, SEND, None),
+        (0, LINE + b"\r\nTransfer-Encoding: chunked\r\n\r\n", None),
+        (0, LINE + b"\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n.", None),
+        (0, LINE + b"\r\nContent-Length: x\r\n\r\n", None),
+        (0, LINE + b"\r\nUpgrade: websocket\r\n\r\n", None),
+    ],
+)
+def test_the_bytes_that_a_request_lacks(missing: int, data: bytes, left: int | None) -> None:
+    assert missing_bytes(missing, data) == left
+
+
+@given(st.binary(max_size=40), st.integers(0, 40))
+def test_a_body_in_two_parts_ends_where_its_size_says(body: bytes, cut: int) -> None:
+    request = LINE + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    cut = max(len(request) - len(body), len(request) - cut)
+    left = missing_bytes(0, request[:cut])
+    assert left == len(request) - cut
+    assert missing_bytes(left, request[cut:]) == 0 if left else cut == len(request)
