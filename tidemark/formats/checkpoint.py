@@ -89,7 +89,7 @@ class Slot(IntEnum):
     GENERATION = _BROKER + 4
     """Incremented by every recovery: values published under a smaller one are void."""
     BROKER_STATE = _BROKER + 5
-    """A ``BrokerState``."""
+    """A ``BrokerPhase``."""
     FOREIGN_FROM = _BROKER + 6
     FOREIGN_UNTIL = _BROKER + 7
     """Records that start in [from, until) were written by RocketMQ, as far as is known: their
@@ -177,7 +177,7 @@ def queue_number(topic: str, queue: int) -> int:
     return zlib.crc32(topic.encode()) << 32 | queue
 
 
-class BrokerState(IntEnum):
+class BrokerPhase(IntEnum):
     """Values of Slot.BROKER_STATE."""
 
     STARTING = 0
