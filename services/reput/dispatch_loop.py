@@ -128,7 +128,8 @@ class DispatchLoop:
                 continue
             self._health.add_reason(
                 "waiting-for-recovery",
-                "no process that is up has recovered the log yet: check that the broker runs",
+                "no process that is up has recovered the log yet: check that "
+                f"{self._config.recovered_by} runs",
             )
             await self._wait(self._config.idle_poll_ms / 1000)
         return False
