@@ -2,8 +2,8 @@
 
 It is decided twice: before the append, so that an unattainable level is refused with nothing
 stored, and in the step of the loop in which the response leaves (docs/replication.md,
-acknowledging). Step before: ``messages`` read the requested level. Step after: ``term`` applies the
-rules to the present in-sync set, and ``sender`` answers.
+acknowledging). Step before: ``send`` read the requested level from the body, or ``messages`` did.
+Step after: ``term`` applies the rules to the present in-sync set, and ``sender`` answers.
 """
 
 from __future__ import annotations
