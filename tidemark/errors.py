@@ -524,7 +524,7 @@ class Fenced(NotServing):
 
 
 class SwitchingOver(NotServing):
-    """A planned switchover is in progress: sends wait for the next master. Nothing was stored."""
+    """A switchover is in progress: sends are refused until the next master. Nothing was stored."""
 
     code, title = "switching-over", "The master is being switched"
 

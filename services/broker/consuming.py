@@ -1,8 +1,8 @@
 """Builds and runs the consumer side of a broker: groups, retries, delays, retention, lag.
 
 It is built when the state has been replayed. All of its background components append, so they start
-when the epoch record is appended; they end with the node. ``building`` has opened the log, the
-queues and the topics before this step; after it ``components`` passes the components to the calls.
+once the gate is open for sends; they end with the term. ``building`` has opened the log, the queues
+and the topics before this step; after it ``components`` passes the components to the calls.
 """
 
 from __future__ import annotations
@@ -290,8 +290,8 @@ class Consuming:
     ) -> Mapping[str, Runner]:
         """Return the background components by name.
 
-        opened: set when the start is recorded or the node stops. closed: done when the log accepts
-        no more records; its result is True if the process ends.
+        opened: set when the gate is open for sends, or the term ends. closed: done when the log
+        accepts no more records; its result is True if the process ends.
         """
         parts: Mapping[str, Callable[[asyncio.Event], Coroutine[None, None, None]]] = {
             "offsets": self.offsets.run,

@@ -8,7 +8,8 @@
    number, so that a generation of an earlier start is never valid.
 
 If the disk does not accept writes, the steps are retried until it does. Meanwhile sends and groups
-are refused, and reads are served. Step before: the state was replayed. Step after: the gate opens.
+are refused, and only a standalone node serves reads. Step before: the state was replayed. Step
+after: the gate opens.
 """
 
 from __future__ import annotations

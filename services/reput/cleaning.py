@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from services.reput.durable_mark import DurableMark
+from services.reput.dispatched_mark import DispatchedMark
 from services.reput.index_writer import IndexWriter
 from services.reput.queue_writer import QueueWriter
 from services.reput.sync_job import NOTHING, Removed
@@ -44,7 +44,7 @@ class Cleaning:
         log: CommitLogReader,
         queues: QueueWriter,
         index: IndexWriter,
-        mark: DurableMark,
+        mark: DispatchedMark,
     ) -> None:
         self._positions = positions
         self._log = log

@@ -84,6 +84,16 @@ class ReputConfig(Ruled):
         """Directory of the doorbells of this node."""
         return usable_run_dir(self.run_dir or self.store_dir / "run")
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether this node belongs to a group, where ha creates the store and recovers its log."""
+        return self.store.visible_after == "confirmed"
+
+    @property
+    def recovered_by(self) -> str:
+        """The service that creates the store and recovers its log, in words."""
+        return "ha" if self.is_grouped else "the broker"
+
 
 @dataclasses.dataclass(frozen=True)
 class LocalReputConfig(ReputConfig):

@@ -128,7 +128,8 @@ class DispatchLoop:
                 continue
             self._health.add_reason(
                 "waiting-for-recovery",
-                "no process that is up has recovered the log yet: check that the broker runs",
+                "no process that is up has recovered the log yet: check that "
+                f"{self._config.recovered_by} runs",
             )
             await self._wait(self._config.idle_poll_ms / 1000)
         return False
@@ -427,13 +428,13 @@ class DispatchLoop:
             self._metrics.sync_duration.observe(await sync)
         except FlushFailed as failed:
             self._metrics.errors.labels(FlushFailed.code).inc()
-            self._dispatcher.durable_mark.distrust_cache(failed.paths)
+            self._dispatcher.dispatched_mark.distrust_cache(failed.paths)
             raise
         except OutOfResources as error:
             self._metrics.errors.labels(error.code).inc()
             if is_last:
                 raise
-            self._dispatcher.durable_mark.give_back(job)
+            self._dispatcher.dispatched_mark.give_back(job)
             if self._health.add_reason(error.code, f"a sync waits: {error}"):
                 log.error(
                     "what was dispatched cannot be synced; it is tried again",
@@ -460,7 +461,7 @@ class DispatchLoop:
             extra={
                 "event": "stopped",
                 "dispatched_offset": self._dispatcher.dispatched,
-                "durable_offset": self._dispatcher.durable_mark.offset,
+                "durable_offset": self._dispatcher.dispatched_mark.offset,
                 "end_offset": self._dispatcher.end,
             },
         )

@@ -6,7 +6,7 @@ can run it on a simulated disk; ``dispatch_loop`` is its shell. Invariants:
 
 - DISPATCHED moves after the units and entries of everything below it are stored. It never moves
   back within one boot and generation, except when damaged queues are rebuilt from the log.
-- DISPATCHED_DURABLE and the totals move after everything below was synced; see ``durable_mark``.
+- DISPATCHED_DURABLE and the totals move after everything below was synced; see ``dispatched_mark``.
 - A step that was interrupted by a full disk continues where it stopped; nothing is skipped.
 - A bad record below the end stops dispatch permanently; ``stopped`` has the location.
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from services.reput.cleaning import Cleaning
-from services.reput.durable_mark import DurableMark
+from services.reput.dispatched_mark import DispatchedMark
 from services.reput.index_writer import IndexIncomplete, IndexWriter
 from services.reput.log_source import LogSource, Read
 from services.reput.queue_survey import Found
@@ -133,8 +133,8 @@ class Dispatcher:
         self._index = IndexWriter(store, clock, utc_offset_s)
         self.mending = UnitMending(self._queues, self._source, log)
         """Compares units that a reader could not follow; see ``may_mend``."""
-        self.durable_mark = DurableMark(store, positions, log, self._queues, self._index)
-        self._cleaning = Cleaning(positions, log, self._queues, self._index, self.durable_mark)
+        self.dispatched_mark = DispatchedMark(store, positions, log, self._queues, self._index)
+        self._cleaning = Cleaning(positions, log, self._queues, self._index, self.dispatched_mark)
         self.position = PhysicalOffset(0)
         """Everything below is in queues and index, as far as the current pass has progressed."""
         self.dispatched = 0
@@ -204,7 +204,7 @@ class Dispatcher:
         marks = self._marks(generation)
         limits = bounds(marks)
         self._batch, self.stopped = None, None
-        self.durable_mark.forget_syncs()
+        self.dispatched_mark.forget_syncs()
         found = self._queues.survey()
         units, firsts = self._queues.count(found, limits.durable)
         entries = self._entries_at(limits.durable, marks)
@@ -233,7 +233,7 @@ class Dispatcher:
         self._in_pass = self._may_rebuild = True
         self.position = PhysicalOffset(max(log_min, min(start, index_start)))
         self._publish_resumed(decision, generation)
-        self.durable_mark.resumed()
+        self.dispatched_mark.resumed()
         self.decision = decision
         self._cleaning.begin()
         self._end_pass_if_due()
@@ -267,7 +267,7 @@ class Dispatcher:
                     found, keep=keep, is_real=self._source.is_of, is_whole=self._source.is_whole
                 )
             case QueueMode.REBUILD:
-                self.durable_mark.withdraw(log_min)
+                self.dispatched_mark.withdraw(log_min)
                 self._queues.rebuild(found, log_min=log_min, keep=keep)
         self._queues.begin_comparing()
         return self._index.resume(
@@ -380,7 +380,7 @@ class Dispatcher:
         self.position = batch.end
         self.records_count += batch.plan.records
         self.units_count += batch.plan.units
-        self.durable_mark.settle(self.position, batch.plan.unit_timestamp_ms)
+        self.dispatched_mark.settle(self.position, batch.plan.unit_timestamp_ms)
         if self.position > self.dispatched:
             self._publish_dispatched(self.position)
         self._end_pass_if_due()
@@ -443,7 +443,7 @@ class Dispatcher:
             self._rebuild_index()  # a full file is missing
             return
         self._in_pass = False
-        self.durable_mark.settle(self.position)
+        self.dispatched_mark.settle(self.position)
         boot_high, boot_low = self.boot_id
         self._positions.publish(Slot.REPUT_BOOT_ID_HIGH, boot_high)
         self._positions.publish(Slot.REPUT_BOOT_ID_LOW, boot_low)
@@ -454,7 +454,7 @@ class Dispatcher:
         self._may_rebuild = False
         log_min = self._log.min_offset
         keep = max(self.position, self._pass_end, self._compare_until)
-        self.durable_mark.withdraw(log_min)
+        self.dispatched_mark.withdraw(log_min)
         self._queues.rebuild(self._queues.survey(), log_min=log_min, keep=keep)
         self._index.skip_below(self.position)
         self._pass_end = self._compare_until = keep
@@ -515,11 +515,11 @@ class Dispatcher:
 
     def begin_sync(self) -> SyncJob | None:
         """Collect what was touched since the last sync; None if there is nothing to do."""
-        return self.durable_mark.begin(publishable=not self._in_pass)
+        return self.dispatched_mark.begin(publishable=not self._in_pass)
 
     def finish_sync(self, job: SyncJob) -> None:
         """Publish what job made durable, unless ``resume`` was called in between."""
-        removed = self.durable_mark.finish(job)
+        removed = self.dispatched_mark.finish(job)
         if removed is not None:
             self._cleaning.totals_published(removed)
 
@@ -531,12 +531,12 @@ class Dispatcher:
         try:
             job.run()
         except FlushFailed as failed:
-            self.durable_mark.distrust_cache(failed.paths)
+            self.dispatched_mark.distrust_cache(failed.paths)
             raise
         self.finish_sync(job)
 
     def close(self) -> None:
         """Unmap everything, without a sync."""
-        self.durable_mark.close()
+        self.dispatched_mark.close()
         self._queues.close()
         self._index.close()

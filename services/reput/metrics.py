@@ -42,7 +42,7 @@ class ReputMetrics:
 
         for family, function in (
             (of_dispatch.DISPATCH_OFFSET_BYTES, lambda: dispatcher.dispatched),
-            (of_dispatch.DISPATCH_DURABLE_OFFSET_BYTES, lambda: dispatcher.durable_mark.offset),
+            (of_dispatch.DISPATCH_DURABLE_OFFSET_BYTES, lambda: dispatcher.dispatched_mark.offset),
             (
                 of_dispatch.DISPATCH_LAG_BYTES,
                 lambda: max(0, dispatcher.end - dispatcher.dispatched),

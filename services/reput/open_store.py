@@ -69,7 +69,8 @@ class OpenStore:
 
     @staticmethod
     def is_there(config: ReputConfig, disk: Disk) -> bool:
-        """Return whether the broker has created or opened the store; reput never creates one."""
+        """Return whether the broker, in a group ha, has created or opened the store; reput never
+        creates one."""
         directory = StoreDir(disk, config.store_dir, config.store, run_dir=config.sockets_dir)
         paths = (directory.description_path, directory.private_positions_path)
         return any(disk.stat(path) is not None for path in paths)

@@ -94,7 +94,8 @@ class Reput:
             await asyncio.to_thread(store.stopped_clean)
 
     async def _wait_for_store(self) -> bool:
-        """Wait until the broker has created the store; return False if stopped first."""
+        """Wait until the broker, in a group ha, has created the store; return False if stopped
+        first."""
         disk = OsDisk()
         while not self._stop.is_set():
             if await asyncio.to_thread(OpenStore.is_there, self._config, disk):
@@ -102,7 +103,8 @@ class Reput:
                 return True
             self._health.add_reason(
                 "waiting-for-store",
-                f"there is no store in {self._config.store_dir} yet: check that the broker runs",
+                f"there is no store in {self._config.store_dir} yet: check that "
+                f"{self._config.recovered_by} runs",
             )
             await self._pause()
         return False
@@ -110,14 +112,13 @@ class Reput:
     async def _open_store(self) -> OpenStore | None:
         """Lock and open the store; in a group, wait while it is being emptied. None if stopped
         first."""
-        grouped = self._config.store.visible_after == "confirmed"
         while not self._stop.is_set():
             try:
                 store = await asyncio.to_thread(
                     OpenStore.open, self._config, OsDisk(), self._health.clock
                 )
             except StoreLocked as error:
-                if not grouped:
+                if not self._config.is_grouped:
                     raise
                 self._health.add_reason(error.code, error.detail)
                 await self._pause()

@@ -1,10 +1,11 @@
 """One sync of all touched files: what it covers, and its blocking part.
 
-``durable_mark`` creates a job between two steps and publishes what it made durable; ``run`` may run
-in other threads concurrently with dispatch. The order is: files, then the directories that contain
-their names, then the checkpoint mark, which ``durable_mark`` writes (docs/formats.md, section 6).
-Syncing many files individually costs more than the dispatch between two syncs; then the whole file
-system is synced, if its error reporting is reliable (docs/decisions/0010).
+``dispatched_mark`` creates a job between two steps and publishes what it made durable; ``run`` may
+run in other threads concurrently with dispatch. The order is: files, then the directories that
+contain their names, then the mark in the checkpoint, which ``dispatched_mark`` writes
+(docs/formats.md, section 6). Syncing many files individually costs more than the dispatch between
+two syncs; then the whole file system is synced, if its error reporting is reliable
+(docs/decisions/0010).
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class SyncMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncJob:
-    """One sync and what it covers; made by ``DurableMark.begin``. ``run`` is for any thread."""
+    """One sync and what it covers; made by ``DispatchedMark.begin``. ``run`` is for any thread."""
 
     disk: Disk
     files: frozenset[Path]

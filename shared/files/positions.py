@@ -1,10 +1,11 @@
-"""The checkpoint page: RocketMQ's head and the regions log, broker, reput and ha, one writer each.
+"""The checkpoint page: RocketMQ's head and the regions log, broker, reput and ha.
 
 It has 4096 bytes, in the file ``checkpoint``. Every process of the node maps it to publish its
 progress to the others. All values are only hints where to start reading: a missing, short or
 damaged page is created anew, which costs time, never a message. Invariants (docs/formats.md,
 section 6):
 
+- A slot has one writer at a time (``tidemark.formats.checkpoint``) and any number of readers.
 - A slot is read and published by one aligned 8-byte access, never ``struct.pack_into``: that clears
   the bytes before it fills them, and another process then reads offset 0 (measured: 4 to 9 % of
   reads). The head's big-endian fields are byte-swapped first and stored the same way.
@@ -13,8 +14,8 @@ section 6):
 - Every slot has a check, stored before the value. Readers of a running node ignore it; ``proven``
   verifies it, for code that takes a value of an earlier process as evidence.
 
-Step before: ``log_writer`` wrote the bytes. Step after: reput, ha and, in a group, the broker read
-the positions.
+Step before: the owner of a slot has stored what its position refers to, for example ``log_writer``
+the bytes. Step after: the other processes of the node read the positions.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ OPEN_TRIES: Final = 16
 
 
 class Positions:
-    """The mapped page. Each slot has one writer and any number of readers."""
+    """The mapped page."""
 
     def __init__(self, disk: Disk, path: Path, file: File, inode: int, *, writable: bool) -> None:
         self._disk = disk

@@ -1,9 +1,9 @@
-"""Doorbells: one-byte datagrams on ``run_dir/<service>.sock`` that wake another process.
+"""Doorbells: small datagrams on ``run_dir/<service>.sock`` that wake another process.
 
-A ring carries no data and may be lost, so every waiting process also polls: the doorbell is for
-speed, polling for certainty. A ring may carry a *note* for log lines only, which may be lost as
-well. Ringing never blocks and never fails: a full socket means that a ring is already waiting, a
-missing socket that no process listens.
+A ring is one byte without a meaning and may be lost, so every waiting process also polls: the
+doorbell is for speed, polling for certainty. A ring may carry a *note* instead, for log lines only,
+which may be lost as well. Ringing never blocks and never fails: a full socket means that a ring is
+already waiting, a missing socket that no process listens.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def no_directory_sync() -> Iterator[None]:
 
 
 @contextmanager
-def durable_mark_before_queue_sync() -> Iterator[None]:
+def mark_before_queue_sync() -> Iterator[None]:
     """DISPATCHED_DURABLE moves first, and the queues that it covers are synced after it."""
 
     def early(self: Dispatcher) -> None:
@@ -100,7 +100,7 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "written-published-early": written_published_early,
     "memory-acked-early": memory_acked_early,
     "no-directory-sync": no_directory_sync,
-    "durable-mark-before-queue-sync": durable_mark_before_queue_sync,
+    "mark-before-queue-sync": mark_before_queue_sync,
     "no-zeroing-after-cut": no_zeroing_after_cut,
 }
 
@@ -110,7 +110,7 @@ SYMPTOMS: Final = {
     "memory-acked-early": r"log ends at \d+, but no power cut took \d+ away",
     "no-directory-sync": r"the log's files end here; the published|the acked record at \d+ is gone"
     r"|everything below \d+ was acked|the commit log lacks the bytes from",
-    "durable-mark-before-queue-sync": r"dispatched_durable is \d+, but the unit of .* was not on",
+    "mark-before-queue-sync": r"dispatched_durable is \d+, but the unit of .* was not on",
     "no-zeroing-after-cut": r"the log ends at \d+; in the \w+ byte \d+ is not zero",
 }
 """The first symptom of each: a fault found by another symptom would be found by chance."""

@@ -228,17 +228,17 @@ class Machine:
         raise AssertionError("dispatch does not come to an end")
 
     def sync(self) -> None:
-        """Run the follower's sync: queues and index, then the durable mark; then the page
+        """Run the follower's sync: queues and index, then the dispatched mark; then the page
         itself."""
         assert self.dispatcher is not None
         self.dispatcher.sync()
 
     @property
     def sync_covers_all(self) -> bool:
-        """Return whether the durable mark covers everything that was dispatched."""
+        """Return whether the dispatched mark covers everything that was dispatched."""
         assert self.dispatcher is not None
         dispatcher = self.dispatcher
-        return dispatcher.durable_mark.offset == dispatcher.dispatched == dispatcher.position
+        return dispatcher.dispatched_mark.offset == dispatcher.dispatched == dispatcher.position
 
     @property
     def dispatched(self) -> int:

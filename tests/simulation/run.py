@@ -97,7 +97,7 @@ class Run:
         self.operations = self.serial = self.tampered = 0
         self.old_checkpoint: bytes | None = None
         self.units_were_lost = False
-        """Derived files were removed, and no durable mark has been published since."""
+        """Derived files were removed, and no dispatched mark has been published since."""
         self.doing = "nothing yet"
 
     def trace(self) -> None:

@@ -36,6 +36,6 @@ def test_no_power_cut_loses_durable_messages(first: int) -> None:
 def test_a_failed_sync_is_not_trusted_by_the_next_start() -> None:
     # 1. reput's fdatasync of a queue file failed, and the kernel marked the pages clean; 2. the
     # next start found its units equal to the log and did not write them; 3. its sync succeeded
-    # without them, and the durable mark moved; 4. the power failed, and a unit below the mark was
-    # lost.
+    # without them, and the dispatched mark moved; 4. the power failed, and a unit below the mark
+    # was lost.
     run_seed(701797, "")

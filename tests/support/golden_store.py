@@ -116,7 +116,7 @@ def dispatch_all(store: StoreDir, positions: Positions, log: CommitLogReader) ->
         pass
     dispatcher.sync()
     dispatcher.close()
-    assert dispatcher.dispatched == dispatcher.durable_mark.offset == positions.get(Slot.FLUSHED)
+    assert dispatcher.dispatched == dispatcher.dispatched_mark.offset == positions.get(Slot.FLUSHED)
 
 
 def described(record: Record) -> Answer:

@@ -120,7 +120,7 @@ def history(url: str) -> None:
 @click.option("--to", help="The node that becomes master; default: the next in-sync one.")
 @with_broker
 def switchover(to: str | None, url: str) -> None:
-    """Make another in-sync node the master; sends wait for about a second, nothing is lost."""
+    """Make another in-sync node the master; clients repeat sends for a second, none is lost."""
     print_facts(run(ClusterCalls(addresses(url)).at_master("switchover", {"to": to} if to else {})))
 
 

@@ -9,8 +9,8 @@ and ``trace`` are administrative calls. ``messages`` defines the messages sent a
 ``subscription`` is the public object of a group member, and ``consumer_engine`` runs its parts:
 ``member`` sends heartbeats, ``changes`` takes over and releases queues, ``fetching`` pulls
 messages, ``committing`` commits the position, and ``handlers`` processes several messages at once.
-The rules are pure modules: ``holdings`` (queues and their states), ``lease`` (how long the member
-owns its queues), ``progress`` (which messages are done), ``commits`` (which offsets to commit and
-when), ``key_order`` (which message may be processed next), ``failures`` (what happens to a message
-whose handler failed).
+The rules are pure modules: ``holdings`` (queues and their states), ``session_limit`` (until when
+the member may deliver), ``progress`` (which messages are done), ``commits`` (which offsets to
+commit and when), ``key_order`` (which message may be processed next), ``failures`` (what happens to
+a message whose handler failed).
 """

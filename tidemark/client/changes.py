@@ -4,7 +4,7 @@ For an assigned queue: look up the committed offset, notify the program, then fe
 queue: wait until none of its messages is in progress, notify the program, commit, then release it
 so that the broker can assign it to another member. For a lost queue: notify the program. The
 program's callbacks run here and not in the heartbeat task, so a slow callback does not cost the
-lease.
+session.
 """
 
 from __future__ import annotations

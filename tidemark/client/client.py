@@ -287,7 +287,7 @@ class Client(Admin, Consumer):
 def boot_ms() -> float:
     """Milliseconds since boot, including time in suspend where the system has such a clock.
 
-    A member whose machine was suspended must not consider an expired lease valid.
+    A member whose machine was suspended must not consider an expired session valid.
     """
     seconds = time.monotonic() if _BOOT_CLOCK is None else time.clock_gettime(_BOOT_CLOCK)
     return seconds * 1000

@@ -113,8 +113,8 @@ class Fetching:
     def take(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
         """Take up to ``count`` messages of an owned queue.
 
-        Returns None if there are none or the lease has expired. The caller calls ``done`` for each
-        message when it is finished or given up.
+        Returns None if there are none or the session may have expired. The caller calls ``done``
+        for each message when it is finished or given up.
         """
         while slices := self._slices:
             first = slices[0]
@@ -222,7 +222,8 @@ class Fetching:
         )
 
     async def _wait_for_demand(self) -> None:
-        """Wait until there is room, a lease and a queue to fetch, and callbacks have returned."""
+        """Wait until there is room, the session runs, there is a queue to fetch, and callbacks have
+        returned."""
         member = self._member
         while True:
             for held in [held for held in self._full if held.hold is not Hold.OWNED]:

@@ -1,10 +1,10 @@
 """One member of one group: joins, sends heartbeats, rejoins when the broker has forgotten it.
 
-This is the shell around ``holdings`` (queues and states) and ``lease`` (time limit). If a broker
-restarts, a connection breaks or an answer is lost, the member retries forever, logs it once, and
-delivers nothing while its lease is expired. Only an error that the same call would meet again ends
-it, such as a deleted topic. Then the heartbeat task fails, and ``subscription`` raises the error
-where the program asks for messages.
+This is the shell around ``holdings`` (queues and states) and ``session_limit`` (time limit). If a
+broker restarts, a connection breaks or an answer is lost, the member retries forever, logs it once,
+and delivers nothing once its session may have expired. Only an error that the same call would meet
+again ends it, such as a deleted topic. Then the heartbeat task fails, and ``subscription`` raises
+the error where the program asks for messages.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tidemark import errors
 from tidemark.client.commits import CommitLedger
 from tidemark.client.group_calls import GroupCalls, Joined
 from tidemark.client.holdings import HeldQueue, Hold, Holdings
-from tidemark.client.lease import Lease
 from tidemark.client.pulse import Pulse
 from tidemark.client.retries import is_transient
+from tidemark.client.session_limit import SessionLimit
 from tidemark.offsets import Queue
 
 LOGGED_FAILURE: Final = 2
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Member:
-    """The state that the parts of a subscription share: queues, lease, generation, a pulse."""
+    """State that the parts of a subscription share: queues, session limit, generation, pulse."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class Member:
         """subscriptions: maps a topic to its tag expression. clock: milliseconds since boot."""
         self.calls, self.ledger, self.clock = calls, ledger, clock
         self.holdings = Holdings()
-        self.lease = Lease()
+        self.session_limit = SessionLimit()
         self.pulse = Pulse()
-        """Rings when queues, lease, generation, commits or buffered messages have changed."""
+        """Rings when queues, session limit, generation, commits or buffered messages changed."""
         self.joined = Joined(0, [], session_ms, order=False, broadcast=False, retry_max=0)
         """The last answer to a join or heartbeat."""
         self._subscriptions = subscriptions
@@ -65,8 +65,8 @@ class Member:
 
     @property
     def may_deliver(self) -> bool:
-        """Whether the lease is held now."""
-        return self.lease.is_held(self.clock())
+        """Whether messages may be delivered now: the session has certainly not expired."""
+        return self.session_limit.may_deliver(self.clock())
 
     async def join(self) -> None:
         """Join the group. Raises the broker's error, Unreachable if there is no answer."""
@@ -94,8 +94,8 @@ class Member:
                         await self._rejoin()
             except errors.UnknownMember:
                 self._is_known = False
-                self._ours_until_ms = self.lease.ends_at_ms
-                self.lease.ended()
+                self._ours_until_ms = self.session_limit.ends_at_ms
+                self.session_limit.ended()
                 self._is_urgent = True
                 log.warning(
                     "the broker does not know %s any more; the member joins again",
@@ -154,7 +154,7 @@ class Member:
 
     async def _until_due(self) -> None:
         while not self._is_urgent:
-            wait_ms = self.lease.heartbeat_in_ms(self.clock())
+            wait_ms = self.session_limit.heartbeat_in_ms(self.clock())
             if wait_ms <= 0:
                 return
             await self.pulse.wait(wait_ms)
@@ -169,7 +169,7 @@ class Member:
         """Join anew, and keep the queues that cannot have had another owner meanwhile.
 
         A broker that has just started assigns a queue to the member that claims it. The member may
-        claim only while its old lease would still run: after that, another may have owned the
+        claim only while its old session would still run: after that, another may have owned the
         queue.
         """
         sent_at_ms = self.clock()
@@ -259,7 +259,7 @@ class Member:
 
     def _take(self, joined: Joined, sent_at_ms: float) -> None:
         self.joined = joined
-        self.lease.answered(sent_at_ms, joined.session_ms)
+        self.session_limit.answered(sent_at_ms, joined.session_ms)
 
     def _facts(self) -> dict[str, object]:
         return {"group": self.calls.group, "member": self.calls.member}

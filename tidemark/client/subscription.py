@@ -510,7 +510,7 @@ class Subscription:
                 and held is not None
                 and held.hold is Hold.OWNED
                 and not self._engine.is_interrupted
-                and now_ms < self._member.lease.ends_at_ms
+                and now_ms < self._member.session_limit.ends_at_ms
             ):
                 if now_ms >= self._turn_at_ms:
                     await self._give_way()

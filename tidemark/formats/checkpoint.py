@@ -1,11 +1,13 @@
 """The checkpoint page: RocketMQ's head and Tidemark's regions (docs/formats.md, section 6). Pure.
 
 It is one page of 4096 bytes that all processes of a node map. Its head is RocketMQ's: five
-big-endian numbers. After it, where RocketMQ writes zeros, each process has a region of
-little-endian 8-byte slots. Every slot and every head field has exactly one writer. The first half
-of a region holds values, the second half the check of each value. A value that does not match its
-check is ignored. All values only tell where to start a search: a lost, old or damaged page costs
-time, never a message.
+big-endian numbers. After it, where RocketMQ writes zeros, are four regions of little-endian 8-byte
+slots: one for the log, and one for each process. Every slot and every head field has one writer at
+a time, named at its region or at the slot; ha also resets slots of the others while it empties the
+store and holds their lock bytes. The first half of a region holds values, the second half the check
+of each value. A value that does not match its check is ignored. All values only tell where to start
+a search: a lost, old or damaged page costs time, never a message.
+
 This module defines the layout; the mapped page is ``shared.files.positions``.
 """
 
@@ -64,7 +66,7 @@ class Slot(IntEnum):
     Never renumber: all processes of a node, even of different versions, use these numbers.
     """
 
-    # log: written by the holder of the append lock
+    # log: written by the holder of the append lock, the broker or ha
     WRITTEN = _LOG
     """End of the readable log."""
     FLUSHED = _LOG + 1
@@ -78,22 +80,24 @@ class Slot(IntEnum):
     RECOVERED_BY = _LOG + 6
     """``start_id`` of the process that recovered the log last; 0 for an offline tool."""
 
-    # broker
+    # broker: written by the broker unless a slot says otherwise
     MIN = _BROKER
-    """Start of the log: the first byte of its oldest file."""
+    """Start of the log: the first byte of its oldest file. Recovery writes it, too."""
     SERVING_EPOCH = _BROKER + 1
     """The epoch under which the broker appends; 0 = not appending."""
     BROKER_HEARTBEAT_MS = _BROKER + 2
     BROKER_PID = _BROKER + 3
     """``start_id`` of the running process; 0 if it has ended cleanly."""
     GENERATION = _BROKER + 4
-    """Incremented by every recovery: values published under a smaller one are void."""
+    """Incremented by every recovery: values published under a smaller one are void. Written by the
+    holder of the append lock."""
     BROKER_STATE = _BROKER + 5
-    """A ``BrokerState``."""
+    """A ``BrokerPhase``."""
     FOREIGN_FROM = _BROKER + 6
     FOREIGN_UNTIL = _BROKER + 7
     """Records that start in [from, until) were written by RocketMQ, as far as is known: their
-    record CRC property may be a copy of another record's and is not checked."""
+    record CRC property may be a copy of another record's and is not checked. Recovery writes
+    both slots, and on a slave also ha, which gets them from the master."""
     BROKER_NONCE = _BROKER + 8
     """Random number of this start of the broker, never 0; ha grants an epoch to it."""
     EPOCH_RECORD_END = _BROKER + 9
@@ -109,7 +113,7 @@ class Slot(IntEnum):
     UNIT_CHECK_COUNT = _BROKER + 14
     """Incremented by each request, after the two slots above."""
 
-    # reput
+    # reput: written by reput
     DISPATCHED = _REPUT
     """End of the log that queues and index cover."""
     DISPATCHED_DURABLE = _REPUT + 1
@@ -146,9 +150,10 @@ class Slot(IntEnum):
     UNIT_CHECKED = _REPUT + 18
     """2 × the last processed UNIT_CHECK_COUNT, + 1 if units were replaced."""
 
-    # ha
+    # ha: written by ha
     CONFIRM = _HA
-    """End of the log that is visible and acknowledged in a group."""
+    """Confirm offset of a group: records that end at or below it may be read, and their senders
+    answered."""
     ROLE = _HA + 1
     EPOCH = _HA + 2
     LEASE_DEADLINE = _HA + 3
@@ -177,7 +182,7 @@ def queue_number(topic: str, queue: int) -> int:
     return zlib.crc32(topic.encode()) << 32 | queue
 
 
-class BrokerState(IntEnum):
+class BrokerPhase(IntEnum):
     """Values of Slot.BROKER_STATE."""
 
     STARTING = 0

@@ -3,7 +3,7 @@
 The port listens from the start, so that a caller gets the progress of recovery instead of a refused
 connection. Reads open when the queues have caught up with the recovered log; before that a queue
 would appear shorter than it is. Sends open after that, when the first records of the start are on
-disk. In a group both open together.
+disk. In a group both open together on the master, and a slave opens only reads.
 """
 
 from __future__ import annotations

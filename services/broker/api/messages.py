@@ -5,8 +5,8 @@ that names the wrong field; an accepted request cannot fail later because of its
 cannot inject properties: the separators 0x01 and 0x02 are refused in every name and value, and
 names that the store or the SDK sets are only set by their own fields. Requests
 of the common form use the fast path ``tidemark.formats.produce_wire``, which has the same result.
-``encodings`` decodes the bytes before this step; after it ``sender`` makes runs of the entries
-(write path, step 4).
+``encodings`` decodes the bytes before this step; after it ``deduplicator`` searches for a repeated
+send (write path, step 3).
 """
 
 from __future__ import annotations

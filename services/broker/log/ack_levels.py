@@ -2,8 +2,8 @@
 
 It is decided twice: before the append, so that an unattainable level is refused with nothing
 stored, and in the step of the loop in which the response leaves (docs/replication.md,
-acknowledging). Step before: ``messages`` read the requested level. Step after: ``term`` applies the
-rules to the present in-sync set, and ``sender`` answers.
+acknowledging). Step before: ``send`` read the requested level from the body, or ``messages`` did.
+Step after: ``term`` applies the rules to the present in-sync set, and ``sender`` answers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class AckLevel(StrEnum):
     REPLICATED = "replicated"
 
 
-class InSync(NamedTuple):
-    """The in-sync set that ha has published."""
+class InSyncCount(NamedTuple):
+    """How many members the in-sync set has, and how many it needs, as ha has published them."""
 
     size: int
     """Members, this node included; 0: unknown."""
@@ -60,7 +60,7 @@ class Reached(NamedTuple):
     copies: int
 
 
-def admit(asked: AckLevel | None, in_sync: InSync) -> Admitted:
+def admit(asked: AckLevel | None, in_sync: InSyncCount) -> Admitted:
     """Return the level that a send waits for. Raises NotEnoughReplicas: nothing was stored.
 
     asked: None: the best one available, ``replicated`` while the set has a second member.
@@ -88,7 +88,7 @@ def admit(asked: AckLevel | None, in_sync: InSync) -> Admitted:
     return Admitted(asked, in_sync.size, asked=True)
 
 
-def reached(admitted: Admitted, in_sync: InSync) -> Reached | None:
+def reached(admitted: Admitted, in_sync: InSyncCount) -> Reached | None:
     """Return what may be reported of a send whose level is reached; None: no success.
 
     in_sync: the set now. If it has shrunk since the append, the send is on as many disks as it has

@@ -21,7 +21,7 @@ from shared.files.store_dir import LockByte, StoreDir, new_start_id
 from shared.runtime.clock import boot_id
 from tidemark.clock import Clock
 from tidemark.errors import DiskFull, ReadOnlyDisk, RestartNeeded, StoreError
-from tidemark.formats.checkpoint import BrokerState, Slot
+from tidemark.formats.checkpoint import BrokerPhase, Slot
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class OpenStore:
             for lock in locks:
                 lock.release()
             raise
-        positions.publish(Slot.BROKER_STATE, BrokerState.STARTING)
+        positions.publish(Slot.BROKER_STATE, BrokerPhase.STARTING)
         positions.publish(Slot.SERVING_EPOCH, 0)
         positions.claim(Slot.BROKER_PID, new_start_id())
         positions.publish(Slot.BROKER_HEARTBEAT_MS, clock.boot_ms())

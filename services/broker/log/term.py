@@ -3,9 +3,9 @@
 There are two kinds. A node of a group has the term that ha granted it (``GrantedTerm``); its
 answers are read from the page (``shared.cluster.grant``) each time and never cached, so that a
 process that was paused notices a change at once. A standalone node is the master of a group of one,
-and its term does not end (``EndlessTerm``). A slave has no term. Step before: ha granted the epoch,
-or a standalone node opened its store. Step after: ``append`` asks before every append, and
-``sender`` before every answer.
+and its term ends only with the process (``EndlessTerm``). A slave has no term. Step before: ha
+granted the epoch, or a standalone node opened its store. Step after: ``append`` asks before every
+append, and ``sender`` before every answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from services.broker.log import ack_levels
-from services.broker.log.ack_levels import AckLevel, Admitted, InSync, Reached
+from services.broker.log.ack_levels import AckLevel, Admitted, InSyncCount, Reached
 from services.broker.log.confirmer import Confirmer
 from services.broker.log.durability_barrier import DurabilityBarrier
 from services.broker.log.flusher import Flusher
@@ -54,10 +54,10 @@ class GrantedTerm:
         return self.is_valid and self._slots.get(Slot.ROLE) == NodeRole.MASTER
 
     @property
-    def in_sync(self) -> InSync:
+    def in_sync(self) -> InSyncCount:
         """Size and minimum size of the in-sync set that ha has published."""
         get = self._slots.get
-        return InSync(get(Slot.IN_SYNC_SIZE), get(Slot.MIN_IN_SYNC))
+        return InSyncCount(get(Slot.IN_SYNC_SIZE), get(Slot.MIN_IN_SYNC))
 
     @property
     def confirmed(self) -> PhysicalOffset:

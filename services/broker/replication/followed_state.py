@@ -2,8 +2,8 @@
 
 It applies state records as reput dispatches them, so that a promotion only has to read the end of
 the log: records of the last master that are not confirmed are in the log but in no queue, and count
-from this node's own epoch record on. Step before: reput dispatched. Step after: ``node`` serves
-with the state, as a slave and then as the master.
+from this node's own epoch record on. Step before: reput dispatched. Step after: ``slave`` serves
+with the state, and ``master`` from a promotion on.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from services.broker.replication.role_policy import MasterPolicy, PromotingPolic
 from services.broker.roles import RoleContext
 from shared.state.records import STATE_QUEUE, STATE_TOPIC
 from tidemark.errors import CorruptRecord, DamagedFile, DiskFull, ReadOnlyDisk, StoreError
-from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
+from tidemark.formats.checkpoint import BrokerPhase, Slot, Trouble
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class GroupLeadership:
         self._gate.take_role(PromotingPolicy())
         self._health.enter("promoting")
         # Before SERVING_EPOCH: to ha, everything published after that slot belongs to this epoch.
-        self._positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
+        self._positions.publish(Slot.BROKER_STATE, BrokerPhase.RECOVERING)
 
         def goes_on() -> bool:
             return self.term.is_valid and not over.is_set()
@@ -145,7 +145,7 @@ class GroupLeadership:
             lasting=trouble is Trouble.DAMAGED,
         )
         self._positions.publish(Slot.BROKER_TROUBLE, trouble)
-        self._positions.publish(Slot.BROKER_STATE, BrokerState.UNREADY)
+        self._positions.publish(Slot.BROKER_STATE, BrokerPhase.UNREADY)
         self._doorbell.ring("ha")
         while goes_on():
             await self._doorbell.wait(self.poll_s)
@@ -179,7 +179,7 @@ class GroupLeadership:
         self._gate.open_as(MasterPolicy(self.term))
         self._health.clear_reason("catching-up")
         self._health.enter("serving")
-        self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
+        self._positions.publish(Slot.BROKER_STATE, BrokerPhase.SERVING)
         self._doorbell.ring("ha")
         log.info("serving as the master", extra={"event": "ready", "epoch": self.term.epoch})
 

@@ -26,7 +26,7 @@ from shared.runtime.clock import boot_id
 from shared.runtime.health import Health
 from tidemark.clock import Clock
 from tidemark.errors import RestartNeeded, StoreLocked
-from tidemark.formats.checkpoint import BrokerState, NodeRole, Slot, Trouble
+from tidemark.formats.checkpoint import BrokerPhase, NodeRole, Slot, Trouble
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class GroupedStore(OpenStore):
         publish(Slot.SERVING_EPOCH, 0)
         publish(Slot.BROKER_TROUBLE, Trouble.NONE)
         publish(Slot.DAMAGED_AT, 0)
-        publish(Slot.BROKER_STATE, BrokerState.STARTING)
+        publish(Slot.BROKER_STATE, BrokerPhase.STARTING)
         self.positions.claim(Slot.BROKER_PID, new_start_id())
         publish(Slot.BROKER_HEARTBEAT_MS, self._clock.boot_ms())
         publish(Slot.BROKER_NONCE, self.nonce)

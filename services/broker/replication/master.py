@@ -1,11 +1,11 @@
 """One term of this node as the master: of its group, or of itself if it is alone.
 
-1. The log is recovered, the state read, the components are built (``Leadership``). 2. The first
+1. The log is recovered, the state read, the components are built (``TermLifecycle``). 2. The first
 records of the term are appended. 3. When they are confirmed, sends open. 4. When the term ends,
 nothing more is appended or answered, waiting callers get an error, the running flush ends, and only
 then is the log released: in a group ha cuts and copies from there. A standalone node is the master
-of a group of one: its term ends with the process. Step before: ``node`` or ``standalone``. Step
-after: in a group ``slave``.
+of a group of one: its term ends only with the process. Step before: ``node`` or ``standalone``.
+Step after: in a group ``slave``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ DRAIN_S: Final = 1.0
 Part = Callable[[], Coroutine[None, None, None]]
 
 
-class Leadership(Protocol):
+class TermLifecycle(Protocol):
     """How a node becomes the master and stops being it: in a group (``GroupLeadership``), or alone
-    (``StandaloneNode``). Not to be confused with ha's ``leadership``."""
+    (``StandaloneNode``)."""
 
     @property
     def term(self) -> Term:
@@ -88,7 +88,7 @@ class Leadership(Protocol):
 class Master:
     """This node's broker for one term."""
 
-    def __init__(self, context: RoleContext, lead: Leadership) -> None:
+    def __init__(self, context: RoleContext, lead: TermLifecycle) -> None:
         self._lead = lead
         self._term = lead.term
         self._context = context

@@ -19,7 +19,7 @@ from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.roles import RoleContext
 from tidemark.errors import CorruptRecord, DamagedFile
-from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
+from tidemark.formats.checkpoint import BrokerPhase, Slot, Trouble
 from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
 
 log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class Slave:
             self._health.clear_reason("no-state")
             self._gate.open_reads()
             self._health.enter("serving")
-            self._store.positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
+            self._store.positions.publish(Slot.BROKER_STATE, BrokerPhase.SERVING)
             log.info("following", extra={"event": "following", "dispatched_offset": dispatched})
         if built is not None and (changes, dispatched) != self._seen:
             self._seen = changes, dispatched

@@ -19,7 +19,7 @@ from services.broker.log.term import EndlessTerm
 from services.broker.replication.master import Master
 from services.broker.roles import RoleContext
 from tidemark.errors import CorruptRecord, DamagedFile, StoreError, StrayFile, WrongFileSize
-from tidemark.formats.checkpoint import BrokerState, Slot
+from tidemark.formats.checkpoint import BrokerPhase, Slot
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class StandaloneNode:
         """Recover, wait until the queues cover the log, and read the state."""
         store = self._store
         self._health.enter("recovering")
-        self._positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
+        self._positions.publish(Slot.BROKER_STATE, BrokerPhase.RECOVERING)
         try:
             await store.recover(self._health.recovery.progress, over)
         except (CorruptRecord, DamagedFile, StrayFile, WrongFileSize) as error:
@@ -133,7 +133,7 @@ class StandaloneNode:
         self._gate.fail(error)
         self._health.add_reason(error.code, f"{error.detail} {error.advice}")
         self._health.enter("unready")
-        self._positions.publish(Slot.BROKER_STATE, BrokerState.UNREADY)
+        self._positions.publish(Slot.BROKER_STATE, BrokerPhase.UNREADY)
         await over.wait()
 
     def _log_recovered(self) -> None:
@@ -185,7 +185,7 @@ class StandaloneNode:
         self._gate.open_sends()
         self._health.enter("serving")
         self._positions.publish(Slot.SERVING_EPOCH, SERVING_EPOCH)
-        self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
+        self._positions.publish(Slot.BROKER_STATE, BrokerPhase.SERVING)
         self._context.on_serving()
         log.info("serving", extra={"event": "ready"})
 

@@ -1,7 +1,7 @@
 """Commands of operators, from the call to its answer (docs/replication.md, operating). Pure.
 
 Each command is answered once: at once if it is refused, else when its outcome is known. Step
-before: ``control``. Step after: ``handover`` for switches, ``lease_edits`` for changes of the
+before: ``control``. Step after: ``switch_orders`` for switches, ``lease_edits`` for changes of the
 lease, ``leadership`` and ``following`` for the rest.
 """
 
@@ -14,10 +14,10 @@ from services.ha.core import lease_edits
 from services.ha.core.effects import Publish, Reply
 from services.ha.core.events import Command
 from services.ha.core.following import DAMAGED
-from services.ha.core.handover import REMOVAL_MS_MAX, STOPPING, Handover
 from services.ha.core.leadership import UNADOPTED, Leadership
 from services.ha.core.states import State, Trigger, copies
 from services.ha.core.status import master_of
+from services.ha.core.switch_orders import REMOVAL_MS_MAX, STOPPING, SwitchOrders
 from services.ha.lease.value import Lease
 from services.ha.wire.payloads import StatusOk
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -38,8 +38,8 @@ class _Emptying(NamedTuple):
 class AdminCommands:
     """Runs the commands of operators; one for the life of the process."""
 
-    def __init__(self, leadership: Leadership, handover: Handover) -> None:
-        self._leadership, self._handover = leadership, handover
+    def __init__(self, leadership: Leadership, switch_orders: SwitchOrders) -> None:
+        self._leadership, self._switch_orders = leadership, switch_orders
         self.context, self.peers = leadership.context, leadership.peers
         self.promises, self.following = leadership.promises, leadership.following
         self._recreating: tuple[Command, int] | None = None
@@ -65,9 +65,9 @@ class AdminCommands:
         context, token = self.context, order.token
         match order.name:
             case "switchover" if order.arguments.get("reason") == STOPPING:
-                self._handover.stop(token)
+                self._switch_orders.stop(token)
             case "switchover":
-                self._handover.order(order)
+                self._switch_orders.order(order)
             case "failover":
                 self._order_failover(order)
             case "pause" | "resume":

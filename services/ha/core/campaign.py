@@ -4,7 +4,7 @@ master). Pure.
 The steps have the numbers of docs/replication.md:
 
 1. Stop following and settle the log: its end is fixed, and nothing more is acknowledged.
-2. Read the lease. If this replica may still take it, write it with the next epoch.
+2. Read the lease. If this replica may still take it, write it with a new epoch.
 3. While the outcome is unknown, do nothing. Lost: follow again. Won: a term begins.
 
 Nothing is promised before the lease is won. If this replica promised an epoch that no node gets, it

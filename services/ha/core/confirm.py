@@ -20,8 +20,13 @@ class ConfirmOffset:
     __slots__ = ("value",)
 
     def __init__(self, at_start: int) -> None:
-        """at_start: this node's confirm checkpoint, not the end of the log. Later records of older
-        terms are confirmed only together with the record that opens this term."""
+        """at_start: this node's confirm checkpoint, not the end of the log.
+
+        Later records of older terms are confirmed as soon as the broker serves the epoch and the
+        whole wait set has them on disk, perhaps before the record that opens this term. They cannot
+        be lost: only a member may become the next master, each member has these bytes, and each has
+        promised this epoch, so it accepts no cut from a master of an older one.
+        """
         self.value = at_start
 
     def advance(

@@ -20,7 +20,7 @@ class Counters:
         self.depositions = 0
         self.switchovers = 0
         self.won_by = {"lost_peer": 0, "manual": 0, "startup": 0}
-        """Won leases by reason: the holder was gone, a command, the lease named this node's own
-        volume."""
+        """Won leases by reason: the holder was gone; a planned switch or a command; the lease named
+        this node's own volume, or was created here."""
         self.in_sync_joins = 0
         self.in_sync_leaves = 0

@@ -9,8 +9,8 @@
 4. As soon as it follows a healthy master it halts. An operator then has it copied anew.
 
 Damage in the log of a slave halts the slave at once (``following``). A slave also checks the places
-at which the logs differ. Step before: the broker's page, STATUS of slaves. Step after: ``handover``
-hands over.
+at which the logs differ. Step before: the broker's page, STATUS of slaves. Step after:
+``switch_orders`` begins a switch.
 """
 
 from __future__ import annotations

@@ -36,15 +36,16 @@ class Extent(NamedTuple):
 
 
 class Common(NamedTuple):
-    """The end of the common history of two logs, according to their tables."""
+    """Where two logs diverge, according to their tables: their history is equal up to here."""
 
     entry: EpochStart | None
     """The newest common entry; None: the slave has no records, and its log begins at the point."""
     point: int
 
 
-def common_point(*, master: Extent, slave: Extent) -> Common | ResyncReason:
-    """Return the point from which the master may continue, or why a resync is needed."""
+def divergence_point(*, master: Extent, slave: Extent) -> Common | ResyncReason:
+    """Return the divergence point, from which the master may continue, or why a resync is
+    needed."""
     theirs = {entry: index for index, entry in enumerate(master.table)}
     for index in reversed(range(len(slave.table))):
         entry = slave.table[index]

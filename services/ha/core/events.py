@@ -20,8 +20,9 @@ class Tick(NamedTuple):
 
 
 class NodeSnapshot(NamedTuple):
-    """The state of the page and the locks, each slot loaded once in this order. Posted on every
-    doorbell, and at least every 50 ms."""
+    """The state of the page and the locks, each slot loaded once. The order of the loads is that of
+    the fields, except that ``damaged_at`` follows ``broker_nonce``. Posted on every doorbell, and
+    at least every 50 ms."""
 
     broker_nonce: int
     """Nonce of the broker's start; 0: there is no broker, or its lock byte is free."""

@@ -29,7 +29,7 @@ RESYNC: Final = "resync"
 """Alarm from the command until the master's bytes arrive in order again."""
 
 
-class Master(NamedTuple):
+class FollowedMaster(NamedTuple):
     """The node to follow, and its epoch."""
 
     node: str
@@ -48,7 +48,7 @@ class Following:
         self._rewrite = 0
         """Token of the last cut or resync."""
         self._emptied: Done | None = None
-        self.master: Master | None = None
+        self.master: FollowedMaster | None = None
         self.link: SlaveLink | None = None
         self._settling = False
         self._tried: int | None = None
@@ -74,7 +74,7 @@ class Following:
 
     def learned(self, node: str, epoch: int) -> None:
         """Follow the node, which holds the lease with that epoch; an older epoch is ignored."""
-        master = Master(node, epoch)
+        master = FollowedMaster(node, epoch)
         if node == self._context.name or master == self.master:
             return
         if epoch < self._promises.promised or (self.master and epoch <= self.master.epoch):
@@ -224,11 +224,11 @@ class Following:
             lambda token: Resync(token, begun, first_offset, reason), self._resynced
         )
 
-    def _begin(self, master: Master, link: int) -> None:
+    def _begin(self, master: FollowedMaster, link: int) -> None:
         self._settling = True
         self._context.out.ask(Settle, lambda done: self._settled(done, master, link))
 
-    def _settled(self, done: Done, master: Master, link: int) -> None:
+    def _settled(self, done: Done, master: FollowedMaster, link: int) -> None:
         context = self._context
         self._settling = False
         context.ends_at(done.end)

@@ -2,7 +2,7 @@
 
 Pure. The set is stored in the lease; this module decides how the master wants to change it. The
 master waits for a member from before the write that publishes it until the write that removes it is
-known to be applied. So every member of the published set has everything that was acknowledged. Step
+known to be applied. So every member of the published set has everything that is confirmed. Step
 before: acknowledgements, silence. Step after: a change of the lease, and the wait set of the
 confirm offset.
 """

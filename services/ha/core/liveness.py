@@ -120,7 +120,8 @@ class Liveness:
         return max(stalls.remembered_ms for stalls in (self.broker, self.reput, self.ha))
 
     def forget(self) -> None:
-        """Forget past stalls: an operator made this node the master in spite of them."""
+        """Forget past stalls: a planned switch or a command made this node the master in spite of
+        them."""
         for stalls in (self.broker, self.reput, self.ha):
             stalls.forget()
 

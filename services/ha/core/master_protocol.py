@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from services.ha.core.catch_up import WINDOW_SIZE, CatchUp
-from services.ha.core.divergence import CrcBefore, Extent, common_point, crc_size, entry_of
+from services.ha.core.divergence import CrcBefore, Extent, crc_size, divergence_point, entry_of
 from services.ha.core.effects import Close, Effect, Note, Send, Stream
 from services.ha.lease.value import Member
 from services.ha.wire import payloads
@@ -105,7 +105,7 @@ class MasterLink:
             return self._close(reason)
         self._asked = hello
         slave = Extent(hello.table, hello.first_offset, hello.end)
-        found = common_point(master=Extent(own.table, own.first_offset, own.end), slave=slave)
+        found = divergence_point(master=Extent(own.table, own.first_offset, own.end), slave=slave)
         if isinstance(found, ResyncReason):
             required = ResyncRequired(found, own.first_offset, own.end)
             return [self._send(required, now_ms), *self._close(f"resync: {found.name.lower()}")]

@@ -30,7 +30,6 @@ from services.ha.core.events import (
     Tick,
 )
 from services.ha.core.following import Following
-from services.ha.core.handover import Handover
 from services.ha.core.leadership import Leadership
 from services.ha.core.message_dispatcher import MessageDispatcher
 from services.ha.core.peers import Peers
@@ -39,6 +38,7 @@ from services.ha.core.replica_context import DAMAGE, ReplicaContext, damage_sent
 from services.ha.core.setup import Found, LogBytes, Setup
 from services.ha.core.states import State, Trigger, copies
 from services.ha.core.status import cluster_status, serves
+from services.ha.core.switch_orders import SwitchOrders
 from services.ha.lease.session import LeaseSession
 from tidemark.formats.checkpoint import NodeRole, Slot
 
@@ -67,8 +67,8 @@ class Replica:
             self.context, self.peers, self.promises, self.following, random
         )
         self._dispatcher = MessageDispatcher(self.leadership)
-        self._handover = Handover(self.leadership)
-        self._admin = AdminCommands(self.leadership, self._handover)
+        self._switch_orders = SwitchOrders(self.leadership)
+        self._admin = AdminCommands(self.leadership, self._switch_orders)
         self._damage = Damage(self.context, self.peers)
         # The confirm offset on the page of this boot may not be in the file yet, and a power cut
         # takes the page.
@@ -187,7 +187,7 @@ class Replica:
         self.promises.tick()
         self.leadership.tick()
         self._damage.tick(self.leadership.term)
-        self._handover.tick()
+        self._switch_orders.tick()
         self._admin.tick()
         self.peers.tick(self.promises.promised, self._urgent())
         self._write_confirm()

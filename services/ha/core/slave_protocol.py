@@ -38,7 +38,7 @@ from tidemark.offsets import Epoch, PhysicalOffset
 HELD_FRAMES_MAX: Final = WINDOW_SIZE // 64
 """Frames that wait for an epoch's entry. No record, and so no useful frame, is that small."""
 NO_COMMON_BYTES: Final = "no_common_bytes"
-"""Reason of a resync: the tables agree, but the bytes before every common point differ."""
+"""Reason of a resync: the tables agree, but the bytes before every divergence point differ."""
 
 
 class SlaveLog(NamedTuple):

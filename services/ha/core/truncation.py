@@ -1,8 +1,10 @@
-"""What a slave does at the divergence point: continue, cut, halt (docs/replication.md). Pure.
+"""What a slave does at the divergence point: continue, cut, halt, resync or wait. Pure.
 
 Nothing below the slave's own confirm checkpoint is cut without an operator: a point below it means
 an unclean failover, an exchanged volume, or a bug. The table is cut to the common entry even if no
-byte is: with an entry without bytes the slave would refuse the right append forever.
+byte is: with an entry without bytes the slave would refuse the right append forever. If confirmed
+bytes differ although the tables agree, the slave changes nothing and asks again later (alarm
+``logs-differ``; docs/replication.md, rejoining).
 
 Step before: ``divergence``. Step after: the cut, which is safe in a crash (``shell/cutting``), or
 the stream.
@@ -50,7 +52,10 @@ class ResyncPlan(NamedTuple):
 
 
 class LogsDiffer(NamedTuple):
-    """The tables agree and confirmed bytes differ: one of the two logs is damaged."""
+    """The tables agree and confirmed bytes differ: one of the two logs is damaged.
+
+    ``slave_protocol`` compares the bytes; the slave waits.
+    """
 
     start: int
     end: int

@@ -20,7 +20,7 @@ from shared.files.store_dir import LockByte
 from shared.runtime.doorbell import Doorbell
 from tidemark.clock import Clock
 from tidemark.errors import ReplacedPositions
-from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
+from tidemark.formats.checkpoint import BrokerPhase, Slot, Trouble
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class SnapshotReader:
             get(Slot.MIN),
             (get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL)),
             None if self._wall_ms is None else self._wall_ms() - self._clock.boot_ms(),
-            get(Slot.BROKER_STATE) == BrokerState.SERVING,
+            get(Slot.BROKER_STATE) == BrokerPhase.SERVING,
             get(Slot.DISPATCHED),
             self._locks.is_held(LockByte.REPUT),
             self._silent_ms(Slot.REPUT_HEARTBEAT_MS),

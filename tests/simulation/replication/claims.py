@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.ha.core.handover import SHORT_LEASES
 from services.ha.core.states import State
 from services.ha.core.status import BELOW_MINIMUM
+from services.ha.core.switch_orders import SHORT_LEASES
 from tests.simulation.replication.group import Group
 from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.plan import TIMES

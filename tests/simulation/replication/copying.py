@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
-from services.ha.core.handover import REMOVAL_MS_MAX
+from services.ha.core.switch_orders import REMOVAL_MS_MAX
 from services.ha.shell import replica_disk
 from tests.simulation.replication.confirmed import Place
 from tests.simulation.replication.machine import Machine

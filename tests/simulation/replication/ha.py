@@ -15,11 +15,11 @@ from random import Random
 from typing import Final, cast
 
 from services.ha.core.events import Command, Event
-from services.ha.core.handover import STOPPING
 from services.ha.core.promises import RETRY_MS
 from services.ha.core.replica import Replica
 from services.ha.core.setup import Setup
 from services.ha.core.states import State
+from services.ha.core.switch_orders import STOPPING
 from services.ha.lease.value import Holder, Member
 from services.ha.shell.effect_runner import EffectRunner
 from services.ha.shell.lease_client import LeaseClient

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from services.ha.core.handover import OPENING_LEASES, REMOVAL_MS_MAX, SHORT_LEASES
 from services.ha.core.states import State
 from services.ha.core.status import BELOW_MINIMUM
+from services.ha.core.switch_orders import OPENING_LEASES, REMOVAL_MS_MAX, SHORT_LEASES
 from services.ha.lease.value import Lease
 from tests.simulation.replication.lease_object import Weather
 from tests.simulation.replication.machine import Machine

@@ -240,7 +240,7 @@ class JudgedReplica:
 
     def _must_release_to_target(self, target: str) -> None:
         """Check that a switch releases the lease for the target that the command named."""
-        switch = self._replica._handover._switch
+        switch = self._replica._switch_orders._switch
         wanted = target if switch is None else self._ha.commands.target_of(switch.token) or target
         if target != wanted:
             raise Violation(f"{self._ha.node} was to switch to {wanted} and switches to {target}")

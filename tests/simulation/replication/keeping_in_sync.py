@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from services.ha.core.handover import STALLED
 from services.ha.core.liveness import stall_ms
 from services.ha.core.replica_context import LOGS_DIFFER
+from services.ha.core.switch_orders import STALLED
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.trying import AGAIN_MS, Trying

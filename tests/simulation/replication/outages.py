@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from services.ha.core.handover import STALLED
+from services.ha.core.switch_orders import STALLED
 from services.ha.lease.value import Lease
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, UNHEARD_MS, Trying

@@ -18,7 +18,7 @@ from tidemark.formats.checkpoint import (
     REGION_HA,
     REGION_REPUT,
     SLOT_SIZE,
-    BrokerState,
+    BrokerPhase,
     NodeRole,
     Slot,
     Trouble,
@@ -113,9 +113,9 @@ def check_value(machine: Machine, process: Process, slot: Slot, value: int) -> N
         case Slot.SERVING_EPOCH if value:
             blank = not machine.slot(Slot.EPOCH_RECORD_END)
             _must_be(machine, slot, value, blank, "with the end of another epoch's record")
-            shut = machine.slot(Slot.BROKER_STATE) != BrokerState.SERVING
+            shut = machine.slot(Slot.BROKER_STATE) != BrokerPhase.SERVING
             _must_be(machine, slot, value, shut, "although BROKER_STATE is SERVING")
-        case Slot.BROKER_STATE if value == BrokerState.SERVING:
+        case Slot.BROKER_STATE if value == BrokerPhase.SERVING:
             is_there = machine.has_taken_up
             _must_be(machine, slot, value, is_there, "before reput has published the queues")
             end, serving = machine.slot(Slot.EPOCH_RECORD_END), machine.slot(Slot.SERVING_EPOCH)

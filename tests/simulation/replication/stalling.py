@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from services.ha.core.handover import STALLED
 from services.ha.core.liveness import stall_ms
+from services.ha.core.switch_orders import STALLED
 from services.ha.lease.value import Lease
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES, TIMES
@@ -71,8 +71,8 @@ class Stalling(Trying):
         may_move = leads and (self._may_lose_one or service == "reput")
         if may_move:
             # A switch that failed shortly before delays the next one.
-            handover = self._replica(self._ha(machine))._handover
-            rest_ms = max(0, handover._not_before_ms - machine.boot_ms())
+            orders = self._replica(self._ha(machine))._switch_orders
+            rest_ms = max(0, orders._not_before_ms - machine.boot_ms())
             self._must_move_from(machine, MOVED_MS + rest_ms, f"its {service} is paused")
         else:
             self._wait(stall_ms)

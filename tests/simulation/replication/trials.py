@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from services.ha.core.handover import SWITCH_PAUSE_MS
+from services.ha.core.switch_orders import SWITCH_PAUSE_MS
 from tests.simulation.replication.beginnings import Beginnings
 from tests.simulation.replication.connecting import ConnectingTrials
 from tests.simulation.replication.copying import Copying
@@ -239,8 +239,8 @@ class Trials(Trying):
         hands over to the other one."""
         self.must_be_forgotten()
         machine = self._master()
-        handover = self._replica(self._ha(machine))._handover
-        self._until(lambda: machine.boot_ms() >= handover._not_before_ms, HANDED_MS)
+        orders = self._replica(self._ha(machine))._switch_orders
+        self._until(lambda: machine.boot_ms() >= orders._not_before_ms, HANDED_MS)
 
         def lose_target() -> None:
             term = self._replica(self._ha(machine)).leadership.term

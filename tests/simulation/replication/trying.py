@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from services.broker.log.ack_levels import AckLevel
 from services.ha.core.effects import Reply
-from services.ha.core.handover import STALLED
 from services.ha.core.liveness import FORGIVEN_PER_MS, STALLED_LEASES_MAX
 from services.ha.core.replica import Replica
 from services.ha.core.states import State
 from services.ha.core.status import own_status
+from services.ha.core.switch_orders import STALLED
 from services.ha.lease.value import Lease
 from services.ha.metrics import skews
 from services.ha.shell.lease_client import ANNOUNCE_PAUSE_MAX_S

@@ -12,7 +12,7 @@ from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.store_view import TABLE
 from tests.simulation.replication.trying import AGAIN_MS, Trying
 from tests.simulation.replication.violation import Violation
-from tidemark.formats.checkpoint import BrokerState, Slot
+from tidemark.formats.checkpoint import BrokerPhase, Slot
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
@@ -47,7 +47,7 @@ class Winning(Trying):
         with self._on_lease_change(stop):
             group.command("switchover", {"to": winner.name})
             is_stopped = self._until(lambda: process.paused, SWITCH_MS)
-        if is_stopped and winner.slot(Slot.BROKER_STATE) != BrokerState.SERVING:
+        if is_stopped and winner.slot(Slot.BROKER_STATE) != BrokerPhase.SERVING:
             self._must_move_from(winner, AGAIN_MS, f"its {service} is paused")
         process.resume()
         self._must_be_whole_again(f"the {service} of {winner.name} was paused")

@@ -113,7 +113,7 @@ async def test_a_member_without_a_lease_claims_no_queue(
     broker.put("orders", 0, b"0")
     async with mq.subscribe("orders", group="billing") as messages:
         assert await take(messages, 1) == [b"0"]
-        messages._member.lease.ended()
+        messages._member.session_limit.ended()
         broker.forget()
         messages._member.hurry()
         await broker.until(lambda: bool(broker.members))
@@ -221,7 +221,7 @@ async def test_a_member_without_a_lease_hands_out_nothing(
     async with mq.subscribe("orders", group="billing") as messages:
         assert await take(messages, 1) == [b"1"]
         broker.answers_heartbeats.clear()
-        messages._member.lease.ended()
+        messages._member.session_limit.ended()
         asking = asyncio.ensure_future(take(messages, 1))
         await asyncio.wait({asking}, timeout=0.2)
         assert not asking.done()

@@ -11,7 +11,7 @@ from services.ha.core import events as ev
 from services.ha.core.replica import Found, Replica
 from services.ha.wire.versions import SPOKEN
 from shared.cluster import grant
-from tidemark.formats.checkpoint import BrokerState, NodeRole, Slot, Trouble
+from tidemark.formats.checkpoint import BrokerPhase, NodeRole, Slot, Trouble
 from tidemark.formats.epochs import EpochStart
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Broker:
             page.publish(Slot.SERVING_EPOCH, epoch)
             self.append(RECORD)
             page.publish(Slot.EPOCH_RECORD_END, page.get(Slot.WRITTEN))
-            page.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
+            page.publish(Slot.BROKER_STATE, BrokerPhase.RECOVERING)
         elif not self.keeps_log and not grant.is_valid(page, epoch=self.epoch, nonce=self.nonce):
             page.publish(Slot.SERVING_EPOCH, 0)
             self.epoch = node.lock = None
@@ -100,7 +100,7 @@ class Broker:
             page.get(Slot.ROLE) == NodeRole.MASTER
             and page.get(Slot.DISPATCHED) >= page.get(Slot.EPOCH_RECORD_END) > 0
         ):
-            page.publish(Slot.BROKER_STATE, BrokerState.SERVING)
+            page.publish(Slot.BROKER_STATE, BrokerPhase.SERVING)
 
     def append(self, size: int) -> int:
         node = self.node
@@ -261,7 +261,7 @@ class Node:
             *self.trouble,
             self.volume.first,
             wall_ahead_ms=self.wall_ahead_ms,
-            gate_open=page.get(Slot.BROKER_STATE) == BrokerState.SERVING,
+            gate_open=page.get(Slot.BROKER_STATE) == BrokerPhase.SERVING,
             dispatched=page.get(Slot.DISPATCHED),
             reput_alive=self.reput.alive,
             reput_silent_ms=self.group.now - page.get(Slot.REPUT_HEARTBEAT_MS),

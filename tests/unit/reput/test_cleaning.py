@@ -338,7 +338,7 @@ class Node:
             self.sent += 1
 
     def shorten(self) -> None:
-        """Remove log files like retention: never the last one, nothing above the durable mark."""
+        """Remove log files like retention: not the last one, nothing above the dispatched mark."""
         durable = self.small.positions.get(Slot.DISPATCHED_DURABLE)
         last = self.small.end - self.small.end % FILE_SIZE
         new_min = min(durable - durable % FILE_SIZE, last)

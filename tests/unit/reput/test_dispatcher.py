@@ -77,13 +77,13 @@ def test_dispatch_stops_at_the_flushed_or_with_written_at_the_written_offset(
     small.close()
 
 
-def test_the_durable_mark_moves_with_the_sync_and_its_totals(small: SmallStore) -> None:
+def test_the_dispatched_mark_moves_with_the_sync_and_its_totals(small: SmallStore) -> None:
     fill(small)
     dispatcher = dispatched(small)
     get = small.positions.get
     assert get(Slot.DISPATCHED_DURABLE) == 0
     dispatcher.sync()
-    assert get(Slot.DISPATCHED_DURABLE) == small.end == dispatcher.durable_mark.offset
+    assert get(Slot.DISPATCHED_DURABLE) == small.end == dispatcher.dispatched_mark.offset
     assert get(Slot.RESUME_UNITS) == 60
     assert get(Slot.RESUME_INDEX_ENTRIES) == 120
     head = small.positions.head()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.reput.durable_mark import DurableMark
+from services.reput.dispatched_mark import DispatchedMark
 from services.reput.resume import IndexMode, QueueMode
 from tests.support.sim_disk import LOSE_ALL, SimDisk
 from tests.support.small_dispatch import (
@@ -306,7 +306,7 @@ def test_all_files_of_a_failed_sync_are_correct_after_the_next(
     dispatch_all(dispatcher)
     disk.failing_sync = lambda path: "consumequeue" in path.parts
     if killed_at_once:
-        monkeypatch.setattr(DurableMark, "_write_over_itself", lambda *_: None)
+        monkeypatch.setattr(DispatchedMark, "_write_over_itself", lambda *_: None)
     with pytest.raises(FlushFailed, match="2 others failed as well") as caught:
         dispatcher.sync()
     assert caught.value.paths == [small.queue_file("orders", queue, 0) for queue in range(3)]

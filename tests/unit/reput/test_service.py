@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import aiohttp
 import pytest
@@ -185,6 +185,19 @@ async def test_it_waits_for_the_store_then_for_its_recovery_then_dispatches(
         assert "tidemark_dispatch_lag_bytes 0.0\n" in text
         await reput.end()
         small.close()
+
+
+@pytest.mark.parametrize(
+    ("visible_after", "service"), [("flushed", "the broker"), ("confirmed", "ha")]
+)
+async def test_while_it_waits_it_names_the_service_that_recovers(
+    config: ReputConfig, visible_after: Literal["flushed", "confirmed"], service: str
+) -> None:
+    # In a group it named the broker, which waits for ha itself.
+    store = replace(config.store, visible_after=visible_after)
+    async with running(replace(config, store=store)) as reput:
+        detail = await reput.wait_reason("waiting-for-store")
+        assert detail.endswith(f"check that {service} runs")
 
 
 @pytest.mark.parametrize("stale", ["heartbeat", "recovered by another start", "stopped"])

@@ -1,4 +1,4 @@
-"""With visible_after="written", dispatch is ahead of the flush, but its durable mark is not."""
+"""With visible_after="written", dispatch is ahead of the flush, but the dispatched mark is not."""
 
 from __future__ import annotations
 

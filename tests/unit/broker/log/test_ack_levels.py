@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from services.broker.log.ack_levels import AckLevel, InSync, Reached, admit, reached
+from services.broker.log.ack_levels import AckLevel, InSyncCount, Reached, admit, reached
 from tests.support.for_each import for_each
 from tidemark.errors import NotEnoughReplicas
 
@@ -22,9 +22,9 @@ def test_an_unattainable_level_is_refused_before_anything_is_stored(
     too_few = size < least or (asked is AckLevel.REPLICATED and size < 2)
     if too_few:
         with pytest.raises(NotEnoughReplicas, match="Nothing was stored"):
-            admit(asked, InSync(size, least))
+            admit(asked, InSyncCount(size, least))
         return
-    made = admit(asked, InSync(size, least))
+    made = admit(asked, InSyncCount(size, least))
     assert made.members == size
     if asked is None:
         assert made.level is (AckLevel.REPLICATED if size >= 2 else AckLevel.DISK)
@@ -41,10 +41,10 @@ def test_an_answer_claims_no_more_copies_than_there_were_or_are(
     asked: AckLevel | None, then: int, now: int, least: int
 ) -> None:
     try:
-        made = admit(asked, InSync(then, least))
+        made = admit(asked, InSyncCount(then, least))
     except NotEnoughReplicas:
         return
-    said = reached(made, InSync(now, least))
+    said = reached(made, InSyncCount(now, least))
     if made.level in (AckLevel.MEMORY, AckLevel.DISK) and asked is not None:
         assert said == Reached(made.level, 1)
     elif now < least:
@@ -59,5 +59,5 @@ def test_an_answer_claims_no_more_copies_than_there_were_or_are(
 
 def test_a_set_of_unknown_size_is_refused_even_without_a_requested_level() -> None:
     with pytest.raises(NotEnoughReplicas) as caught:
-        admit(None, InSync(0, 0))
+        admit(None, InSyncCount(0, 0))
     assert caught.value.facts["in_sync"] == 0

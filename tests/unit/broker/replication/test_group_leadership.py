@@ -11,7 +11,7 @@ from services.broker.replication.group_leadership import GroupLeadership
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
 from tests.unit.broker.replication.page import Page
-from tidemark.formats.checkpoint import BrokerState, Slot
+from tidemark.formats.checkpoint import BrokerPhase, Slot
 from tidemark.offsets import PhysicalOffset
 
 END = 1000
@@ -88,7 +88,7 @@ def test_the_bytes_left_are_reported_until_the_gate_is_open(monkeypatch: Any) ->
 
     lead.open()
     assert reasons(health) == []
-    assert page.get(Slot.BROKER_STATE) == BrokerState.SERVING
+    assert page.get(Slot.BROKER_STATE) == BrokerPhase.SERVING
 
 
 def test_a_node_is_not_ready_any_more_once_its_reads_are_refused() -> None:

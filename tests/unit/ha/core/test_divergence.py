@@ -1,6 +1,13 @@
 from __future__ import annotations
 
-from services.ha.core.divergence import CRC_WINDOW, Common, Extent, common_point, crc_size, entry_of
+from services.ha.core.divergence import (
+    CRC_WINDOW,
+    Common,
+    Extent,
+    crc_size,
+    divergence_point,
+    entry_of,
+)
 from services.ha.wire.payloads import ResyncReason
 from tests.support.for_each import for_each
 from tests.support.ha_links import entry
@@ -64,7 +71,7 @@ def extent(*table: object, end: int, first_offset: int = 0) -> Extent:
 def test_the_point_is_the_nearer_end_of_the_newest_common_epoch(
     master: Extent, slave: Extent, expected: Common | ResyncReason
 ) -> None:
-    assert common_point(master=master, slave=slave) == expected
+    assert divergence_point(master=master, slave=slave) == expected
 
 
 def test_bytes_are_compared_as_far_back_as_both_have_them() -> None:

@@ -7,10 +7,10 @@ import pytest
 from services.ha.core.effects import Copy, Cut, Effect, LeasePut, Resync, Send, Settle
 from services.ha.core.events import Command, Copied, CopyFault
 from services.ha.core.following import FAULT_PAUSE_MS
-from services.ha.core.handover import REMOVAL_MS_MAX, STOPPING
 from services.ha.core.replica_context import RETRIED_FAULTS
 from services.ha.core.states import State
 from services.ha.core.status import own_status, reason_of
+from services.ha.core.switch_orders import REMOVAL_MS_MAX, STOPPING
 from shared.cluster.time_rules import DEFAULT, LOCAL, LONG, TimeRules
 from tests.unit.ha import group as group_module
 from tests.unit.ha.group import Group, grown, hold, order

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from services.ha.core.events import Command, NodeSnapshot
-from services.ha.core.handover import SWITCH_MS_MAX
 from services.ha.core.liveness import FORGIVEN_PER_MS, Liveness, Stalls
+from services.ha.core.switch_orders import SWITCH_MS_MAX
 from services.ha.core.switch_targets import fit_targets
 from services.ha.lease.value import Member
 from shared.cluster.time_rules import DEFAULT, LOCAL, LONG, TimeRules

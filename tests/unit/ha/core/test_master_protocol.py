@@ -121,7 +121,7 @@ def test_a_slave_more_epochs_behind_than_a_frame_holds_finds_the_common_one() ->
     assert len(ok.table) == TABLE_ENTRIES_MAX
 
 
-def test_a_slave_without_a_common_point_must_copy_everything() -> None:
+def test_a_slave_without_a_divergence_point_must_copy_everything() -> None:
     link = new_link()
     effects = link.hello(replace(HELLO, table=(entry(4, 0),)), OWN, crc_before, 0)
     assert said(effects) == [ResyncRequired(ResyncReason.NO_COMMON_EPOCH, 0, END)]

@@ -230,7 +230,7 @@ def test_the_alarm_counts_members_as_sends_are_judged() -> None:
         for peer in term.in_sync.peers.values():
             peer.heard_ms, peer.durable = replica.context.now_ms, None
         assert term.in_sync.size(replica.context.now_ms) >= term.in_sync.least
-        replica._handover.tick()
+        replica._switch_orders.tick()
         assert "below-minimum" not in replica.context.alarms
 
 

@@ -161,7 +161,7 @@ def test_where_nothing_is_confirmed_other_bytes_are_asked_about_one_epoch_earlie
     assert outcome == CutPlan(400, TABLE[:1])
 
 
-def test_other_bytes_before_every_common_point_mean_copying_everything() -> None:
+def test_other_bytes_before_every_divergence_point_mean_copying_everything() -> None:
     link = new_link(UNCONFIRMED)
     link.hello_ok(replace(NONE_CONFIRMED, crc=78), crc_before, 0)
     other = replace(NONE_CONFIRMED, point=400, crc_size=400, crc=78, table=TABLE)

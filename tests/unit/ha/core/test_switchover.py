@@ -15,9 +15,9 @@ from services.ha.core.effects import (
     ReleaseAppendLock,
 )
 from services.ha.core.events import Command, CopyFault
-from services.ha.core.handover import HANGS, REMOVAL_MS_MAX
 from services.ha.core.in_sync import GROWTH_PAUSE_MS
 from services.ha.core.peers import RECONNECT_MS, RECONNECT_MS_MAX
+from services.ha.core.switch_orders import HANGS, REMOVAL_MS_MAX
 from services.ha.core.switchover import FENCE_MS_MAX
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import Group, grown, hold, lease_of, order, same_logs

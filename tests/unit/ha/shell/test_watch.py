@@ -18,7 +18,7 @@ from shared.files.store_dir import LockByte
 from shared.runtime.doorbell import Doorbell
 from tests.support.still_clock import StillClock, until
 from tidemark.errors import ReplacedPositions
-from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
+from tidemark.formats.checkpoint import BrokerPhase, Slot, Trouble
 
 NOW_MS = 1_000_000
 
@@ -65,7 +65,7 @@ def test_the_slots_are_reported_as_they_are(positions: Positions) -> None:
         (Slot.BROKER_TROUBLE, Trouble.DISK_FULL),
         (Slot.REPUT_TROUBLE, Trouble.DAMAGED),
         (Slot.MIN, 100),
-        (Slot.BROKER_STATE, BrokerState.SERVING),
+        (Slot.BROKER_STATE, BrokerPhase.SERVING),
         (Slot.DISPATCHED, 650),
         (Slot.REPUT_HEARTBEAT_MS, NOW_MS - 60),
     ):

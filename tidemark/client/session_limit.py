@@ -1,4 +1,4 @@
-"""How long a member may process its queues, and when its next heartbeat is due. Pure.
+"""Until when a member may deliver from its queues, and when its next heartbeat is due. Pure.
 
 The broker reassigns a member's queues when no heartbeat has arrived for ``session_ms``. It counts
 from the *arrival* of a heartbeat. The member does not know that time, so it counts from when it
@@ -16,8 +16,8 @@ HEARTBEATS_PER_SESSION: Final = 3
 """Two consecutive heartbeats may be lost. A failed one is repeated sooner."""
 
 
-class Lease:
-    """The period in which the broker certainly considers this member alive."""
+class SessionLimit:
+    """Until when the broker certainly considers this member alive."""
 
     def __init__(self) -> None:
         self.session_ms = math.inf
@@ -25,19 +25,19 @@ class Lease:
         """Messages are delivered only before this time."""
         self._next_at_ms = -math.inf
 
-    def is_held(self, now_ms: float) -> bool:
+    def may_deliver(self, now_ms: float) -> bool:
         """Whether messages may be delivered now."""
         return now_ms < self.ends_at_ms
 
     def answered(self, sent_at_ms: float, session_ms: float) -> None:
         """Record the answer to the heartbeat sent at ``sent_at_ms``, and the session length."""
         self.session_ms = session_ms
-        # Answers may arrive out of order: an older one must not shorten the lease of a newer one.
+        # Answers may arrive out of order: an older one must not shorten the time of a newer one.
         self.ends_at_ms = max(self.ends_at_ms, sent_at_ms + session_ms)
         self._next_at_ms = self.ends_at_ms - session_ms + session_ms / HEARTBEATS_PER_SESSION
 
     def ended(self) -> None:
-        """End the lease: the broker does not know the member any more, or the member has left."""
+        """End the session: the broker does not know the member any more, or the member has left."""
         self.ends_at_ms = -math.inf
 
     def heartbeat_in_ms(self, now_ms: float) -> float:

@@ -1,8 +1,9 @@
-"""Hands the lease to another member: planned switches, automatic ones, and the end of a process.
+"""Decides when the lease goes to another member, and to which: on a command, SIGTERM or trouble.
 
 An operator orders a switch; a master with trouble begins one itself; a process that is about to end
-gives the lease away first. Each command is answered once. Step before: ``admin_commands``, or the
-passing of time. Step after: ``switchover``, within the term.
+gives the lease away first. Each command is answered once. A master that cannot switch, because its
+epoch does not open or its disk hangs, lets the lease expire. Step before: ``admin_commands``, or
+the passing of time. Step after: ``switchover``, within the term.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class _Switch(NamedTuple):
     """Whether the release is known to be applied; False: it may have been."""
 
 
-class Handover:
-    """Switches of the master; one for the life of the process."""
+class SwitchOrders:
+    """Orders the switches of the master; one for the life of the process."""
 
     def __init__(self, leadership: Leadership) -> None:
         self._leadership = leadership

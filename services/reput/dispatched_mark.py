@@ -1,4 +1,4 @@
-"""The durable mark: which end of the dispatched log is synced, and the counts that prove it.
+"""The dispatched mark: up to where queues and index are synced, and the counts that prove it.
 
 The next start continues at DISPATCHED_DURABLE if it finds exactly the recorded numbers of units and
 index entries below it; otherwise it rebuilds. So the mark and the counts are published only after
@@ -28,7 +28,7 @@ COPY_SIZE: Final = 1 << 20
 """Bytes of a file that are rewritten at once after a failed sync."""
 
 
-class DurableMark:
+class DispatchedMark:
     """Begins and ends syncs of one store's derived files. Used by the thread that dispatches."""
 
     def __init__(
@@ -178,7 +178,7 @@ class DurableMark:
         disk.
 
         The kernel marks such pages clean, so a later sync would succeed without writing them. So
-        the next start must trust only the last durable mark, as after a power cut, and cut what
+        the next start must trust only the last dispatched mark, as after a power cut, and cut what
         lies after. If queues were never synced or are being rebuilt, the next start keeps units
         that equal the log. Therefore the files are rewritten with their own content now: their
         pages become dirty, and the next sync writes them. Call it between steps, because the files
