@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgpack
+import msgspec
 
 from tidemark import errors
 
+T = TypeVar("T")
 MSGPACK: Final = "application/msgpack"
 RECORDS: Final = "application/vnd.tidemark.records"
 
@@ -34,6 +36,14 @@ class Answer(NamedTuple):
         if not isinstance(value, dict):
             raise errors.BrokenAnswer(f"the broker's answer is a {type(value).__name__}, not a map")
         return cast(dict[str, Any], value)
+
+    def decoded(self, decoder: msgspec.msgpack.Decoder[T]) -> T:
+        """Decode the body into the decoder's type; raises BrokenAnswer if it is not of that
+        type."""
+        try:
+            return decoder.decode(self.body)
+        except (ValueError, msgspec.DecodeError) as error:
+            raise errors.BrokenAnswer(f"the broker's answer is not understood: {error}") from error
 
     def number(self, header: str) -> int:
         """A whole number from a header. Raises BrokenAnswer if it is missing or not a number."""

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from tidemark import errors
 from tidemark.client import checks
 from tidemark.client.batching import MESSAGE_OVERHEAD
@@ -75,8 +77,11 @@ Ack = Literal["memory", "disk", "replicated"]
 """Level at which a send is acknowledged."""
 
 
-class Outgoing(NamedTuple):
-    """A message in the form of the API."""
+class Outgoing(msgspec.Struct):
+    """A message in the form of the API.
+
+    A struct is made in a quarter of the time of a named tuple, and each message needs one.
+    """
 
     wire: dict[str, object]
     """The map of the API; arguments not given are left out."""
@@ -102,7 +107,8 @@ def outgoing(
     Raises TypeError, and BadRequest, BadProperty or DelayOutOfRange like the broker.
     """
     checks.check_body(body)
-    wire: dict[str, object] = {"body": body}
+    # A body of another type is copied, because its owner may change it before it is packed.
+    wire: dict[str, object] = {"body": body if type(body) is bytes else bytes(body)}
     size = 0
     if tags is not None and tags != "":
         checks.check_text(tags, "tags")
@@ -142,7 +148,7 @@ def outgoing(
     return Outgoing(wire, len(body) + size + MESSAGE_OVERHEAD)
 
 
-class SendResult(NamedTuple):
+class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Where one message was stored, and its acknowledged level.
 
     level: the reached one of ``memory``, ``disk`` or ``replicated``. copies: number of nodes that
@@ -155,8 +161,8 @@ class SendResult(NamedTuple):
     queue_offset: int
     physical_offset: int
     store_timestamp_ms: int
-    level: str
-    copies: int
+    level: str = ""
+    copies: int = 0
     deliver_at_ms: int | None = None
     """Delivery time of a delayed message; None if it was not delayed."""
     unique_id: str | None = None

@@ -2,9 +2,10 @@
 
 The write path begins here; the broker's ``http_api`` is the next step. ``batching`` decides when a
 batch is sent. Messages of one lane (topic, queue if given, ack level, timeout) are sent in the
-order in which ``send`` was called. A message is checked (``messages.outgoing``) and packed in the
-call of ``send``, so an invalid one fails there and not in a request that it shares. The work per
-message is constant, however many wait: one future and one entry in an ordered map.
+order in which ``send`` was called. A message is checked (``messages.outgoing``) in the call of
+``send``, so an invalid one fails there and not in a request that it shares. The work per message is
+constant, however many wait: one future and one entry in an ordered map. A request is packed in one
+call, and its answer is decoded in one.
 
 Two bounds are shared in first-come, first-served order (``turns``): bytes held, from ``send`` until
 they are sent or dropped, and requests in flight.
@@ -22,9 +23,11 @@ import functools
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgpack
+import msgspec
+from msgspec.structs import force_setattr
 
 from tidemark import errors
 from tidemark.client import checks
@@ -47,6 +50,23 @@ _ALONE: Final = frozenset(
 """Errors that reject a whole request and may be due to one message that the error does not name."""
 
 
+class _Ack(msgspec.Struct):
+    """The level that a send has reached."""
+
+    level: str
+    copies: int
+
+
+class _Stored(msgspec.Struct):
+    """The answer to a successful send."""
+
+    ack: _Ack
+    results: list[SendResult]
+
+
+_STORED: Final = msgspec.msgpack.Decoder(_Stored)
+
+
 class _Key(NamedTuple):
     """What the messages of one lane have in common."""
 
@@ -61,7 +81,7 @@ class _Key(NamedTuple):
 class _Waiting(NamedTuple):
     """A message that ``send`` has accepted and not answered."""
 
-    packed: bytes
+    message: Outgoing
     taken_at: float
     answered: asyncio.Future[SendResult]
 
@@ -73,7 +93,7 @@ class _Batch:
 
     def __init__(self, waiting: Sequence[_Waiting]) -> None:
         self.waiting = waiting
-        self.size = sum(len(each.packed) for each in waiting)
+        self.size = sum(each.message.weight for each in waiting)
         self.has_left = False
         """Whether its first request was started; before that, nothing of it was sent."""
 
@@ -104,7 +124,6 @@ class Producer:
         self._connection = connection
         self._limits = limits
         self._ids = UniqueIds()
-        self._packer = msgpack.Packer()
         self._lanes: dict[_Key, _Lane] = {}
         self._room = Turns(limits.waiting_size_max)
         self._requests = Turns(limits.requests_max)
@@ -127,18 +146,19 @@ class Producer:
         checks.check_send(topic, ack, timeout_ms)
         loop = asyncio.get_running_loop()
         started = loop.time()
-        packed = self._pack(message.wire)
+        self._give_ids((message.wire,))
+        size = message.weight
         key = _Key(topic, message.wire.get("queue"), ack, timeout_ms)
-        if not self._room.take_now(len(packed)) and not await self._room.take(
-            len(packed), functools.partial(self._ends_at, timeout_ms, started)
+        if not self._room.take_now(size) and not await self._room.take(
+            size, functools.partial(self._ends_at, timeout_ms, started)
         ):
             raise self._out_of_time(timeout_ms, has_left=False)
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane(key)
         answered: asyncio.Future[SendResult] = loop.create_future()
-        lane.waiting[answered] = _Waiting(packed, started, answered)
-        lane.size += len(packed)
+        lane.waiting[answered] = _Waiting(message, started, answered)
+        lane.size += size
         if lane.late is None:
             lane.late = loop.call_at(self._ends_at(timeout_ms, started), self._sweep, lane)
         if not lane.turn_is_due:
@@ -185,7 +205,7 @@ class Producer:
     async def _send_part(
         self, topic: str, messages: Sequence[Outgoing], *, ack: str | None, timeout_ms: int | None
     ) -> list[SendResult]:
-        size = sum(message.weight for message in messages)
+        size = sum([message.weight for message in messages])
         ends_at = functools.partial(
             self._ends_at, timeout_ms, asyncio.get_running_loop().time(), lingers=False
         )
@@ -195,8 +215,9 @@ class Producer:
             if not await self._requests.take(1, ends_at):
                 raise self._out_of_time(timeout_ms, has_left=False)
             try:
-                packed = [self._pack(message.wire) for message in messages]
-                return await self._request(topic, packed, ack=ack, timeout_ms=timeout_ms)
+                wires = [message.wire for message in messages]
+                self._give_ids(wires)
+                return await self._request(topic, wires, ack=ack, timeout_ms=timeout_ms)
             finally:
                 self._requests.give(1)
         finally:
@@ -210,8 +231,8 @@ class Producer:
         timeout_ms: how long the broker waits for the ack level. A unique id is added to the given
         maps that have none.
         """
-        packed = [self._pack(wire) for wire in wires]
-        return await self._call(topic, packed, ack=ack, level_timeout_ms=timeout_ms, ends_in_s=None)
+        self._give_ids(wires)
+        return await self._call(topic, wires, ack=ack, level_timeout_ms=timeout_ms, ends_in_s=None)
 
     async def close(self) -> None:
         """Wait until all accepted messages are answered, so that leaving drops none."""
@@ -220,22 +241,24 @@ class Producer:
             self._advance(lane)
         await self._room.empty()
 
-    def _pack(self, wire: dict[str, object]) -> bytes:
-        if self._connection.retries and "unique_id" not in wire:
-            wire["unique_id"] = self._ids.make()
-        packed: bytes = self._packer.pack(wire)
-        return packed
+    def _give_ids(self, wires: Sequence[dict[str, object]]) -> None:
+        """Add a unique id to each map that has none, unless sends are not repeated."""
+        if self._connection.retries:
+            make = self._ids.make
+            for wire in wires:
+                if "unique_id" not in wire:
+                    wire["unique_id"] = make()
 
     async def _call(
         self,
         topic: str,
-        packed: Sequence[bytes],
+        wires: Sequence[dict[str, object]],
         *,
         ack: str | None,
         level_timeout_ms: int,
         ends_in_s: float | None,
     ) -> Answer:
-        body = functools.partial(_body, packed, ack, level_timeout_ms)
+        body = functools.partial(_body, wires, ack, level_timeout_ms)
         return await self._connection.call(
             "POST",
             path("topics", topic, "messages"),
@@ -247,7 +270,12 @@ class Producer:
         )
 
     async def _request(
-        self, topic: str, packed: Sequence[bytes], *, ack: str | None, timeout_ms: int | None
+        self,
+        topic: str,
+        wires: Sequence[dict[str, object]],
+        *,
+        ack: str | None,
+        timeout_ms: int | None,
     ) -> list[SendResult]:
         if timeout_ms is None:
             level_timeout_ms = int(min(LEVEL_TIMEOUT_MS, self._connection.request_timeout_s * 1000))
@@ -256,7 +284,7 @@ class Producer:
         try:
             call = await self._call(
                 topic,
-                packed,
+                wires,
                 ack=ack,
                 level_timeout_ms=level_timeout_ms,
                 ends_in_s=self._timeout_s(timeout_ms),
@@ -266,14 +294,13 @@ class Producer:
                 self._answered_at = asyncio.get_running_loop().time()
             raise
         self._answered_at = asyncio.get_running_loop().time()
-        answer = call.map()
-        try:
-            level, copies = answer["ack"]["level"], answer["ack"]["copies"]
-            results = [_result(stored, level, copies) for stored in answer["results"]]
-        except (KeyError, TypeError) as error:
-            raise errors.BrokenAnswer(f"the answer to a send lacks {error}") from error
-        if len(results) != len(packed):
-            raise errors.BrokenAnswer(f"{len(results)} results for {len(packed)} messages")
+        answer = call.decoded(_STORED)
+        results, ack_info = answer.results, answer.ack
+        if len(results) != len(wires):
+            raise errors.BrokenAnswer(f"{len(results)} results for {len(wires)} messages")
+        for result in results:
+            force_setattr(result, "level", ack_info.level)
+            force_setattr(result, "copies", ack_info.copies)
         return results
 
     # -- time -----------------------------------------------------------------------------------
@@ -351,7 +378,7 @@ class Producer:
             self._advance(lane)
 
     def _take_out(self, lane: _Lane, answered: asyncio.Future[SendResult]) -> None:
-        size = len(lane.waiting.pop(answered).packed)
+        size = lane.waiting.pop(answered).message.weight
         lane.size -= size
         self._room.give(size)
 
@@ -375,7 +402,8 @@ class Producer:
             )
             if decision.verdict is not Verdict.SEND:
                 break
-            count = take((len(each.packed) for each in lane.waiting.values()), self._limits)
+            weights = (each.message.weight for each in lane.waiting.values())
+            count = take(weights, self._limits)
             batch = _Batch([lane.waiting.popitem(last=False)[1] for _ in range(count)])
             lane.size -= batch.size
             task = loop.create_task(self._send_batch(lane.key, batch))
@@ -432,7 +460,7 @@ class Producer:
             try:
                 results = await self._request(
                     key.topic,
-                    [each.packed for each in live],
+                    [each.message.wire for each in live],
                     ack=key.ack,
                     timeout_ms=key.timeout_ms,
                 )
@@ -463,20 +491,16 @@ class Producer:
 
 
 def _body(
-    packed: Sequence[bytes], ack: str | None, level_timeout_ms: int, *, is_retry: bool
+    wires: Sequence[dict[str, object]], ack: str | None, level_timeout_ms: int, *, is_retry: bool
 ) -> bytes:
-    """Build a produce request of messages that are already packed."""
-    fields: dict[str, object] = {"timeout_ms": level_timeout_ms}
+    """Build the body of a produce request."""
+    fields: dict[str, object] = {"messages": wires, "timeout_ms": level_timeout_ms}
     if ack is not None:
         fields["ack"] = ack
     if is_retry:
         fields["retry"] = True
-    packer = msgpack.Packer()
-    parts = [packer.pack_map_header(len(fields) + 1), packer.pack("messages")]
-    parts += [packer.pack_array_header(len(packed)), *packed]
-    for name, value in fields.items():
-        parts += (packer.pack(name), packer.pack(value))
-    return b"".join(parts)
+    packed: bytes = msgpack.packb(fields)
+    return packed
 
 
 def _named(error: errors.TidemarkError, count: int) -> int | None:
@@ -510,26 +534,9 @@ def _stored_by(error: errors.TidemarkError) -> list[SendResult]:
     if not isinstance(ack, Mapping) or not isinstance(stored, list):
         return []
     try:
-        return [_result(one, ack["level"], ack["copies"]) for one in stored]
-    except (KeyError, TypeError) as lacking:
-        raise errors.BrokenAnswer(f"the answer to a send lacks {lacking}") from lacking
-
-
-def _result(stored: Mapping[str, Any], level: str, copies: int) -> SendResult:
-    # _make instead of nine arguments: it takes half of the time, for every message sent.
-    return SendResult._make(
-        (
-            stored["message_id"],
-            stored["queue"],
-            stored["queue_offset"],
-            stored["physical_offset"],
-            stored["store_timestamp_ms"],
-            level,
-            copies,
-            stored.get("deliver_at_ms"),
-            stored.get("unique_id"),
-        )
-    )
+        return [msgspec.convert({**one, **ack}, SendResult) for one in stored]
+    except (TypeError, msgspec.ValidationError) as broken:
+        raise errors.BrokenAnswer(f"the answer to a send is not understood: {broken}") from broken
 
 
 def as_outgoing(messages: Iterable[NewMessage | bytes], queue: int | None) -> list[Outgoing]:
@@ -538,13 +545,13 @@ def as_outgoing(messages: Iterable[NewMessage | bytes], queue: int | None) -> li
     All are checked before the first is sent; an error has the fact ``index`` of its message.
     """
     made: list[Outgoing] = []
-    placed: dict[str, object] = {}
     if queue is not None:
         checks.check_whole(queue, "queue", 0, checks.I32_MAX)
-        placed["queue"] = queue
     for index, message in enumerate(messages):
         if isinstance(message, bytes):
-            wire: dict[str, object] = {"body": message, **placed}
+            wire: dict[str, object] = {"body": message}
+            if queue is not None:
+                wire["queue"] = queue
             made.append(Outgoing(wire, len(message) + MESSAGE_OVERHEAD))
             continue
         try:
