@@ -245,17 +245,14 @@ def check_of(slot: int, value: int, before: int) -> int:
     It covers both values and is stored first, so that a kill between the two stores leaves a
     matching value.
     """
-    return _sum_of(slot, value) << _CHECK_BITS | _sum_of(slot, before)
+    after = zlib.crc32(_VALUE.pack(slot, value))
+    return after << _CHECK_BITS | zlib.crc32(_VALUE.pack(slot, before))
 
 
 def fits(slot: int, value: int, check: int) -> bool:
     """Whether value is one of the two that the check covers; a check of 0 matches none."""
-    found = _sum_of(slot, value)
+    found = zlib.crc32(_VALUE.pack(slot, value))
     return found in (check >> _CHECK_BITS, check & (1 << _CHECK_BITS) - 1)
-
-
-def _sum_of(slot: int, value: int) -> int:
-    return zlib.crc32(_VALUE.pack(slot, value))
 
 
 def proven(slot: Slot, at: Callable[[int], int]) -> int:

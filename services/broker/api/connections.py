@@ -142,7 +142,8 @@ class ApiHandler(BoundedHandler):
         if len(data) < stop:
             self._wait_for_rest(data, stop, direct_sends)
             return
-        self._stop_timer()
+        if self._hand_over_timer is not None:
+            self._stop_timer()
         if (repeats := self.repeats_before) is not None and repeats != direct_sends.repeat_count():
             self._pass_on(data)
             return

@@ -74,23 +74,20 @@ class DirectSends:
         Returns None, with nothing stored, if the general path has to serve the send. data: the
         body. Never raises; the answer may be an error.
         """
-        started, body = self._monotonic(), None
+        started = self._monotonic()
         try:
-            body = self._bodies.take(len(data))
+            self._bodies.check_room(len(data))
             appended = self._call.append_now(head, data, born_host)
             if appended is None:
                 return None
             sender = appended.sender
             if not sender.is_reached(appended.admitted):
-                waiting, body = body, None
-                return self._answer_when_reached(head, appended, waiting, started)
+                body = self._bodies.take(len(data))
+                return self._answer_when_reached(head, appended, body, started)
             sender.settle(appended)
             answer = self._answer(head, appended)
         except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
             answer = self._refusal(head, error)
-        finally:
-            if body is not None:
-                self._bodies.end(body)
         self._duration.observe(self._monotonic() - started)
         return answer
 

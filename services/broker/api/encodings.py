@@ -12,7 +12,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
+from enum import StrEnum
 from typing import Final, NoReturn, cast
 
 import msgpack
@@ -29,7 +29,7 @@ _MSGPACK_NAMES: Final = frozenset({MSGPACK, "application/x-msgpack", "applicatio
 Rest = Callable[[], None]
 
 
-class Encoding(Enum):
+class Encoding(StrEnum):
     """Encoding of a body."""
 
     MSGPACK = MSGPACK

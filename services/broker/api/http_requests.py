@@ -113,10 +113,16 @@ class Bodies:
         """The pauses for long bodies, on the event loop and in the thread."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
+    def check_room(self, size: int) -> None:
+        """Raise Overloaded if a body of size bytes that has arrived would be too much."""
+        waiting = self._waiting
+        if waiting.used and waiting.used + size > waiting.limit:
+            self.end(self.take(size))
+
     def take(self, size: int) -> Body:
         """Count a body of size bytes that has arrived; it must be passed to ``end``.
 
-        Raises Overloaded."""
+        Raises Overloaded, but not right after ``check_room``."""
         body = Body()
         self._take(body, size, None)
         return body
