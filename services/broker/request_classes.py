@@ -1,8 +1,9 @@
 """Requests in progress, by class: their number, and the age of the oldest.
 
-A request is in progress from its head to its answer, except while it is held as a long poll. The
+A request is in progress from its head to its answer, except while it is held as a long poll. A
+plain send (``direct_sends``) is in progress while it waits for its level. The
 classes correspond to RocketMQ's thread pools. Here they share one event loop, so an old request
-waits for the disk, for other nodes, or for the loop. ``http_api`` registers the requests. The
+waits for the disk, for other nodes, or for the loop. ``http_api`` registers other requests. The
 gauges ``tidemark_broker_requests_queued`` and ``tidemark_broker_oldest_queued_request_seconds``
 show the result.
 """

@@ -1,6 +1,7 @@
-"""The API port's connections: the role of each connection's last request, and recent activity.
+"""The API port's connections: plain sends, the role of the last request, and recent activity.
 
-The limits are those of ``shared.runtime.connections``. After this step ``http_api`` answers the
+The limits are those of ``shared.runtime.connections``. The write path begins here. After this step
+``direct_sends`` answers a plain send (write path, steps 1 and 6), and ``http_api`` any other
 request.
 """
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from services.broker.api.http_requests import host_of
+from services.broker.api.http_requests import Body, host_of, peer_of
 from services.broker.api.request_head import HEAD_END, HEAD_SIZE_MAX, missing_bytes, send_head
 from services.broker.request_classes import ClientRole
 from services.broker.traffic_metrics import TrafficMetrics
@@ -30,6 +31,8 @@ RECENT_INPUT_S: Final = 0.002
 """Bytes received within this time may belong to a request whose handler has not started yet."""
 HELD_SIZE_MAX: Final = 1 << 17
 """Bytes of a plain send, head included, that is held while it arrives; aiohttp buffers as many."""
+TURNS_MAX: Final = 3
+"""Turns of the event loop that aiohttp takes from the end of a request until it waits for one."""
 HELD_S: Final = 0.05
 """Time in which the rest of a plain send should follow its begin. After it, aiohttp has the begin:
 the time-outs and budgets of slow bodies are those of ``http_requests``."""
@@ -46,10 +49,10 @@ class ApiHandler(BoundedHandler):
     __slots__ = (
         "_answering",
         "_born_host",
-        "_closes",
         "_direct_sends",
         "_hand_over_timer",
         "_held",
+        "_held_body",
         "_missing",
         "_note_input",
         "repeats_before",
@@ -66,14 +69,14 @@ class ApiHandler(BoundedHandler):
         """Bytes that aiohttp's last request lacks; None: unknown from now on."""
         self._held = b""
         """The begin of a plain send whose rest has not arrived, or what follows a send."""
+        self._held_body: Body | None = None
+        """Memory that is counted for the begin of a send."""
         self._hand_over_timer: asyncio.TimerHandle | None = None
         self._answering: asyncio.Task[None] | None = None
         """Waits for the level of a plain send; later requests of the connection wait for it."""
-        self._closes = False
-        """Whether the connection is closed after the present answer."""
         self.repeats_before: RepeatCount | None = None
-        """Count of repeated sends when the present send began to arrive; None: it has arrived in
-        one piece."""
+        """Count of repeated sends when the oldest bytes that are not answered arrived; None: all
+        that arrived was answered at once."""
         self.role = ClientRole.NEW
 
     def data_received(self, data: bytes) -> None:
@@ -81,26 +84,20 @@ class ApiHandler(BoundedHandler):
         self._note_input()
         if not data:  # aiohttp resumes reading: it has a part of a request
             super().data_received(data)
-            return
-        if self._held:
-            data, self._held = self._held + data, b""
-        if self._answering is None:
-            self._serve(data)
+        elif self._answering is not None:
+            self._keep(self._held + data)
+        elif self._held:
+            self._serve(self._held + data)
         else:
-            self._keep(data)
+            if self._is_idle:
+                self.repeats_before = None
+            self._serve(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Handle the end of the connection. A send that was appended still reaches its level."""
         self._held = b""
-        self._stop_timer()
+        self._stop_holding()
         super().connection_lost(exc)
-
-    def close(self) -> None:
-        """Close the connection after the requests in progress."""
-        if self._answering is None:
-            super().close()
-        else:
-            self._closes = True
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's
         """Close the connection; a send in progress has timeout seconds to be answered."""
@@ -108,33 +105,50 @@ class ApiHandler(BoundedHandler):
             await asyncio.wait({self._answering}, timeout=timeout)
         await super().shutdown(timeout)
 
+    @property
+    def has_spoken(self) -> bool:
+        """Whether the connection ever sent a whole request head."""
+        return super().has_spoken or bool(self._held)
+
     def is_dispensable(self, now: float) -> bool:
         """Whether the connection can be closed without loss."""
-        return self._answering is None and not self._held and super().is_dispensable(now)
+        return not self._is_in_use and super().is_dispensable(now)
 
     def _process_keepalive(self) -> None:
-        if self._answering is not None:
+        if self._is_in_use:
             self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         super()._process_keepalive()
 
     @property
-    def _is_free(self) -> bool:
-        """Whether a request begins now, and aiohttp waits for it."""
-        waiter = self._waiter
-        return (
-            self._missing == 0
-            and waiter is not None
-            and not waiter.done()
-            and not self._close
-            and not self._paused
-        )
+    def _is_in_use(self) -> bool:
+        """Whether a send arrives, waits for its level, or was answered and the answer not read."""
+        return self._answering is not None or bool(self._held) or self._paused
 
-    def _serve(self, data: bytes) -> None:
-        """Serve the send that data begins with, or pass data on to aiohttp."""
-        direct_sends = self._direct_sends
-        end = data.find(HEAD_END, 0, HEAD_SIZE_MAX) if self._is_free else -1
+    @property
+    def _is_idle(self) -> bool:
+        """Whether aiohttp waits for a request."""
+        waiter = self._waiter
+        return waiter is not None and not waiter.done()
+
+    def _serve(self, data: bytes, turns: int = TURNS_MAX) -> None:
+        """Serve the send that data begins with, or pass data on to aiohttp.
+
+        turns: how many turns of the loop data may wait until aiohttp has finished its last request.
+        """
+        self._held, direct_sends = b"", self._direct_sends
+        if direct_sends is None or self._missing != 0 or self._close or self._paused:
+            self._pass_on(data)
+            return
+        if not self._is_idle:
+            if turns and not self._messages and not self._request_in_progress:
+                self._keep(data)
+                self._loop.call_soon(self._go_on, turns - 1)
+            else:
+                self._pass_on(data)
+            return
+        end = data.find(HEAD_END, 0, HEAD_SIZE_MAX)
         head = send_head(data[:end]) if end >= 0 else None
-        if head is None or direct_sends is None or head.body_size > direct_sends.body_size_max:
+        if head is None or head.body_size > direct_sends.body_size_max:
             self._pass_on(data)
             return
         start = end + len(HEAD_END)
@@ -142,29 +156,27 @@ class ApiHandler(BoundedHandler):
         if len(data) < stop:
             self._wait_for_rest(data, stop, direct_sends)
             return
-        if self._hand_over_timer is not None:
-            self._stop_timer()
-        if (repeats := self.repeats_before) is not None and repeats != direct_sends.repeat_count():
+        repeats = self.repeats_before
+        if repeats is not None and repeats != direct_sends.repeats_so_far():
             self._pass_on(data)
             return
         if self._born_host is None:
             self._born_host = host_of(self.transport)
-        answer = direct_sends.begin(head, data[start:stop], self._born_host)
+        held = None if self._hand_over_timer is None else self._stop_waiting()
+        answer = direct_sends.begin(head, data[start:stop], self._born_host, held)
         if answer is None:
             self._pass_on(data)
             return
-        self.role, self.repeats_before = ClientRole.PRODUCER, None
+        self.role = ClientRole.PRODUCER
         self._request_count += 1
-        rest = data[stop:]
-        if isinstance(answer, bytes):
-            self._write(answer)
-            if rest:
-                self._keep(rest)
-                self._loop.call_soon(self._go_on)
-        else:
+        if not isinstance(answer, bytes):
             self._answering = self._loop.create_task(self._answer_later(answer))
-            if rest:
-                self._keep(rest)
+        else:
+            self._write(answer)
+        if len(data) > stop:
+            self._keep(data[stop:])
+            if self._answering is None:
+                self._loop.call_soon(self._go_on)
 
     async def _answer_later(self, answer: Awaitable[bytes]) -> None:
         try:
@@ -172,8 +184,6 @@ class ApiHandler(BoundedHandler):
         finally:
             self._answering = None
         self._write(data)
-        if self._closes:
-            self.close()
         self._go_on()
 
     def _write(self, answer: bytes) -> None:
@@ -188,53 +198,68 @@ class ApiHandler(BoundedHandler):
             self._keepalive_handle = self._loop.call_at(close_at, self._process_keepalive)
 
     def _keep(self, data: bytes) -> None:
-        """Keep what follows the present send, and read no more until that is answered."""
+        """Keep what follows a send. Reading goes on up to HELD_SIZE_MAX, so that it is seen if the
+        client closes the connection: it may repeat what was kept on another one."""
+        assert self._direct_sends is not None
+        if self.repeats_before is None:
+            self.repeats_before = self._direct_sends.repeats_so_far()
         self._held = data
-        self._pause_reading_for_buffer()
+        if len(data) > HELD_SIZE_MAX:
+            self._pause_reading_for_buffer()
 
-    def _go_on(self) -> None:
-        """Process what was kept."""
-        self._resume_reading_for_buffer()
-        data, self._held = self._held, b""
-        if data and self.transport is not None:
-            self._serve(data)
+    def _go_on(self, turns: int = TURNS_MAX) -> None:
+        """Process what was kept, unless an answer has to come before it."""
+        if self._answering is not None:
+            return
+        if self._buffer_paused:
+            self._resume_reading_for_buffer()
+        transport = self.transport
+        if self._held and transport is not None and not transport.is_closing():
+            self._serve(self._held, turns)
 
     def _wait_for_rest(self, data: bytes, size: int, direct_sends: DirectSends) -> None:
         """Hold the begin of a send of size bytes; aiohttp gets it if the rest takes too long."""
         if self._hand_over_timer is None:
-            repeats = direct_sends.repeat_count() if size <= HELD_SIZE_MAX else None
-            if repeats is None:
+            repeats = self.repeats_before or direct_sends.repeats_so_far()
+            is_held = size <= HELD_SIZE_MAX and repeats.deduplicator is not None
+            body = direct_sends.hold(size, peer_of(self.transport)) if is_held else None
+            if body is None:
                 self._pass_on(data)
                 return
-            self.repeats_before = repeats
+            self.repeats_before, self._held_body = repeats, body
             self._hand_over_timer = self._loop.call_later(HELD_S, self._hand_over)
         self._held = data
 
     def _hand_over(self) -> None:
-        self._hand_over_timer = None
         data, self._held = self._held, b""
         self._pass_on(data)
 
-    def _stop_timer(self) -> None:
+    def _stop_waiting(self) -> Body | None:
+        """Wait for no rest any more; return what is counted for the begin of the send."""
         if self._hand_over_timer is not None:
             self._hand_over_timer.cancel()
             self._hand_over_timer = None
+        body, self._held_body = self._held_body, None
+        return body
+
+    def _stop_holding(self) -> None:
+        if (body := self._stop_waiting()) is not None and self._direct_sends is not None:
+            self._direct_sends.release(body)
 
     def _pass_on(self, data: bytes) -> None:
         """Let aiohttp process the bytes."""
-        self._stop_timer()
+        self._stop_holding()
+        if self._direct_sends is not None and self.repeats_before is None:
+            self.repeats_before = self._direct_sends.repeats_so_far()
         if self._missing is not None:
             self._missing = missing_bytes(self._missing, data)
         super().data_received(data)
 
 
 def repeats_before(request: BaseRequest) -> RepeatCount | None:
-    """Return the count of repeated sends when a send began to arrive, once; None: unknown."""
+    """Return the count of repeated sends when a request had begun to arrive; None: not known."""
     connection = request.protocol
-    if not isinstance(connection, ApiHandler):
-        return None
-    repeats, connection.repeats_before = connection.repeats_before, None
-    return repeats
+    return connection.repeats_before if isinstance(connection, ApiHandler) else None
 
 
 def note_role(request: BaseRequest, role: ClientRole) -> None:

@@ -9,6 +9,7 @@ made here (step 6).
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import Awaitable
@@ -31,7 +32,7 @@ from services.broker.send.sender import AppendedSend
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.runtime.connections import error_fields
 from tidemark.clock import Clock
-from tidemark.errors import TidemarkError
+from tidemark.errors import Overloaded, TidemarkError
 from tidemark.formats.hosts import Host
 
 _HEAD: Final = (
@@ -62,41 +63,63 @@ class DirectSends:
         self.body_size_max: Final = bodies.size_max
         """Bytes of a body; a longer one is refused."""
 
-    def repeat_count(self) -> RepeatCount | None:
-        """Return the count of repeated sends so far; None if sends are refused now."""
-        return self._call.repeat_count()
+    def repeats_so_far(self) -> RepeatCount:
+        """Return the count of repeated sends until now."""
+        return self._call.repeats_so_far()
+
+    def hold(self, size: int, peer: str) -> Body | None:
+        """Count the memory of a body of size bytes that has not arrived; None: there is no room."""
+        try:
+            return self._bodies.take(size, peer)
+        except Overloaded:
+            return None
+
+    def release(self, body: Body) -> None:
+        """Release what ``hold`` has counted."""
+        self._bodies.end(body)
 
     def begin(
-        self, head: SendHead, data: bytes, born_host: Host
+        self, head: SendHead, data: bytes, born_host: Host, held: Body | None
     ) -> bytes | Awaitable[bytes] | None:
         """Append the messages of a plain send, and return its answer or what waits for the answer.
 
         Returns None, with nothing stored, if the general path has to serve the send. data: the
-        body. Never raises; the answer may be an error.
+        body. held: what ``hold`` returned for it, which is released here. Never raises; the answer
+        may be an error.
         """
         started = self._monotonic()
         try:
-            self._bodies.check_room(len(data))
-            appended = self._call.append_now(head, data, born_host)
+            appended = self._call.append_now(head, data, born_host, is_counted=held is not None)
             if appended is None:
                 return None
             sender = appended.sender
-            if not sender.is_reached(appended.admitted):
-                body = self._bodies.take(len(data))
-                return self._answer_when_reached(head, appended, body, started)
+            waiting = sender.wait(appended)
+            if waiting is not None:
+                body, held = held or self._bodies.take(len(data)), None
+                number = self._puts.begin(started)
+                return self._answer_later(head, appended, waiting, (body, number, started))
             sender.settle(appended)
             answer = self._answer(head, appended)
         except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
             answer = self._refusal(head, error)
+        finally:
+            if held is not None:
+                self._bodies.end(held)
         self._duration.observe(self._monotonic() - started)
         return answer
 
-    async def _answer_when_reached(
-        self, head: SendHead, appended: AppendedSend, body: Body, started: float
+    async def _answer_later(
+        self,
+        head: SendHead,
+        appended: AppendedSend,
+        waiting: asyncio.Future[bool],
+        counted: tuple[Body, int, float],
     ) -> bytes:
-        number = self._puts.begin(started)
+        """Wait for the level of a send. counted: its body, its number among the sends in progress,
+        and when it began."""
+        body, number, started = counted
         try:
-            await appended.sender.reach(appended)
+            await appended.sender.reach(appended, waiting)
             return self._answer(head, appended)
         except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
             return self._refusal(head, error)

@@ -150,7 +150,7 @@ class GroupCalls:
                 count_max=min(fetch.count_max, DECODED_FETCH_MAX),
             )
             # Checked before the member's places move: moving them back counts as another delivery.
-            answers.check(peer_of(request), ROOM_MIN)
+            answers.check(peer_of(request.transport), ROOM_MIN)
         transport = request.transport
         components = self._tools.components()
         fetched = await components.groups.coordinator.fetch(

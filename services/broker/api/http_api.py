@@ -1,8 +1,8 @@
 """The HTTP API (bytes → request → call → answer → bytes): aiohttp's shell around the broker.
 
 Each call has one handler without rules of its own. Every exception becomes an answer with code,
-message and advice in one place, ``_answer_to``. The calls are described in ``api_document`` and
-tested against it. The write path begins here, and the read path ends here.
+message and advice by ``refusals``. The calls are described in ``api_document`` and tested against
+it. Plain sends do not come here: ``direct_sends`` serves them. The read path ends here.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ time that it takes, in total and between two parts. Only bytes that have arrived
 budget for all bodies. If a body does not arrive with its head, they also count against a budget of
 its peer. A body that is announced and does not arrive therefore does not affect other clients. One
 that stops arriving is given up as soon as others need its memory.
-``gate`` admits the send before this step; after it ``send`` reads the body (write path, step 2).
+``send`` asks ``gate`` and this module before it reads the body (write path, step 2).
 """
 
 from __future__ import annotations
@@ -119,12 +119,13 @@ class Bodies:
         if waiting.used and waiting.used + size > waiting.limit:
             self.end(self.take(size))
 
-    def take(self, size: int) -> Body:
-        """Count a body of size bytes that has arrived; it must be passed to ``end``.
+    def take(self, size: int, peer: str | None = None) -> Body:
+        """Count a body of size bytes; it must be passed to ``end``.
 
-        Raises Overloaded, but not right after ``check_room``."""
+        peer: client whose budget is charged as well; None: the body arrived in one piece. Raises
+        Overloaded, but without a peer not right after ``check_room``."""
         body = Body()
-        self._take(body, size, None)
+        self._take(body, size, peer if size > SMALL else None)
         return body
 
     def begin(self, request: web.Request) -> Body:
@@ -259,7 +260,7 @@ class Bodies:
         if (here := self.arrived(request, body)) is not None:
             return here
         length = request.content_length
-        peer = peer_of(request) if length is None or length > SMALL else None
+        peer = peer_of(request.transport) if length is None or length > SMALL else None
         with self._request_classes.long_send():
             parts = await self._parts(request, body, peer)
             if body.size <= LONG:
@@ -381,9 +382,9 @@ def too_large(size: int, limit: int) -> MessageTooLarge:
     )
 
 
-def peer_of(request: web.Request) -> str:
-    """Return the address of the request's client."""
-    peer = request.transport.get_extra_info("peername") if request.transport else None
+def peer_of(transport: asyncio.BaseTransport | None) -> str:
+    """Return the address of a connection's client."""
+    peer = transport.get_extra_info("peername") if transport else None
     return str(peer[0]) if peer else "an unknown address"
 
 

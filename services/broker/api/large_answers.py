@@ -73,7 +73,7 @@ class LargeAnswers:
         size = len(answer.body)
         if size <= LARGE:
             return answer
-        peer = peer_of(request)
+        peer = peer_of(request.transport)
         if request.method == "GET":
             self.check(peer, size)
         return _LargeAnswer(Reserved(self, peer, size), answer.body, answer.status, answer.headers)
@@ -83,7 +83,7 @@ class LargeAnswers:
 
         size: stored bytes of its ``count`` messages. Small answers are not counted.
         """
-        peer = peer_of(request)
+        peer = peer_of(request.transport)
         size = 0 if size <= LARGE and count <= MANY else size + count * MESSAGE_SIZE
         if size:
             self.check(peer, size)

@@ -83,15 +83,15 @@ class SendCall:
             body = self._bodies.begin(request)
             try:
                 # The usual body arrived together with the head and has the common form: no wait.
-                data, since = self._bodies.arrived(request, body), None
+                data = self._bodies.arrived(request, body)
                 produce = None if data is None else self._at_once(data, encoding)
                 if produce is None:
-                    produce, since = await self._later(request, body, data, encoding)
+                    repeats = repeats or self.repeats_so_far()  # its own repeat may overtake it
+                    produce = await self._later(request, body, data, encoding)
                     self._gate.check_sends()  # the node's role may have changed during the wait
                 appended = None if trace is None else trace.appended
                 deduplicator, host = self._deduplicator(), born_host(request)
-                if repeats is not None:
-                    since = repeats.since(deduplicator)
+                since = None if repeats is None else repeats.since(deduplicator)
                 if produce.retry:
                     with self._request_classes.long_send():
                         await self._request_classes.turn(REPEAT_SLICES)
@@ -114,12 +114,17 @@ class SendCall:
         accepted = encodings.of_answer(headers.get(hdrs.ACCEPT), content_type)
         return web.Response(body=packed(sent, accepted), content_type=accepted.value)
 
-    def append_now(self, head: SendHead, body: bytes, born_host: Host) -> AppendedSend | None:
+    def append_now(
+        self, head: SendHead, body: bytes, born_host: Host, *, is_counted: bool
+    ) -> AppendedSend | None:
         """Append a plain send whose body has arrived; None, with nothing stored, if it must wait.
 
-        Raises the TidemarkError of a refused send.
+        is_counted: whether the body's memory is counted already. Raises the TidemarkError of a
+        refused send.
         """
         self._gate.check_sends()
+        if not is_counted:
+            self._bodies.check_room(len(body))
         produce = self._at_once(body, head.encoding)
         return (
             None
@@ -127,25 +132,23 @@ class SendCall:
             else self._deduplicator().append_now(head.topic, produce, born_host)
         )
 
-    def repeat_count(self) -> RepeatCount | None:
-        """Return the count of repeated sends so far; None if sends are refused now."""
+    def repeats_so_far(self) -> RepeatCount:
+        """Return the count of repeated sends until now."""
         try:
             self._gate.check_sends()
         except TidemarkError:
-            return None
+            return RepeatCount(None, 0)
         deduplicator = self._deduplicator()
         return RepeatCount(deduplicator, deduplicator.repeat_count)
 
     async def _later(
         self, request: web.Request, body: Body, data: bytes | None, encoding: Encoding
-    ) -> tuple[ProduceRequest, int | None]:
+    ) -> ProduceRequest:
         """Read and check a request whose body has not arrived or takes long to check.
 
-        Returns the request and the count of repeats before the wait, because its own repeat may
-        overtake it. data: the body; None: it has not arrived.
+        data: the body; None: it has not arrived.
         """
-        deduplicator, produce = self._deduplicator(), None
-        count = deduplicator.repeat_count
+        produce = None
         if data is None:
             data = await self._bodies.whole(request, body)
             produce = self._at_once(data, encoding)
@@ -158,8 +161,7 @@ class SendCall:
                 self._bodies.pauses.rest_in_thread,
             )
             produce = await self._bodies.in_thread(check)
-        # After a change of role there is another deduplicator, whose count is not comparable.
-        return produce, count if self._deduplicator() is deduplicator else None
+        return produce
 
     def _at_once(self, body: bytes, encoding: Encoding) -> ProduceRequest | None:
         """Parse a body without an await; None if it is long and not of the common form."""

@@ -65,13 +65,15 @@ class _Found(NamedTuple):
 class RepeatCount(NamedTuple):
     """How many repeats had appended something when a request began to arrive."""
 
-    deduplicator: Deduplicator
+    deduplicator: Deduplicator | None
+    """The one that counted; None: sends were refused then."""
     repeats: int
 
-    def since(self, now: Deduplicator) -> int | None:
-        """Return the count as ``Deduplicator.send`` takes it; None after a change of role, when
-        there is another deduplicator, whose count is not comparable."""
-        return self.repeats if self.deduplicator is now else None
+    def since(self, now: Deduplicator) -> int:
+        """Return the count as ``Deduplicator.send`` takes it.
+
+        After a change of role there is another deduplicator: all of its repeats came later."""
+        return self.repeats if self.deduplicator is now else 0
 
 
 class Deduplicator:
@@ -110,7 +112,7 @@ class Deduplicator:
         if since is None or since == count:
             appended = self._append_now(send)
             if appended is not None:
-                await sender.reach(appended)
+                await sender.reach(appended, sender.wait(appended))
                 return appended.result
             since = count
         return await self._send_rest(send, since)
@@ -207,7 +209,8 @@ class Deduplicator:
                 raise with_results(fault, merged) from fault
             fresh, end = appended.result.results(), appended.end
         result = SendResult.of_places(admitted.level, found.merged(fresh, sender.store_host))
-        await sender.reach(AppendedSend(sender, send, result, end, admitted))
+        whole = AppendedSend(sender, send, result, end, admitted)
+        await sender.reach(whole, sender.wait(whole))
         return result
 
     def _find(self, send: PendingSend, queue_count: int, known: int | Indexed) -> _Found:

@@ -10,6 +10,7 @@ messages name different queues. Before this step ``send`` checks the request, an
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -115,7 +116,7 @@ class Sender:
         if the level is not reached in time or the node stops first.
         """
         appended = self.append(send, queue_count, admitted)
-        await self.reach(appended)
+        await self.reach(appended, self.wait(appended))
         return appended.result
 
     def append(self, send: PendingSend, queue_count: int, admitted: Admitted) -> AppendedSend:
@@ -155,33 +156,36 @@ class Sender:
             on_appended(topic, result, appended.start, appended.end)
         return AppendedSend(self, send, result, appended.end, admitted)
 
-    def is_reached(self, admitted: Admitted) -> bool:
-        """Return whether a send has its level as soon as it is appended."""
-        return admitted.level is AckLevel.MEMORY and self._committer is None
+    def wait(self, appended: AppendedSend) -> asyncio.Future[bool] | None:
+        """Begin to wait for the level of a send; None if it has its level already.
 
-    async def reach(self, appended: AppendedSend) -> None:
+        Call it in the step of the append: a flush that starts then knows who waits for it. The
+        future is for ``reach``.
+        """
+        _, send, _, end, admitted = appended
+        if admitted.level is AckLevel.MEMORY:
+            return None if self._committer is None else self._committer.committed(end)
+        durability = self._durability if admitted.by_the_group else self._flusher
+        return durability.durable(end, send.deadline)
+
+    async def reach(self, appended: AppendedSend, waiting: asyncio.Future[bool] | None) -> None:
         """Wait until the messages have their level; count the send as answered.
 
-        The reached level and copies are stored in the result.
+        waiting: from ``wait``. The reached level and copies are stored in the result.
 
         Raises AckTimeout, WriteFailed or FlushFailed; the messages are or may be stored then.
         """
-        if not self.is_reached(appended.admitted):
-            await self._wait(appended)
+        if waiting is not None:
+            await self._in_time(appended, waiting)
         self.settle(appended)
 
-    async def _wait(self, appended: AppendedSend) -> None:
+    async def _in_time(self, appended: AppendedSend, waiting: asyncio.Future[bool]) -> None:
+        """Wait for the level. Raises AckTimeout at the deadline."""
         _, send, result, end, admitted = appended
         term, level = self._term, admitted.level
         assert term is not None, "its messages were appended"
         try:
-            if level is AckLevel.MEMORY:
-                assert self._committer is not None
-                in_time = await self._committer.committed(end)
-            elif admitted.by_the_group:
-                in_time = await self._durability.durable(end, send.deadline)
-            else:
-                in_time = await self._flusher.durable(end, send.deadline)
+            in_time = await waiting
         except NotServing as stopping:
             # Not NotServing: that error says that nothing was stored, and clients would repeat the
             # send.

@@ -87,11 +87,12 @@ class Sends:
         unused = cast(Any, None)
         return AppendedSend(cast(Sender, self), unused, result, unused, unused)
 
-    def is_reached(self, admitted: object) -> bool:
-        return self.level.is_set()
+    def wait(self, appended: AppendedSend) -> asyncio.Task[object] | None:
+        return None if self.level.is_set() else asyncio.create_task(self.level.wait())
 
-    async def reach(self, appended: AppendedSend) -> None:
-        await self.level.wait()
+    async def reach(self, appended: AppendedSend, waiting: asyncio.Task[object] | None) -> None:
+        if waiting is not None:
+            await waiting
 
     def settle(self, appended: AppendedSend) -> None:
         assert self.level.is_set()
@@ -139,8 +140,17 @@ class Topics:
 class Served:
     """A running API, and a client of it."""
 
-    def __init__(self, url: URL, sends: Sends, puller: Puller, server: ApiServer) -> None:
-        self.url, self.sends, self.puller, self.server = url, sends, puller, server
+    def __init__(
+        self,
+        url: URL,
+        sends: Sends,
+        puller: Puller,
+        server: ApiServer,
+        api: Api,
+        registry: Registry,
+    ) -> None:
+        self.url, self.sends, self.puller = url, sends, puller
+        self.server, self.api, self.registry = server, api, registry
 
     async def get(self, path: str, **headers: str) -> tuple[int, Any]:
         async with (
@@ -172,12 +182,8 @@ async def served(
     direct: bool = True,
 ) -> AsyncIterator[Served]:
     """An API without a store. direct: whether plain sends bypass aiohttp."""
-    clock = SystemClock()
-    gate, metrics, sends = (
-        Gate(Health(clock)),
-        BrokerMetrics(Registry("broker")),
-        Sends(answer_size),
-    )
+    clock, registry = SystemClock(), Registry("broker")
+    gate, metrics, sends = Gate(Health(clock)), BrokerMetrics(registry), Sends(answer_size)
     gate.sends_open = sends_open
     gate.reads_open = True
     api = Api(
@@ -202,6 +208,6 @@ async def served(
     )
     await server.start("127.0.0.1", 0)
     try:
-        yield Served(URL(f"http://127.0.0.1:{server.port}"), sends, puller, server)
+        yield Served(URL(f"http://127.0.0.1:{server.port}"), sends, puller, server, api, registry)
     finally:
         await server.close()

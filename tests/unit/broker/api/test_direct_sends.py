@@ -10,7 +10,8 @@ from collections.abc import Callable
 import msgpack
 import pytest
 
-from services.broker.api.connections import ApiHandler
+from services.broker.api.connections import HELD_SIZE_MAX, ApiHandler
+from tests.support.metrics import samples
 from tests.unit.broker.api.rig import Served, served
 
 SEND = b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: x\r\n"
@@ -143,6 +144,51 @@ async def test_what_follows_a_send_waits_for_its_answer() -> None:
         writer.close()
 
 
+async def test_what_a_client_has_not_waited_for_is_dropped_when_it_closes() -> None:
+    # It may repeat what was kept on another connection.
+    async with served() as node:
+        node.sends.level.clear()
+        _, writer, handler = await connected(node)
+        writer.write(send() * 2)
+        await until(lambda: handler._held)
+        writer.close()
+        await until(lambda: node.server.connections == 0)
+        node.sends.level.set()
+        await until(lambda: handler._answering is None)
+        assert len(node.sends.sent) == 1
+
+
+async def test_what_follows_a_send_is_compared_with_repeats_that_came_since() -> None:
+    async with served() as node:
+        node.sends.level.clear()
+        node.sends.repeats = 7
+        reader, writer, handler = await connected(node)
+        writer.write(send() * 3)
+        await until(lambda: handler._held)
+        node.sends.repeats += 1
+        node.sends.level.set()
+        for _ in range(3):
+            assert await answer(reader) == STORED
+        assert node.sends.direct_count == 1
+        assert node.sends.since == 7
+        writer.write(send())
+        assert await answer(reader) == STORED
+        writer.close()
+
+
+async def test_much_that_follows_a_send_is_not_read() -> None:
+    async with served(request_size_max=1 << 20) as node:
+        node.sends.level.clear()
+        _, writer, handler = await connected(node)
+        large = send(msgpack.packb({"messages": [MESSAGE | {"body": bytes(900)}] * 70}))
+        writer.write(send() + large * 100)
+        await until(lambda: len(handler._held) > HELD_SIZE_MAX)
+        held = len(handler._held)
+        await asyncio.sleep(0.05)
+        assert len(handler._held) == held
+        writer.transport.abort()
+
+
 async def test_a_stop_waits_for_a_send_in_progress_and_accepts_no_other() -> None:
     async with served() as node:
         node.sends.level.clear()
@@ -158,6 +204,122 @@ async def test_a_stop_waits_for_a_send_in_progress_and_accepts_no_other() -> Non
         assert len(node.sends.sent) == 1
         await stopping
         writer.close()
+
+
+@pytest.mark.parametrize("count", [1, 5])
+async def test_every_send_of_a_connection_bypasses_aiohttp(count: int) -> None:
+    async with served() as node:
+        reader, writer = await asyncio.open_connection(node.url.host, node.url.port)
+        for _ in range(count):
+            writer.write(send())
+            assert await answer(reader) == STORED
+        assert node.sends.direct_count == count
+        writer.write(REQUESTS[-2])  # served by aiohttp
+        await answer(reader)
+        writer.write(send())
+        assert await answer(reader) == STORED
+        assert node.sends.direct_count == count + 1
+        writer.close()
+
+
+async def test_a_connection_whose_send_arrives_is_in_use() -> None:
+    async with served(idle_timeout_s=0.03) as node:
+        reader, writer, handler = await connected(node)
+        writer.write(send())
+        assert await answer(reader) == STORED
+        request = send()
+        writer.write(request[:-3])
+        await until(lambda: handler._held)
+        assert handler.has_spoken
+        assert not handler.is_dispensable(float("inf"))
+        handler._process_keepalive()
+        handler._next_keepalive_close_time = 0.0
+        handler._process_keepalive()
+        writer.write(request[-3:])
+        assert await answer(reader) == STORED
+        writer.close()
+
+
+async def test_a_first_send_that_arrives_has_spoken() -> None:
+    async with served() as node:
+        _, writer, handler = await connected(node)
+        assert not handler.has_spoken
+        writer.write(send()[:-3])
+        await until(lambda: handler._held)
+        assert handler.has_spoken
+        writer.close()
+
+
+async def test_a_client_that_has_not_read_its_answer_keeps_its_connection() -> None:
+    async with served(answer_size=64 << 20) as node:
+        _, writer, handler = await connected(node)
+        writer.write(send(head=SEND + b"Content-Type: application/msgpack\r\n"))
+        await until(lambda: handler.writing_paused)
+        assert not handler.is_dispensable(float("inf"))
+        writer.transport.abort()
+
+
+async def test_a_send_is_counted_as_by_aiohttp() -> None:
+    async with served() as direct, served(direct=False) as general:
+        for node in (direct, general):
+            reader, writer = await asyncio.open_connection(node.url.host, node.url.port)
+            for request in (send(), send(b"\xc1"), send(head=SEND.replace(b"orders", b"missing"))):
+                writer.write(request)
+                await answer(reader)
+            assert node.api.request_classes.others_send()
+            node.sends.level.clear()
+            writer.write(send())
+            await until(lambda node=node: len(node.sends.sent) == 2)
+            if node is direct:
+                assert node.api.request_classes.queued()["put"] == 1
+                assert node.api._bodies._waiting.used == len(BODY)
+            node.sends.level.set()
+            await answer(reader)
+            assert node.api.request_classes.queued()["put"] == 0
+            assert node.api._bodies._waiting.used == 0
+            assert node.server.roles()["producer"] == 1
+            writer.close()
+        counted = ("put_results", "requests_rejected", "request_duration_seconds_count")
+        found = [
+            {k: v for k, v in samples(node.registry).items() if any(c in k for c in counted)}
+            for node in (direct, general)
+        ]
+        assert found[0] == found[1]
+        assert sum(v for k, v in found[0].items() if "duration" in k and "send" in k) == 4
+
+
+@pytest.mark.parametrize("peer_share", [False, True])
+async def test_a_send_that_finds_no_memory_is_refused(peer_share: bool) -> None:
+    async with served() as node:
+        reader, writer, handler = await connected(node)
+        body = node.api._bodies.take(1 << 19, "127.0.0.1") if peer_share else None
+        rest = node.api._bodies.take((1 << 20) - (1 << 19 if peer_share else 0))
+        count = 80 if peer_share else 1
+        writer.write(send(msgpack.packb({"messages": [MESSAGE | {"body": bytes(900)}] * count})))
+        found = await answer(reader)
+        assert found is not None
+        assert found[0] == b"503"
+        assert not handler._held
+        assert not node.sends.sent
+        node.api._bodies.end(rest)
+        if body is not None:
+            node.api._bodies.end(body)
+        writer.close()
+
+
+async def test_the_begin_of_a_send_is_counted_until_its_end_or_until_aiohttp_has_it() -> None:
+    async with served() as node:
+        request = send(msgpack.packb({"messages": [MESSAGE | {"body": bytes(900)}] * 70}))
+        waiting = node.api._bodies._waiting
+        for goes_on in (True, False):
+            reader, writer = await asyncio.open_connection(node.url.host, node.url.port)
+            writer.write(request[:-3])
+            await until(lambda: waiting.used)
+            if goes_on:
+                writer.write(request[-3:])
+                assert await answer(reader) == STORED
+            writer.close()
+            await until(lambda: not waiting.used)
 
 
 async def test_an_idle_connection_is_closed_and_one_with_a_send_in_progress_is_not() -> None:

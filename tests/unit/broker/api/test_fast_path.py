@@ -1,4 +1,4 @@
-"""The fast path of sends and pulls: the same requests and answers as the general path."""
+"""Plain sends and pulls have the same requests and answers as by the general path."""
 
 from __future__ import annotations
 
