@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import re
 from collections.abc import Callable
@@ -259,6 +260,10 @@ async def test_a_client_that_has_not_read_its_answer_keeps_its_connection() -> N
         writer.transport.abort()
 
 
+def _has_sent(node: Served, count: int) -> bool:
+    return len(node.sends.sent) == count
+
+
 async def test_a_send_is_counted_as_by_aiohttp() -> None:
     async with served() as direct, served(direct=False) as general:
         for node in (direct, general):
@@ -269,7 +274,7 @@ async def test_a_send_is_counted_as_by_aiohttp() -> None:
             assert node.api.request_classes.others_send()
             node.sends.level.clear()
             writer.write(send())
-            await until(lambda node=node: len(node.sends.sent) == 2)
+            await until(functools.partial(_has_sent, node, 2))
             if node is direct:
                 assert node.api.request_classes.queued()["put"] == 1
                 assert node.api._bodies._waiting.used == len(BODY)
