@@ -5,6 +5,7 @@ Requires the right to mount. The mounts are in the drills' mount namespace, so t
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterable
@@ -42,9 +43,20 @@ class SmallDisks:
 
 
 def fill(store_dir: Path) -> Path:
-    """Use up all free space on the disk of a store; return the file that occupies it."""
+    """Use up all free space on the disk of a store; return the file that occupies it.
+
+    The nodes run meanwhile: they may take some of what was free a moment ago.
+    """
     path = store_dir.parent / "store" / "ballast"
-    free = os.statvfs(store_dir)
+    taken = 0
     with path.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+        while blocks := (free := os.statvfs(store_dir)).f_bavail:
+            size = blocks * free.f_frsize
+            try:
+                os.posix_fallocate(file.fileno(), taken, size)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+            else:
+                taken += size
     return path
