@@ -143,7 +143,11 @@ class GroupCalls:
             answers.check(peer_of(request), ROOM_MIN)
         transport = request.transport
         fetched = await components.groups.coordinator.fetch(
-            group, member, fetch, lambda: transport is None or transport.is_closing()
+            group,
+            member,
+            fetch,
+            lambda: transport is None or transport.is_closing(),
+            self._check_role,
         )
         if raw:
             self._count_out(group, fetched)
@@ -197,6 +201,12 @@ class GroupCalls:
         async with self._tools.change(request, Reset) as (components, reset):
             moved = await components.groups.commits.reset(group, reset)
         return answer(request, ResetDone([*moved], reset.dry_run))
+
+    def _check_role(self) -> None:
+        """Raise the gate's error if the node, in a group, serves no reads any more. A standalone
+        node that stops answers the fetches that it holds."""
+        if self._tools.gate.role is not None:
+            self._tools.gate.check_reads()
 
     def _trace_out(self, request: web.Request, group: str, fetched: Fetched) -> None:
         """Write the delivery to the traces. A fetch without messages is not traced."""

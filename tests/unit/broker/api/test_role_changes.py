@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import MagicMock
@@ -16,13 +17,17 @@ from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import Rules
+from services.broker.log.term import GrantedTerm
 from services.broker.metrics import BrokerMetrics
-from services.broker.replication.role_policy import SlavePolicy
+from services.broker.replication.role_policy import MasterPolicy, SlavePolicy
 from services.broker.send.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
-from tests.support.still_clock import until
+from tests.support.still_clock import StillClock, until
+from tests.unit.broker.groups.rig import GROUP, Rig
+from tests.unit.broker.groups.test_counted_answers import api_of
+from tests.unit.broker.replication.page import DEADLINE_MS, NONCE, Page
 from tidemark.formats.hosts import Host
 
 COMMIT = {"offsets": [{"topic": "orders", "queue": 0, "offset": 1}]}
@@ -87,3 +92,28 @@ async def test_a_call_whose_body_arrives_after_a_change_of_role_changes_nothing(
     assert (answered.status, answer["code"]) == (421, "not-master")
     for components in (as_master, as_slave):
         assert not components.method_calls
+
+
+# 1. A member's fetch was held by the master; 2. the master's lease ended, and another node may have
+# begun to serve the group; 3. a message woke the fetch, which was answered, and moved the place.
+@pytest.mark.parametrize("wakes", ["message", "close"])
+async def test_a_held_fetch_is_refused_once_the_lease_is_over(rig: Rig, wakes: str) -> None:
+    api, page, clock = api_of(rig), Page(), StillClock(0)
+    page.grant(3)
+    api._gate.take_role(MasterPolicy(GrantedTerm(page, clock, epoch=3, nonce=NONCE)))
+    await rig.join()
+    async with TestServer(api.app) as server, ClientSession() as session:
+        url = server.make_url(f"/v1/groups/{GROUP}/members/m1/fetch")
+        fetching = asyncio.create_task(session.post(url, json={"wait_ms": 10_000}))
+        held = rig.coordinator.session_of(GROUP, ("orders", 0))
+        assert held is not None
+        await until(lambda: held.held_fetch is not None)
+        clock.now_ms = DEADLINE_MS
+        if wakes == "message":
+            rig.put(1)
+        else:
+            rig.puller.long_polls.close()
+        answered = await fetching
+        answer: dict[str, Any] = await answered.json()
+    assert (answered.status, answer.get("code")) == (503, "fenced")
+    assert rig.coordinator.place_of(GROUP, ("orders", 0)) == (0, 0)
