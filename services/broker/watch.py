@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from services.broker.log.dispatch_lag import DispatchLag
 from services.broker.log.open_store import OpenStore
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.log_watch import LogWatch
@@ -99,12 +100,12 @@ class Watch:
         """Set the readiness reason while sends are refused because of the dispatch lag."""
         if self._health.state != "serving":
             return
-        behind = self._store.positions.get(Slot.FLUSHED) - self._store.dispatched
-        if behind > self._dispatch_lag_max:
+        store, get = self._store, self._store.positions.get
+        lag = DispatchLag(get(Slot.FLUSHED), get(store.confirm_slot), store.dispatched)
+        if lag.behind > self._dispatch_lag_max:
             self._health.add_reason(
                 "dispatch-behind",
-                f"{behind} bytes are not dispatched, {self._dispatch_lag_max} are allowed; see "
-                "reput's /ready",
+                f"{lag.detail}; {self._dispatch_lag_max} are allowed; see {lag.see}",
             )
         else:
             self._health.clear_reason("dispatch-behind")

@@ -40,6 +40,7 @@ from tidemark.cli.output import (
 )
 from tidemark.cli.times import Parsed
 from tidemark.client.client import Client
+from tidemark.client.connection import RETRY_FOR_S
 from tidemark.errors import RequestError, TidemarkError, UnknownTopic
 
 NO_NEWLINE: Final = "no-newline"
@@ -47,8 +48,6 @@ NO_NEWLINE: Final = "no-newline"
 REQUEST_SIZE_MAX: Final = 1 << 20
 IN_FLIGHT_MAX: Final = 8
 RATE_STEP_S: Final = 0.1
-RETRY_FOR_S: Final = 30.0
-"""Longer than a failover takes."""
 VISIBLE_TIMEOUT_S: Final = 30.0
 
 

@@ -18,6 +18,7 @@ from tidemark.client.batching import Limits
 from tidemark.client.changes import Callback
 from tidemark.client.commits import COMMIT_INTERVAL_MS
 from tidemark.client.connection import (
+    RETRY_FOR_S,
     Connection,
     ConnectionSettings,
     OnConnected,
@@ -55,7 +56,7 @@ def connect(
     url: str | Sequence[str] = DEFAULT_URL,
     *,
     linger_ms: float = 0.0,
-    retry_for_s: float = 15.0,
+    retry_for_s: float = RETRY_FOR_S,
     request_timeout_s: float | None = None,
     limits: Limits | None = None,
     read_from: ReadFrom = "master",
@@ -72,8 +73,8 @@ def connect(
     nodes may be down at that moment.
 
     linger_ms: how long a request waits for more messages before it is sent.
-    retry_for_s: how long a call that may safely be repeated is retried. It should be longer than a
-    failover.
+    retry_for_s: how long a call that may safely be repeated is retried. The default is longer than
+    a failover in every time profile of a group.
     request_timeout_s: time limit of a call without its own timeout, including all retries. None:
     30 s, or retry_for_s if that is longer; a subscription's ``nack`` and ``commit`` then wait
     without a limit.

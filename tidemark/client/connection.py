@@ -31,6 +31,9 @@ from tidemark.client.turns import Turns
 
 T = TypeVar("T")
 
+RETRY_FOR_S: Final = 30.0
+"""Longer than a failover. With the longest of ha's time profiles a group has no master for up to
+21 s, and for the time of a few requests to the lease store and of opening."""
 REQUEST_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
 CONNECT_TIMEOUT_GROUP_S: Final = 1.0
@@ -53,7 +56,7 @@ OnDisconnected = Callable[[str, errors.TidemarkError], None]
 class ConnectionSettings(NamedTuple):
     """Settings of a connection; ``connect`` describes those that are not described here."""
 
-    retry_for_s: float = 15.0
+    retry_for_s: float = RETRY_FOR_S
     """0 disables retries."""
     request_timeout_s: float | None = None
     connections_max: int = 100
@@ -212,7 +215,8 @@ class Connection:
                 if doubtful and done_before and isinstance(failed.error, done_before):
                     return Answer({}, b"")
                 if failure in (Failure.LOST, Failure.UNKNOWN_OUTCOME):
-                    doubtful = failed if again or query_again or done_before else None
+                    if again or query_again or done_before:
+                        doubtful = _more_certain(doubtful, failed)
                     if again is not None and loop.time() + pause_s <= give_up_at:
                         data = again()
                 if (
@@ -419,6 +423,14 @@ def _is_past(error: errors.TidemarkError) -> bool:
     if error.code == errors.NotServing.code:
         return error.facts.get("state") != "promoting"
     return error.code == errors.Fenced.code
+
+
+def _more_certain(earlier: Failed | None, later: Failed) -> Failed:
+    """Choose between two attempts that may have been carried out: the later one, unless only the
+    earlier one is known to have been."""
+    if earlier is not None and earlier.failure is Failure.UNKNOWN_OUTCOME:
+        return earlier if later.failure is Failure.LOST else later
+    return later
 
 
 def _verdict(failed: Failed, doubtful: Failed | None) -> errors.TidemarkError:

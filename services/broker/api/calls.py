@@ -6,8 +6,10 @@ answers. A handler therefore only reads and checks the request, makes the call, 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from aiohttp import hdrs, web
@@ -18,12 +20,15 @@ from services.broker.api.encodings import Encoding
 from services.broker.api.gate import Gate
 from services.broker.api.http_requests import Bodies
 from services.broker.api.traces import Traces
-from services.broker.schema.values import Answer
+from services.broker.schema.parsing import parsed
+from services.broker.schema.values import Answer, Request
 from services.broker.traffic_metrics import TrafficMetrics
 from tidemark.clock import Clock
 
 if TYPE_CHECKING:  # large_answers imports this module
     from services.broker.api.large_answers import LargeAnswers
+
+R = TypeVar("R", bound=Request)
 
 
 class Route(NamedTuple):
@@ -46,18 +51,50 @@ class Calls(Protocol):
         ...
 
 
-class CallTools(NamedTuple):
-    """The components that handlers use."""
+@dataclass(frozen=True, slots=True)
+class CallTools:
+    """The components that handlers use.
+
+    Those of the broker depend on its role, so a handler gets them only together with a check of the
+    gate, and does not keep them over a wait for its client."""
 
     gate: Gate
     bodies: Bodies
     answers: LargeAnswers
     clock: Clock
     metrics: TrafficMetrics
-    components: Callable[[], Components]
-    """Returns the broker's components; call it only after ``gate.check_reads`` or ``check_sends``,
-    because they do not exist before the gate opens."""
+    _components: Callable[[], Components]
+    """Returns the broker's components, which exist once the gate has opened."""
     traces: Traces
+
+    def for_reads(self) -> Components:
+        """Return the broker's components. Raises the gate's error unless reads are served."""
+        self.gate.check_reads()
+        return self._components()
+
+    def for_changes(self) -> Components:
+        """Return the broker's components. Raises the gate's error unless sends are served."""
+        self.gate.check_sends()
+        return self._components()
+
+    @asynccontextmanager
+    async def change(
+        self, request: web.Request, kind: type[R], without_body: R | None = None
+    ) -> AsyncIterator[tuple[Components, R]]:
+        """Provide the broker's components and the parsed body of a call that changes something.
+
+        without_body: the value if the request has no body; None: it must have one. The gate is
+        checked before the body, so that a refused one is not read, and after it. Otherwise: 1. a
+        body arrives slowly; 2. meanwhile this node becomes a slave; 3. it accepts a commit into the
+        state that it follows, answers, and never appends it.
+        """
+        components = self.for_changes()
+        if without_body is not None and not request.body_exists:
+            yield components, without_body
+            return
+        async with self.bodies.read(request) as body:
+            components = self.for_changes()
+            yield components, parsed(body, kind)
 
 
 def encoding_of(request: web.Request) -> Encoding:

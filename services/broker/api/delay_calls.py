@@ -34,8 +34,7 @@ class DelayCalls:
     async def _list(self, request: web.Request) -> web.StreamResponse:
         asked = query_of(request, DelayedQuery)
         after = None if asked.after is None else parse_after(asked.after)
-        self._tools.gate.check_reads()
-        delayed = self._tools.components().delayed
+        delayed = self._tools.for_reads().delayed
         page = await delayed.page(after, asked.topic, asked.count_max)
         return answer(
             request,
@@ -55,8 +54,7 @@ class DelayCalls:
                 field="unique_id",
                 limit=UNIQUE_ID_SIZE_MAX,
             )
-        self._tools.gate.check_sends()
-        cancelled = await self._tools.components().delayed.cancel(
+        cancelled = await self._tools.for_changes().delayed.cancel(
             unique_id, asked.topic, is_retry=asked.retry == "true"
         )
         return answer(request, CancelledMessages(len(cancelled), unique_id, list(cancelled)))

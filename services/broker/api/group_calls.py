@@ -69,8 +69,7 @@ class GroupCalls:
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         asked = query_of(request, ListQuery)
-        self._tools.gate.check_reads()
-        components = self._tools.components()
+        components = self._tools.for_reads()
         configs, coordinator = components.groups.configs, components.groups.coordinator
 
         def exists(name: str) -> bool:
@@ -91,28 +90,19 @@ class GroupCalls:
 
     async def _put(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)
-        self._tools.gate.check_sends()
-        groups = self._tools.components().groups.coordinator
-        if request.body_exists:
-            async with self._tools.bodies.read(request) as body:
-                config = await groups.put(group, parsed(body, GroupConfig))
-        else:
-            config = await groups.put(group, GroupConfig())
+        async with self._tools.change(request, GroupConfig, GroupConfig()) as (components, changes):
+            config = await components.groups.coordinator.put(group, changes)
         return answer(request, as_map(config))
 
     async def _delete(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)
-        self._tools.gate.check_sends()
-        await self._tools.components().groups.coordinator.delete(group)
+        await self._tools.for_changes().groups.coordinator.delete(group)
         return web.Response(status=204)
 
     async def _join(self, request: web.Request) -> web.StreamResponse:
         group, member = _plain(request), _member(request)
-        self._tools.gate.check_sends()
-        async with self._tools.bodies.read(request) as body:
-            joined = await self._tools.components().groups.coordinator.join(
-                group, member, parsed(body, Join)
-            )
+        async with self._tools.change(request, Join) as (components, join):
+            joined = await components.groups.coordinator.join(group, member, join)
         return answer(
             request,
             Joined(
@@ -129,8 +119,8 @@ class GroupCalls:
     async def _leave(self, request: web.Request) -> web.StreamResponse:
         asked = query_of(request, LeaveQuery)
         group, member = check_name(request.match_info["group"], "group"), _member(request)
-        self._tools.gate.check_reads()
-        self._tools.components().groups.coordinator.leave(group, member, asked.incarnation)
+        coordinator = self._tools.for_reads().groups.coordinator
+        coordinator.leave(group, member, asked.incarnation)
         return web.Response(status=204)
 
     async def _fetch(self, request: web.Request) -> web.StreamResponse:
@@ -140,7 +130,7 @@ class GroupCalls:
             # Released before the fetch, which may wait long: body bytes count against a limit.
             async with self._tools.bodies.read(request) as body:
                 fetch = parsed(body, Fetch)
-        self._tools.gate.check_reads()
+        components = self._tools.for_reads()
         if not (raw := encodings.wants_records(request.headers.get(hdrs.ACCEPT))):
             # Bounded, because all records are checked in one step of the loop: the member's place
             # moves to the first damaged record.
@@ -152,9 +142,12 @@ class GroupCalls:
             # Checked before the member's places move: moving them back counts as another delivery.
             answers.check(peer_of(request.transport), ROOM_MIN)
         transport = request.transport
-        components = self._tools.components()
         fetched = await components.groups.coordinator.fetch(
-            group, member, fetch, lambda: transport is None or transport.is_closing()
+            group,
+            member,
+            fetch,
+            lambda: transport is None or transport.is_closing(),
+            self._check_role,
         )
         if raw:
             self._count_out(group, fetched)
@@ -184,18 +177,15 @@ class GroupCalls:
 
     async def _commit(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)
-        self._tools.gate.check_sends()
-        async with self._tools.bodies.read(request) as body:
-            commit = parsed(body, Commit)
-        level = await self._tools.components().groups.commits.commit(group, commit)
+        async with self._tools.change(request, Commit) as (components, commit):
+            level = await components.groups.commits.commit(group, commit)
         if (trace := self._tools.traces.of(request.headers)) is not None:
             trace.committed(group, commit.moves, str(level))
         return answer(request, Committed(level))
 
     async def _committed(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)
-        self._tools.gate.check_reads()
-        committed = self._tools.components().groups.commits.committed(group)
+        committed = self._tools.for_reads().groups.commits.committed(group)
         return answer(
             request,
             Offsets(
@@ -208,11 +198,15 @@ class GroupCalls:
 
     async def _reset(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)
-        self._tools.gate.check_sends()
-        async with self._tools.bodies.read(request) as body:
-            reset = parsed(body, Reset)
-        moved = await self._tools.components().groups.commits.reset(group, reset)
+        async with self._tools.change(request, Reset) as (components, reset):
+            moved = await components.groups.commits.reset(group, reset)
         return answer(request, ResetDone([*moved], reset.dry_run))
+
+    def _check_role(self) -> None:
+        """Raise the gate's error if the node, in a group, serves no reads any more. A standalone
+        node that stops answers the fetches that it holds."""
+        if self._tools.gate.role is not None:
+            self._tools.gate.check_reads()
 
     def _trace_out(self, request: web.Request, group: str, fetched: Fetched) -> None:
         """Write the delivery to the traces. A fetch without messages is not traced."""

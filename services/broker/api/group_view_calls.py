@@ -29,5 +29,4 @@ class GroupViewCalls:
     async def _get(self, request: web.Request) -> web.StreamResponse:
         query_of(request, NoParameters)
         group = check_name(request.match_info["group"], "group")
-        self._tools.gate.check_reads()
-        return answer(request, await self._tools.components().groups.views.one(group))
+        return answer(request, await self._tools.for_reads().groups.views.one(group))

@@ -62,7 +62,7 @@ from services.broker.request_classes import (
     RequestClasses,
 )
 from services.broker.schema.calls import ANYWHERE, READ_FROM
-from services.broker.schema.parsing import parsed, query
+from services.broker.schema.parsing import query
 from services.broker.schema.topics import FindQuery, NewTopic, OffsetQuery, PullQuery
 from services.broker.schema.values import ListQuery, NoParameters
 from services.broker.send.unique_ids import UniqueIds
@@ -150,7 +150,7 @@ class Api:
             # Bodies are read and limited by Bodies; 0 disables aiohttp's own limit.
             client_max_size=0,
         )
-        tools = CallTools(
+        self._tools = tools = CallTools(
             gate, self._bodies, self._answers, clock, metrics, self._components, self.traces
         )
         calls = (*modules(tools), ClusterCalls(lambda: self._cluster, lambda: self.components))
@@ -238,14 +238,9 @@ class Api:
     async def _put_topic(self, request: web.Request) -> web.StreamResponse:
         query_of(request, NoParameters)
         topic = topic_of(request)
-        self._gate.check_sends()
-        topics = self._components().read.topics
-        if request.body_exists:
-            async with self._bodies.read(request) as fields:
-                await topics.put(topic, parsed(fields, NewTopic))
-        else:
-            await topics.put(topic, NewTopic())
-        return answer(request, await topics.one(topic))
+        async with self._tools.change(request, NewTopic, NewTopic()) as (components, wanted):
+            await components.read.topics.put(topic, wanted)
+        return answer(request, await components.read.topics.one(topic))
 
     async def _delete_topic(self, request: web.Request) -> web.StreamResponse:
         query_of(request, NoParameters)

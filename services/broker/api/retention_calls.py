@@ -27,5 +27,4 @@ class RetentionCalls:
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
         query_of(request, NoParameters)
-        self._tools.gate.check_reads()
-        return answer(request, self._tools.components().retention.as_dict())
+        return answer(request, self._tools.for_reads().retention.as_dict())

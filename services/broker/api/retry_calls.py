@@ -15,10 +15,10 @@ from services.broker.api.calls import CallTools, Route, answer, encoding_of
 from services.broker.api.encodings import Encoding
 from services.broker.api.http_requests import query_of
 from services.broker.fields import check_name, shown
+from services.broker.groups.components import GroupComponents
 from services.broker.groups.dead_letters import LetterFilter
 from services.broker.groups.redrive import RedriveRequest
 from services.broker.groups.stored_messages import Place
-from services.broker.schema.parsing import parsed
 from services.broker.schema.retry import (
     TRACED_ID_SIZE_MAX,
     DeadQuery,
@@ -49,11 +49,9 @@ class RetryCalls:
     async def _nack(self, request: web.Request) -> web.StreamResponse:
         query_of(request, NoParameters)
         group = _group_of(request)
-        self._tools.gate.check_sends()
-        async with self._tools.bodies.read(request) as body:
-            asked = parsed(body, Nack)
+        async with self._tools.change(request, Nack) as (components, asked):
             message = _message(asked)
-            sent = await self._tools.components().groups.nacks.nack(
+            sent = await components.groups.nacks.nack(
                 group,
                 message,
                 delay_level=asked.delay_level,
@@ -70,10 +68,9 @@ class RetryCalls:
     async def _dead(self, request: web.Request) -> web.StreamResponse:
         asked = query_of(request, DeadQuery)
         group = _group_of(request)
-        self._tools.gate.check_reads()
-        letters = self._tools.components().groups.redrive.letters
-        self._check_group(group)
-        listed = await letters.list(
+        groups = self._tools.for_reads().groups
+        _check_group(groups, group)
+        listed = await groups.redrive.letters.list(
             group, LetterFilter(asked.topic), asked.from_offset, asked.count_max
         )
         return answer(request, listed)
@@ -81,14 +78,9 @@ class RetryCalls:
     async def _redrive(self, request: web.Request) -> web.StreamResponse:
         query_of(request, NoParameters)
         group = _group_of(request)
-        self._tools.gate.check_sends()
-        if request.body_exists:
-            async with self._tools.bodies.read(request) as body:
-                wanted = _redrive_request(parsed(body, Redrive))
-        else:
-            wanted = _redrive_request(Redrive())
-        self._check_group(group)
-        done = await self._tools.components().groups.redrive.redrive(group, wanted)
+        async with self._tools.change(request, Redrive, Redrive()) as (components, asked):
+            _check_group(components.groups, group)
+            done = await components.groups.redrive.redrive(group, _redrive_request(asked))
         return answer(request, done.as_dict())
 
     async def _trace(self, request: web.Request) -> web.StreamResponse:
@@ -99,21 +91,20 @@ class RetryCalls:
                 f"message_id {shown(message_id)} has more than {TRACED_ID_SIZE_MAX} characters.",
                 field="message_id",
             )
-        self._tools.gate.check_reads()
-        tracer = self._tools.components().groups.tracer
+        tracer = self._tools.for_reads().groups.tracer
         trace = await tracer.trace(message_id, asked.topic)
         json_body = encoding_of(request) is Encoding.JSON
         return answer(request, trace.as_dict(tracer.as_map(trace.message, json_body=json_body)))
 
-    def _check_group(self, group: str) -> None:
-        """Raise UnknownGroup unless the group exists or has dead letters, which outlive it."""
-        components = self._tools.components()
-        if not components.groups.redrive.letters.exist(group):
-            components.groups.configs.get(group)
-
 
 def _group_of(request: web.Request) -> str:
     return check_name(request.match_info["group"], "group")
+
+
+def _check_group(groups: GroupComponents, group: str) -> None:
+    """Raise UnknownGroup unless the group exists or has dead letters, which outlive it."""
+    if not groups.redrive.letters.exist(group):
+        groups.configs.get(group)
 
 
 def _message(asked: Nack) -> str | Place:

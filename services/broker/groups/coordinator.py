@@ -245,12 +245,17 @@ class Coordinator:
         self._joining.leave(group, member, incarnation)
 
     async def fetch(
-        self, group: str, member: str, request: Fetch, is_gone: Callable[[], bool]
+        self,
+        group: str,
+        member: str,
+        request: Fetch,
+        is_gone: Callable[[], bool],
+        check_reads: Callable[[], None],
     ) -> Fetched:
-        """Run one long poll over all queues of a member.
+        """Run one long poll over all queues of a member; is_gone and check_reads: see ``Fetches``.
 
         Raises UnknownGroup, UnknownMember, StaleGeneration, NotAssigned, ConsumeDisabled, and what
-        a pull raises.
+        check_reads and a pull raise.
         """
         config = self._configs.get(group)
         check_enabled(config)
@@ -286,7 +291,7 @@ class Coordinator:
             committed=self._committed_of(config),
             commit=lambda queue, offset: self._offsets.accept(group, {queue: offset}),
         )
-        fetched = await self._fetches.fetch(reader, request, is_gone)
+        fetched = await self._fetches.fetch(reader, request, is_gone, check_reads)
         if not is_member():
             raise unknown_member(group, member)
         return fetched

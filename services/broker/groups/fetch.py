@@ -98,21 +98,32 @@ class Fetches:
         self._counters = counters
         self._deliveries = deliveries
 
-    async def fetch(self, reader: Reader, request: Fetch, is_gone: Callable[[], bool]) -> Fetched:
+    async def fetch(
+        self,
+        reader: Reader,
+        request: Fetch,
+        is_gone: Callable[[], bool],
+        check_reads: Callable[[], None],
+    ) -> Fetched:
         """Return when there is a message, the generation changes, or the wait is over.
 
         A later fetch of the same member ends this one. is_gone: whether the client has closed its
-        connection; then no message is read, so that the places do not move.
+        connection; then no message is read, so that the places do not move. check_reads: called
+        after each wait; raises if the node may no longer answer for its group, for the same reason.
         """
         asking = reader.session.asking
         asking.begins(self._clock.monotonic())
         try:
-            return await self._fetched(reader, request, is_gone)
+            return await self._fetched(reader, request, is_gone, check_reads)
         finally:
             asking.ends(self._clock.monotonic())
 
     async def _fetched(
-        self, reader: Reader, request: Fetch, is_gone: Callable[[], bool]
+        self,
+        reader: Reader,
+        request: Fetch,
+        is_gone: Callable[[], bool],
+        check_reads: Callable[[], None],
     ) -> Fetched:
         session, generation = reader.session, reader.generation()
         session.fetches += 1
@@ -138,14 +149,16 @@ class Fetches:
             left_s = deadline - self._clock.monotonic()
             if left_s <= 0 or is_gone() or self._puller.long_polls.is_closed:
                 break
+            reads_again = True
             if session.line:
                 await asyncio.sleep(0)  # a long run of filtered messages must not block the loop
             elif not self._puller.may_hold:
                 poll_after_ms = self._puller.poll_after_ms(left_s)
                 break
-            elif not await self._held(session, left_s, is_gone):
-                break
-            if turn != session.fetches or not reader.is_member():
+            else:
+                reads_again = await self._held(session, left_s, is_gone)
+            check_reads()
+            if not reads_again or turn != session.fetches or not reader.is_member():
                 break
         reported = {piece.queue for piece in pieces}
         pieces += [

@@ -18,7 +18,6 @@ from services.broker.log.log_context import LogContext
 from services.broker.log.queue_offsets import Numbered, QueueOffsets
 from shared.files.commit_log_appender import NO_HEAD, Placed
 from tidemark.errors import (
-    DispatchBehind,
     FileNotReady,
     FlushFailed,
     MessageTooLarge,
@@ -240,16 +239,10 @@ class Append:
         ``dispatch_lag_max`` bytes after it. The dispatched offset decreases when reput rebuilds its
         files; therefore a check happens at least every DISPATCH_CHECK_S.
         """
-        behind = self._log_context.undispatched()
-        if behind > self._dispatch_lag_max:
-            raise DispatchBehind(
-                f"{behind} bytes are not dispatched yet; the limit is {self._dispatch_lag_max}. "
-                "Nothing was stored; reads continue.",
-                "See reput's /ready for why dispatch is blocked; then try again.",
-                behind=behind,
-                limit=self._dispatch_lag_max,
-            )
-        self._accepts_up_to = self._log_context.dispatched() + self._dispatch_lag_max
+        lag = self._log_context.dispatch_lag()
+        if lag.behind > self._dispatch_lag_max:
+            raise lag.refusal(self._dispatch_lag_max)
+        self._accepts_up_to = lag.dispatched + self._dispatch_lag_max
         self._check_dispatch_at = now + DISPATCH_CHECK_S
 
     def _store_time(self) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from services.broker.context import BrokerContext
 from services.broker.log.committer import Committer
+from services.broker.log.dispatch_lag import DispatchLag
 from services.broker.log.durability_barrier import DurabilityBarrier
 from services.broker.log.flusher import Flusher, FlushIntervals
 from services.broker.log.log_sampler import LogSampler, newest_on_disk
@@ -182,9 +183,9 @@ class LogContext:
             return PhysicalOffset(self.positions.get(Slot.FLUSHED))
         return self.appender.flushed
 
-    def undispatched(self) -> int:
-        """Return the number of bytes that are on disk and not dispatched by reput."""
-        return self.appender.flushed - self.store.dispatched
+    def dispatch_lag(self) -> DispatchLag:
+        """Return how far dispatch is behind the flushed log of this node."""
+        return DispatchLag(self.appender.flushed, self.confirmed(), self.store.dispatched)
 
     def durable_end(self) -> PhysicalOffset:
         """Return the offset up to which no crash and, in a group, no failover loses records."""

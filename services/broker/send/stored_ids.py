@@ -130,7 +130,7 @@ class _Tail:
             raise Overloaded(
                 f"more than {TAIL_IDS_MAX} messages are not dispatched yet, and a repeated send "
                 "cannot be compared with more. Nothing was stored.",
-                "Try again when reput has caught up.",
+                "Try again when they are dispatched.",
                 limit=TAIL_IDS_MAX,
             )
         entries, read_to = walk(self._reader, PhysicalOffset(self.end), end)
@@ -275,7 +275,7 @@ class StoredIds:
             raise DispatchBehind(
                 f"{behind} bytes are not dispatched yet, but a repeated send searches at most "
                 f"{TAIL_MAX}. Nothing was stored.",
-                "Try again when reput has caught up.",
+                "Try again when they are dispatched.",
                 behind=behind,
                 limit=TAIL_MAX,
             )

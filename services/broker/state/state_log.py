@@ -78,6 +78,10 @@ class StateLog:
         self._files_to_skip = 0
         self._waits_for: str | None = None
         self._slices: deque[bytes] = deque()
+        self._appending = asyncio.Lock()
+        """Held while a slice or a snapshot is appended: it may wait for a file. Otherwise: 1. a
+        take-over and ``run`` wait with the same slice; 2. both append it, and the next slice is
+        dropped; 3. the snapshot counts as complete."""
         self._places = SnapshotPlaces(state.snapshot_at)
         self._records = 0
         self._due = False
@@ -205,6 +209,10 @@ class StateLog:
         else changes the state. Raises what ``append_state`` raises; an incomplete snapshot has no
         effect.
         """
+        async with self._appending:
+            return await self._append_whole(state)
+
+    async def _append_whole(self, state: BrokerState | None = None) -> PhysicalOffset:
         if state is not None:
             self._appended, self._snapshots_served = state, False
         try:
@@ -234,10 +242,11 @@ class StateLog:
 
     async def _go_on(self, stop: asyncio.Event) -> None:
         try:
-            if self._slices:
-                await self._append_slice()
-            else:
-                await self.append_snapshot()
+            async with self._appending:
+                if self._slices:
+                    await self._append_slice()
+                elif self._due:
+                    await self._append_whole()
             self._waits_for = None
         except SwitchingOver:
             await asyncio.sleep(SLICE_RETRY_S)  # this node may remain the master

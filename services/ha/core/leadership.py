@@ -284,9 +284,11 @@ class Leadership:
         self.campaign = None
         context.move(Trigger.WON, f"epoch {lease.epoch}")
         context.count.won_by[self._why] += 1
-        if self._why == "manual":
+        if self._why == "manual" and context.liveness.stalling:
             # Otherwise: 1. An operator orders a switch to a node that stalled a moment ago. 2.
-            # Because of that stall the node, now master, hands the lease back at once.
+            # Because of that stall the node, now master, hands the lease back at once. The lease
+            # does not name who ordered the switch. But a master that hands over by itself does not
+            # choose a node with this trouble, and any other node keeps the memory of its stalls.
             context.liveness.forget()
         self.following.forget_master()
         self.term = Mastership(context, self.peers, self.promises, lease, depose=self.depose)

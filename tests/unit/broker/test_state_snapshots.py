@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 import pytest
 from hypothesis import given
@@ -29,6 +29,8 @@ from tests.unit.broker.state.test_state_log import HOST, bodies_of, topic
 from tidemark.errors import DiskFull, FileNotReady
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
+
+F = TypeVar("F", bound="Files")
 
 
 class Files:
@@ -86,15 +88,35 @@ class Files:
         return state
 
 
+class FilesMadeLater(Files):
+    """Appends wait for the missing file until a test makes it."""
+
+    def __init__(self, file_size: int) -> None:
+        super().__init__(file_size)
+        self.made = asyncio.Event()
+
+    async def append(self, runs: Sequence[Run], *, own: bool = False) -> Appended:
+        await self.file_made()
+        return self.append_now(runs, own=own)
+
+    async def file_made(self) -> None:
+        if self.missing:
+            await self.made.wait()
+            self.missing = False
+
+
 def made(file_size: int, state: BrokerState | None = None) -> tuple[Files, StateLog]:
-    files = Files(file_size)
+    return connected(Files(file_size), state)
+
+
+def connected(files: F, state: BrokerState | None = None) -> tuple[F, StateLog]:
     log = StateLog(
         state or BrokerState(),
         QueueOffsets({}),
         SystemClock(),
         HOST,
         flushed=lambda: files.end,
-        file_size=file_size,
+        file_size=files.file_size,
     )
     files.state_log = log
     log.connect(cast(Append, files), cast(Flusher, files))
@@ -166,6 +188,65 @@ async def test_a_foreign_state_replaces_that_of_the_records() -> None:
     await log.append_state(topic("new", 1))
     again = bodies_of(log.snapshot()) or [body for _, body in files.log]
     assert any(isinstance(records.decode(body), SnapshotPart) for body in again)
+
+
+# RocketMQ's state is taken over while the slices of a large snapshot are still being appended.
+# 1. Both wait for a file with the same slice; 2. both append it; 3. the next one was dropped
+# unappended, and the snapshot counted as complete.
+async def test_a_take_over_beside_the_slices_of_a_snapshot_leaves_none_out() -> None:
+    state = BrokerState()
+    for number in range(200):
+        state.apply(GroupRecord(0, GroupConfig(f"group-{number}")))
+    files, log = connected(FilesMadeLater(4096), state)
+    for number in range(60):
+        await log.append_state(topic(f"t{number}", 1))
+    assert len(log._slices) > 2
+    files.missing = True
+    stop = asyncio.Event()
+    running = asyncio.create_task(log.run(stop))
+    taking_over = asyncio.create_task(log.append_snapshot(taken_over().copy()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    files.made.set()
+    await taking_over
+    stop.set()
+    await running
+    bodies = [body for _, body in files.log if records.part_of(body) is not None]
+    assert len(bodies) == len(set(bodies)), "no slice is appended twice"
+    assert log.snapshot_start is not None
+    assert files.suffix(log.snapshot_start).groups == taken_over().groups
+
+
+# 1. A snapshot is due after many records, and waits for a file; 2. the take-over waits, too; 3. the
+# first one ended, and the snapshot of the take-over had the offsets from before it.
+async def test_a_take_over_beside_a_due_snapshot_keeps_its_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state_log_module, "RECORDS_MAX", 10)
+    files, log = connected(FilesMadeLater(1 << 20))
+    log.take_offsets_from(lambda: {"served before": {("t", 0): 1}})
+    for number in range(10):
+        await log.append_state(topic(f"t{number}", 1))
+    files.missing = True
+    stop = asyncio.Event()
+    running = asyncio.create_task(log.run(stop))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    taking_over = asyncio.create_task(log.append_snapshot(taken_over().copy()))
+    await asyncio.sleep(0)
+    files.made.set()
+    await taking_over
+    stop.set()
+    await running
+    assert files.suffix(0).offsets == taken_over().offsets
+
+
+def taken_over() -> BrokerState:
+    state = BrokerState()
+    for number in range(80):
+        state.apply(GroupRecord(0, GroupConfig(f"taken-{number}")))
+        state.apply(OffsetsRecord(0, {f"taken-{number}": {("t", 0): number}}))
+    return state
 
 
 async def test_a_snapshot_that_the_disk_cuts_off_does_not_count_and_comes_again(

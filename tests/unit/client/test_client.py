@@ -173,6 +173,11 @@ async def _late(_request: web.Request) -> web.Response:
     return error(504, "ack-timeout", retriable=True)
 
 
+async def _silent(_request: web.Request) -> web.Response:
+    await asyncio.sleep(3600)
+    raise AssertionError("the client has gone")
+
+
 @pytest.mark.parametrize("fault", [_broken, _late])
 async def test_a_send_of_unknown_outcome_is_repeated_with_the_same_id_and_says_so(
     broker: FakeBroker, fault: Fault
@@ -248,6 +253,18 @@ async def test_a_message_that_may_be_stored_is_not_reported_as_unsent(broker: Fa
         with pytest.raises(errors.Unreachable, match="outcome is unknown") as raised:
             await mq.send("orders", b"once")
     assert raised.value.facts["sent"] is True
+    assert "The last attempt to repeat it failed" in raised.value.__notes__[0]
+
+
+# 1. The broker reports that a message is stored and has not its level yet; 2. the client waits for
+# the level again, until the call's time is over. The error was that the message may be stored.
+async def test_a_message_that_is_stored_is_not_reported_as_of_unknown_outcome(
+    broker: FakeBroker,
+) -> None:
+    broker.faults = [_late, _silent]
+    async with tidemark.connect(broker.url, request_timeout_s=0.5) as mq:
+        with pytest.raises(errors.AckTimeout) as raised:
+            await mq.send("orders", b"once")
     assert "The last attempt to repeat it failed" in raised.value.__notes__[0]
 
 

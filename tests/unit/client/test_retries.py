@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from shared.cluster.time_rules import PROFILES
+from tidemark.client.connection import ConnectionSettings
 from tidemark.client.retries import DELAY_MAX_S, Failure, delay_s, failure_of, may_repeat
 
 
@@ -38,3 +40,17 @@ def test_pauses_grow_and_are_bounded() -> None:
     assert pauses == sorted(pauses)
     assert 0 < pauses[0] < 0.06
     assert pauses[-1] <= DELAY_MAX_S
+
+
+# With the profile `long` every call of a default client failed when the master was lost: the calls
+# were repeated for 15 s, and the lease alone lasts that long.
+@pytest.mark.parametrize("profile", PROFILES)
+def test_calls_are_repeated_for_longer_than_a_failover_takes_in_each_profile(profile: str) -> None:
+    times = PROFILES[profile]
+    # 1. The master is lost right after a renewal. 2. A candidate reads the lease up to one interval
+    # later, and waits for the lease time. 3. The first candidate is lost, too.
+    waits_ms = times.renew_ms + times.lease_ms + times.wait_random_ms + times.wait_rank_ms
+    requests_ms = 3 * 1000  # the candidate reads the lease, reads it again, and writes it
+    opening_ms = 3000  # recovery of the log, the epoch record, and the client's search
+    default_s = ConnectionSettings().retry_for_s
+    assert waits_ms + requests_ms + opening_ms <= default_s * 1000

@@ -220,7 +220,7 @@ class Rig:
             frozenset(paused),
             sequence,
         )
-        return await self.coordinator.fetch(GROUP, member, request, lambda: is_gone)
+        return await self.coordinator.fetch(GROUP, member, request, lambda: is_gone, lambda: None)
 
     async def commit(
         self,

@@ -15,6 +15,7 @@ import pytest
 
 from services.broker.config import BrokerConfig
 from services.broker.log.append import DISPATCH_CHECK_S, Append, Appended, store_time
+from services.broker.log.dispatch_lag import DispatchLag
 from services.broker.log.log_context import LogContext
 from services.broker.log.preallocator import Preallocator
 from services.broker.log.queue_offsets import QueueOffsets
@@ -111,7 +112,7 @@ class Components:
         )
         self.notified: list[tuple[list[Queue], int]] = []
         """Queues that got messages, and the end of the log, of each append."""
-        self.behind = 0
+        self.behind = self.unconfirmed = 0
         self.steps: list[int] = []
         self.first: list[Message] = []
         """The snapshot that a new file begins with."""
@@ -122,11 +123,9 @@ class Components:
     async def put(self, *messages: Message, own: bool = False) -> Appended:
         return await self.append.append(runs_of(messages), own=own)
 
-    def undispatched(self) -> int:
-        return self.behind
-
-    def dispatched(self) -> PhysicalOffset:
-        return PhysicalOffset(self.appender.appended - self.behind)
+    def dispatch_lag(self) -> DispatchLag:
+        end = self.appender.appended
+        return DispatchLag(end, end - self.unconfirmed, end - self.behind)
 
     def appended(self, long_polls: LongPolls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
         self.notified.append((list(queues), end))
@@ -253,6 +252,31 @@ async def test_a_dispatched_offset_that_goes_back_stops_sends_within_a_moment(
             await parts.put(message())
         parts.behind = 1000
         assert (await parts.put(message())).firsts == [2]
+
+
+@pytest.mark.parametrize(
+    ("unconfirmed", "named", "see"),
+    [
+        (0, "1001 bytes are not dispatched yet; the limit is 1000", "reput's /ready"),
+        (500, "1001 bytes are not dispatched yet; the limit is 1000", "reput's /ready"),
+        (
+            501,
+            "501 of them not confirmed: the in-sync set has the log up to physical offset",
+            "sta",
+        ),
+    ],
+)
+async def test_sends_that_are_refused_name_what_dispatch_waits_for(
+    tmp_path: Path, unconfirmed: int, named: str, see: str
+) -> None:
+    async with parts_in(tmp_path) as parts:
+        parts.behind, parts.unconfirmed = 1001, unconfirmed
+        with pytest.raises(DispatchBehind) as caught:
+            await parts.put(message())
+    assert named in caught.value.detail
+    assert see in caught.value.advice
+    assert caught.value.facts["unconfirmed"] == unconfirmed
+    assert caught.value.facts["confirmed"] == -unconfirmed
 
 
 async def test_a_run_with_a_wrong_message_count_is_refused_whole(tmp_path: Path) -> None:

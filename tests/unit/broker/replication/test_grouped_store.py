@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 
 import pytest
 
 from services.broker.replication.grouped_store import GroupedStore
+from services.broker.watch import Watch
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import StoreDir
-from shared.runtime.clock import SystemClock
+from shared.runtime.clock import SystemClock, boot_id
+from shared.runtime.health import Health
 from tests.support.small_store import CONFIG, SmallStore
 from tidemark.errors import RestartNeeded
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -49,4 +52,32 @@ def test_a_store_that_was_being_emptied_at_a_power_cut_is_released(tmp_path: Pat
     assert not store.ha_has_spoken
     with pytest.raises(RestartNeeded, match="emptied"):
         store.check_not_emptied()
+    store.close()
+
+
+# 1. Senders ask for level disk, and a slave of the in-sync set is slow; 2. reput has dispatched all
+# that is confirmed, and the log grows past the limit; 3. the readiness reason sent the operator to
+# reput, which has nothing to do.
+@pytest.mark.parametrize(
+    ("confirmed", "dispatched", "names"),
+    [(1000, 1000, "tidemark cluster status"), (5000, 1000, "reput's /ready")],
+)
+def test_the_reason_for_refused_sends_names_what_dispatch_waits_for(
+    tmp_path: Path, confirmed: int, dispatched: int, names: str
+) -> None:
+    small = SmallStore(tmp_path, STORE)
+    small.appender.close(clean=True)
+    store = GroupedStore._open(StoreDir(OsDisk(), tmp_path, STORE), OsDisk(), SystemClock())
+    for slot, value in zip((Slot.HA_BOOT_ID_HIGH, Slot.HA_BOOT_ID_LOW), boot_id(), strict=True):
+        store.positions.publish(slot, value)
+    store.positions.publish(Slot.REPUT_GENERATION, store.positions.get(Slot.GENERATION))
+    store.positions.publish(Slot.FLUSHED, 5000)
+    store.positions.publish(Slot.CONFIRM, confirmed)
+    store.positions.publish(Slot.DISPATCHED, dispatched)
+    health = Health(SystemClock())
+    health.enter("serving")
+    Watch(store, health, asyncio.Event(), 3000)._judge_dispatch()
+    (reason,) = health.reasons
+    assert reason.code == "dispatch-behind"
+    assert names in reason.detail
     store.close()

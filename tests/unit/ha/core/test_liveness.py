@@ -14,7 +14,7 @@ from services.ha.lease.value import Member
 from shared.cluster.time_rules import DEFAULT, LOCAL, LONG, TimeRules
 from tests.support.for_each import for_each
 from tests.unit.ha.group import Group, grown, lease_of, order
-from tidemark.formats.checkpoint import Slot
+from tidemark.formats.checkpoint import Slot, Trouble
 
 PROFILES = [LOCAL, DEFAULT, LONG]
 SERVICES = ("broker", "reput", "ha")
@@ -198,6 +198,25 @@ def test_an_order_to_switch_to_a_node_that_moves_again_is_taken(service: str) ->
     group.run(10 * LOCAL.lease_ms)
     assert group.serves("b")
     assert (lease_of(group).epoch, group["b"].context.alarms) == (epoch, {})
+
+
+# 1. b stalled for three quarters of a lease time, which is no trouble yet; 2. the disk of a was
+# full, and a handed over to b without an operator; 3. b, which had forgotten that stall as if it
+# had been ordered to lead, stalled as long again, and kept the lease.
+def test_an_automatic_hand_over_does_not_clear_the_memory_of_stalls() -> None:
+    group = grown(1, ("a", "b"))
+    stall_ms = LOCAL.lease_ms * 3 // 4
+    group["b"].pause("reput")
+    group.run(stall_ms)
+    group["b"].resume("reput")
+    group.run(100)
+    assert group["b"].context.trouble == ""
+    group["a"].trouble = (Trouble.DISK_FULL, Trouble.NONE)
+    group.until(lambda: group.serves("b"))
+    assert group["b"].context.liveness.remembered_ms > stall_ms // 2
+    group["b"].pause("reput")
+    group.run(stall_ms)
+    assert group["b"].context.trouble == "reput_stalls"
 
 
 def test_an_order_that_names_no_node_prefers_one_that_did_not_stall() -> None:
