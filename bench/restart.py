@@ -64,7 +64,7 @@ class Restarts:
         return self._start("killed")
 
     def without_checkpoint(self) -> float:
-        """The same with a lost checkpoint page, so that the whole log is scanned."""
+        """Do the same with a lost checkpoint page, so that the start scans the whole log."""
         self._kill_under_load()
         (self._node.store_dir / "checkpoint").unlink()
         return self._start("without checkpoint")

@@ -33,7 +33,7 @@ settings.load_profile("tidemark")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
-    """Groups of tests that share what a machine cannot have twice."""
+    """Keep the tests of a group together: they share what a machine cannot have twice."""
     return GroupScheduling(config, log)
 
 
@@ -50,7 +50,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_report_header() -> list[str]:
-    """Which twin the tests run with, but for those that try both; a disk that is too full."""
+    """Report which twins the tests use, except those that try both, and a disk that is too full."""
     return [
         f"twins: {'compiled' if native.COMPILED else 'pure (' + native.WHY_PURE + ')'}",
         *_full_disk(),
@@ -58,7 +58,7 @@ def pytest_report_header() -> list[str]:
 
 
 def _full_disk() -> list[str]:
-    """A line about the file system of the stores of tests, if brokers fear for it."""
+    """A line about the disk of the tests' stores, if it is so full that brokers take measures."""
     facts = os.statvfs(tempfile.gettempdir())
     used = facts.f_blocks - facts.f_bfree
     percent = 100 * used / max(used + facts.f_bavail, 1)
@@ -79,7 +79,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Every ``asyncio.sleep`` returns at once; the seconds that each was asked for."""
+    """Make every ``asyncio.sleep`` return at once; the list has the seconds that were asked for."""
     asked: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -90,7 +90,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def pytest_sessionstart() -> None:
-    """Where everything is required, native modules that are not built are a failure."""
+    """With TIDEMARK_REQUIRE_ALL=1, native modules that are not built are a failure."""
     required = os.environ.get("TIDEMARK_REQUIRE_ALL") == "1"
     if required and not native.COMPILED and os.environ.get("TIDEMARK_PURE", "") in ("", "0"):
         raise pytest.UsageError(native.WHY_PURE)

@@ -35,7 +35,8 @@ def details(
 ) -> pa.Array:
     """One short sentence per row; null if only the delay is known.
     blamed: indices into stages. skew_kind: kind of skew of each row's pair, or null. residual [s]:
-    above one period it is a defect in the data, which takes precedence."""
+    difference between age and stages; above one period it is a defect in the data, which takes
+    precedence over every other fact."""
 
     def of(stage: Stage) -> Bools:
         here: Bools = blamed == list(stages).index(stage)

@@ -1,7 +1,7 @@
 """Content of a report as values; ``report.json`` has the same. Pure.
 
-An unknown field is None, never 0. Times are UTC. In JSON a time is an ISO 8601 text, and a number
-has at most nine digits. A drain time without an end is the text ``inf``, because JSON has no
+An unknown field is None, never 0. Times are UTC. In JSON a time is an ISO 8601 string, and a number
+has at most nine digits. A drain time without an end is the string ``inf``, because JSON has no
 infinite numbers. Step before: ``gather``. Step after: ``page`` draws them.
 """
 

@@ -201,7 +201,8 @@ async def fuzzed_port(stage: Stage) -> None:
 
 
 def _fuzz(stage: Stage, node: DrillNode, rng: Random, recording: bytes, until: float) -> int:
-    """Open connections with bad bytes, one after another; return on how many the node spoke."""
+    """Open connections and send bad bytes, one connection after another; return how many times the
+    node spoke."""
     secret, wanted = _secret(stage), node.name
     others = [name for name in stage.group.names if name != wanted]
     count = 0

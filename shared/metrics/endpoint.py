@@ -40,7 +40,7 @@ class MetricsEndpoint:
         scrape_timeout_s: float = SCRAPE_TIMEOUT_S,
     ) -> None:
         """before_scrape: awaited before values are taken, to sample the expensive ones.
-        is_awaited: whether a request is running for which a scrape pauses.
+        is_awaited: returns whether a request is running to which a scrape must give way.
         """
         self._registry, self._clock = registry, clock
         self._before_scrape = before_scrape

@@ -158,7 +158,7 @@ class AdminServer:
         is_awaited: Callable[[], bool] = never,
     ) -> None:
         """before_scrape: awaited before metrics are read, to collect expensive ones.
-        is_awaited: whether a request is running for which a scrape pauses.
+        is_awaited: returns whether a request is running to which a scrape must give way.
         """
         self._health = health
         self._startup = StartupProbe(health)

@@ -77,7 +77,7 @@ class TypedFields:
         return value
 
     def strings(self) -> dict[str, str]:
-        """The whole map as strings to strings."""
+        """Return the whole map, from strings to strings."""
         found = {}
         for name, value in self.members.items():
             if not isinstance(name, str):
@@ -88,7 +88,7 @@ class TypedFields:
         return found
 
     def maps(self) -> dict[str, Value]:
-        """The whole map as strings to values of any type."""
+        """Return the whole map, from strings to values of any type."""
         found = {}
         for name, value in self.members.items():
             if not isinstance(name, str):
@@ -97,7 +97,7 @@ class TypedFields:
         return found
 
     def numbers(self) -> dict[int, int]:
-        """The whole map as numbers (queues, levels) to offsets."""
+        """Return the whole map, from numbers (of queues or levels) to offsets."""
         found = {}
         for number, value in self.members.items():
             if not is_number(number, I32_MAX) or not is_number(value, I64_MAX):

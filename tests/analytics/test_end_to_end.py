@@ -95,7 +95,8 @@ class Ran(NamedTuple):
         return found
 
     def lately(self, planted: Planted) -> list[dict[str, Any]]:
-        """Its last rows of pair_lag, oldest first, up to the one that the report shows."""
+        """Return a group's last rows of pair_lag, oldest first, up to the one that the report
+        shows."""
         pair = self.pair(planted)
         seen = datetime.fromisoformat(pair["seen"])
         rows = [
@@ -108,7 +109,7 @@ class Ran(NamedTuple):
         return rows[-RATE_TICKS:]
 
     def samples(self, planted: Planted) -> dict[datetime, Range]:
-        """By tick, from when to when the broker read its state of a group [s since 1970]."""
+        """Return for each tick from when to when the broker read a group's state [s since 1970]."""
         number = self.pair(planted)["pair_id"]
         found = {}
         for row in TableRoot(self.tables).read("pairs").to_pylist():
@@ -138,12 +139,12 @@ class Ran(NamedTuple):
         return Range(low, high)
 
     def sample(self, planted: Planted) -> Range:
-        """The one that the report shows."""
+        """Return from when to when the sample was taken that the report shows."""
         return self.samples(planted)[datetime.fromisoformat(self.pair(planted)["seen"])]
 
 
 def configured(directory: Path, targets: list[Target], times: Times) -> Path:
-    """The project's own configuration, with these targets, as often as this asks."""
+    """Write the project's own configuration with these targets and intervals; return its path."""
     config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
     del config["alerting"], config["rule_files"]
     period = f"{times.period_s:g}s"
@@ -166,7 +167,7 @@ def configured(directory: Path, targets: list[Target], times: Times) -> Path:
 
 
 def has_settled(prometheus: Prometheus, moment_s: float) -> bool:
-    """Whether each target has been scraped since, and the source reads as far."""
+    """Whether each target has been scraped since that moment, and the source can read that far."""
     ((_, scraped_s),) = (each["value"] for each in prometheus.query("min(timestamp(up))"))
     return float(scraped_s) >= moment_s and time.time() >= moment_s + SETTLE_S
 
@@ -185,8 +186,8 @@ def keeps_pace(sent: Sequence[tuple[float, int]], period_s: float) -> bool:
 
 
 def samples_of(prometheus: Prometheus) -> dict[tuple[str, str, int], float]:
-    """How long every sample took that was scraped. The figures of a sample are read while it goes
-    on: when the machine stalls, a message or two come in between the first and the last of them."""
+    """Return how long each scraped sample took. The figures of a sample are read one after another:
+    if the machine stalls, a message or two may come in between the first and the last."""
     of: dict[str, dict[tuple[str, str, float], float]] = {}
     for name in ("timestamp", "duration"):
         of[name] = {
@@ -201,7 +202,7 @@ def samples_of(prometheus: Prometheus) -> dict[tuple[str, str, int], float]:
 
 
 def run_jobs(spark: SparkSession, directory: Path, source: Source, times: Times) -> Path:
-    """All of it after the fact, in the session that is there; the report's directory."""
+    """Run all jobs afterwards, in the existing session; return the report's directory."""
     tables, out = directory / "tables", directory / "report"
     pace = {name: Pace(directory / "checkpoints" / name, available_now=True) for name in ("c", "e")}
     collect.run(

@@ -92,7 +92,7 @@ def test_in_another_namespace_the_rights_are_given_to_the_account_of_that_one(
 
 
 def test_two_nodes_become_three_as_the_page_says() -> None:
-    """First every pod knows the third; it comes after that, for strangers are refused."""
+    """Every pod knows the third one before it comes, because unknown nodes are refused."""
     role = """  # Groups name three pods; here they have two.
   - target: {kind: Role}
     patch: '- {op: remove, path: /rules/2/resourceNames/2}'

@@ -81,7 +81,7 @@ def wheelhouse(directory: Path) -> Path:
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
-    """Says nothing of each request."""
+    """A server that logs no requests."""
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""

@@ -37,7 +37,7 @@ COMPOSE: Final = ROOT / "deploy/docker/compose.yaml"
 
 
 def missing() -> list[str]:
-    """What stands against a proof here, each with its remedy; empty if nothing does."""
+    """Return what prevents a proof on this machine, each with its remedy; empty if nothing does."""
     found = [
         f"{program} is missing: {remedy}"
         for program, remedy in PROGRAMS.items()
@@ -105,12 +105,12 @@ class Engine:
         return self._must("docker", *arguments, stdin=stdin, timeout_s=timeout_s)
 
     def compose(self, *arguments: str, stdin: bytes = b"", timeout_s: float = 300) -> str:
-        """The same of a command for the laptop's cluster."""
+        """As ``docker``, for a docker-compose command of the laptop's cluster."""
         command = ("docker-compose", "--file", str(COMPOSE), *arguments)
         return self._must(*command, stdin=stdin, timeout_s=timeout_s)
 
     def tries(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        """A docker command that may fail."""
+        """Run a docker command that may fail."""
         return self._call("docker", *arguments)
 
     def load(self, image: str, archive: Path) -> None:

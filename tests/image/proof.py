@@ -37,7 +37,7 @@ class NotShown(Exception):
 
 
 def say(text: str) -> None:
-    """One line of the report."""
+    """Print one line of the report."""
     print(text, flush=True)
 
 
@@ -85,7 +85,7 @@ def contents(engine: Engine, image: str) -> None:
 
 
 def confined() -> list[str]:
-    """How a container is run whose root cannot be written and that may do nothing special."""
+    """Options of a container without network or capabilities, on a read-only root."""
     return ["--rm", "--network=none", "--read-only", "--cap-drop=ALL"]
 
 
@@ -176,7 +176,8 @@ def _send(engine: Engine, body: str, *, level: str = "replicated") -> None:
 
 
 def _wait_for(engine: Engine, bodies: list[str], what: str) -> None:
-    """An acknowledged message can be read once it is dispatched, milliseconds later."""
+    """Wait until the messages can be read: an acknowledged one can be once it is dispatched,
+    milliseconds later."""
     _wait(
         what,
         READ_S,
@@ -206,7 +207,8 @@ def _last_words(engine: Engine, name: str) -> str:
 
 
 def _wait(what: str, seconds: float, holds: Callable[[], bool]) -> None:
-    """Ask until it holds. Raises NotShown with the last failure when the time is over."""
+    """Ask until the condition holds. Raises NotShown with the last failure when the time is
+    over."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -289,7 +289,7 @@ def judge(store_dir: Path, sent: Sent, plan: Plan, outages: list[Outage]) -> Ver
 
 
 def _drained_ms(outage: Outage, due_ms: dict[int, int], times: dict[int, int]) -> int:
-    """When everything that was due before the node was ready again had been delivered."""
+    """Return when the last of the messages that were due during an outage was delivered."""
     gathered = [
         times[number]
         for number, due in due_ms.items()

@@ -59,7 +59,8 @@ async def until(node: Node, holds: Callable[[Shown], bool], what: str) -> Shown:
 
 
 async def send(mq: tidemark.Client, count: int = SENT) -> None:
-    """So many messages, and one that is stored a second later: delays count from the newest."""
+    """Send this many messages, and one that is stored a second later: delays count from the
+    newest."""
     first, last = 0, 0
     for number in range(count):
         last = (await mq.send("orders", b"x", queue=number % QUEUES)).store_timestamp_ms

@@ -66,7 +66,7 @@ def ranges_of(node: Node, topic: str) -> dict[int, tuple[int, int]]:
 
 
 def family(shown: Shown, name: str) -> Shown:
-    """Samples of a family by what stands behind its name."""
+    """Samples of a family by what follows its name."""
     return {
         key.removeprefix(name + " "): value
         for key, value in shown.items()
@@ -274,7 +274,8 @@ def test_requests_connections_and_volumes_are_counted_correctly(
 
 
 def times_of(shown: Shown) -> list[float] | None:
-    """Newest, confirmed and dispatched, as far as a look has found them."""
+    """Return the times of the newest, confirmed and dispatched record; None before a look has found
+    them."""
     stages = ("newest", "confirm", "dispatched")
     names = [f"log_{stage}_message_timestamp_seconds" for stage in stages]
     return [shown[name] for name in names] if names[0] in shown else None

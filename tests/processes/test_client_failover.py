@@ -141,13 +141,14 @@ class Members:
         return {body for _, who, _, body in self.seen if name in (None, who)}
 
     def check(self, final: dict[Place, bytes]) -> None:
-        """Nothing seen that the log does not have; no queue with two owners."""
+        """Check that nothing was seen that the log does not have, and that no queue had two
+        owners."""
         assert not self.trouble
         for _, _, place, body in self.seen:
             assert final[place] == body, f"{place} was {body!r}, and is {final[place]!r}"
 
     def check_order(self) -> None:
-        """No offset of a queue comes before the one below it was seen."""
+        """Check that no offset of a queue comes before the one below it was seen."""
         for queue in range(QUEUES):
             expected = 0
             for _, _, (number, offset), _ in self.seen:

@@ -82,7 +82,7 @@ def start(node: Node) -> None:
 
 
 def make_topics(node: Node) -> None:
-    """Make what is not there; nothing changes where it is."""
+    """Make the topics that do not exist; existing ones do not change."""
     for topic, queues in (("orders", 2), ("bills", 1)):
         path = f"/v1/topics/{topic}"
         status, answer = node.request_json("PUT", path, {"queues": queues})

@@ -56,7 +56,7 @@ def fetched(answer: dict[str, Any]) -> dict[int, list[str]]:
 
 
 def fetch_until(node: Node, member: str, count: int) -> dict[int, list[str]]:
-    """Fetch until so many messages have come."""
+    """Fetch until that many messages have come."""
     found: dict[int, list[str]] = {}
     while sum(map(len, found.values())) < count:
         for queue, bodies in fetched(

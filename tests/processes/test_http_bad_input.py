@@ -86,7 +86,7 @@ def connect(node: Node, timeout_s: float = 60.0) -> socket.socket:
 
 
 def receive(connection: socket.socket) -> bytes:
-    """One answer: to its content length, or to the end of the connection."""
+    """Receive one answer, up to its content length or to the end of the connection."""
     data = b""
     while True:
         head, split, rest = data.partition(b"\r\n\r\n")

@@ -32,11 +32,11 @@ class Api:
         self.url = self._process.stdout.readline().strip()
 
     def faults(self, **values: object) -> None:
-        """Set its behaviour from now on."""
+        """Set the API server's faults from now on."""
         self._ask(Request(self.url + "/faults", json.dumps(values).encode(), method="PUT"))
 
     def answers(self, what: str) -> int:
-        """How many there were, of ``PUT 409`` for example."""
+        """Return the number of answers of a kind, such as ``PUT 409``."""
         count: int = self._ask(Request(self.url + "/faults"))["answers"].get(what, 0)
         return count
 

@@ -45,7 +45,7 @@ def counts(cluster: Cluster) -> dict[tuple[str, str], int]:
 
 
 async def send_and_take(cluster: Cluster, master: str, trace: str) -> str:
-    """One message sent, and handled and committed by a group; its id."""
+    """Send one message, and let a group handle and commit it; return its id."""
     url = cluster.api_url(master)
     async with tidemark.connect(url, trace=trace) as mq:
         sent = await mq.send(
@@ -141,7 +141,7 @@ def _check_other_calls(cluster: Cluster, master: str, message_id: str) -> None:
 
 
 async def _check_quiet(cluster: Cluster, master: str) -> None:
-    """Nothing is written for requests that are not traced, nor while nothing happens."""
+    """Check that nothing is written for requests that are not traced, nor while nothing happens."""
     before = counts(cluster)
     async with tidemark.connect(cluster.api_url(master)) as mq:
         for number in range(300):

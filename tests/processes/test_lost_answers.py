@@ -26,7 +26,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNode]:
 
 
 class Proxy:
-    """In front of the node; some answers do not arrive."""
+    """A proxy in front of the node that loses some answers."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -58,7 +58,7 @@ class Scrape:
         return sum(self.found[name].values())
 
     def of(self, name: str, label: str) -> Counter[str]:
-        """How many series of a family each value of a label has."""
+        """Return the number of series of a family for each value of a label."""
         place = BY_NAME[name].labels.index(label)
         return Counter(values[place] for values in self.found[name])
 
@@ -75,7 +75,8 @@ def test_made_up_names_do_not_make_series_without_end(tmp_path: Path) -> None:
         assert families["tidemark_broker_messages_in"].samples
 
         def whole() -> Scrape | None:
-            """A scrape whose look at groups is one of all that were made."""
+            """Return a scrape whose figures cover all groups that were made; None if they do not
+            yet."""
             scrape = Scrape(fetch(node))
             lag = COUNT * (PLAN.messages - PLAN.committed)
             known = sum(scrape.found.get("tidemark_group_lag_messages", {}).values())

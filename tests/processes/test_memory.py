@@ -46,7 +46,7 @@ def mapped_files(pid: int, store: Path) -> int:
 
 
 async def produce(url: str, topic: str, until: float, sender: int) -> int:
-    """Send batches as fast as they are answered; messages sent."""
+    """Send batches as fast as they are answered; return the number of messages."""
     sent = 0
     async with tidemark.connect(url) as mq:
         while time.monotonic() < until:
@@ -60,7 +60,7 @@ async def produce(url: str, topic: str, until: float, sender: int) -> int:
 
 
 async def consume(url: str, topic: str, queue: int, until: float) -> int:
-    """Pull one queue to its end again and again; messages read."""
+    """Pull one queue to its end again and again; return the number of messages."""
     read = offset = 0
     async with tidemark.connect(url) as mq:
         while time.monotonic() < until:

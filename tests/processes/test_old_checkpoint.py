@@ -26,7 +26,8 @@ def stop(node: Node) -> None:
 
 
 def put_old_page_back(node: Node, tmp_path: Path, *, killed: bool) -> list[Acked]:
-    """Send 60, stop, keep the page; send 30 more, stop, put the page back; all that was acked."""
+    """Send 60, stop, keep the page; send 30 more, stop, put the page back; return all that was
+    acked."""
     checkpoint, kept = node.store_dir / "checkpoint", tmp_path / "kept"
     start(node)
     status, answer = node.request_json("PUT", "/v1/topics/orders", {"queues": 1})

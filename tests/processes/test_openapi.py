@@ -78,7 +78,8 @@ def test_the_document_has_all_calls() -> None:
 
 
 def _aimed(case: Any, data: st.DataObject) -> Any:
-    """The same request, half of the time for something that exists; never a long wait."""
+    """Aim the request at something that exists, half of the time; a long wait is never asked
+    for."""
     given = case.path_parameters
     if data.draw(st.booleans()) and case.method != "DELETE":
         for name, value in (("topic", "orders"), ("queue", 0), ("group", "billing")):

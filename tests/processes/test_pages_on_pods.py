@@ -54,7 +54,7 @@ def overlay() -> Iterator[Path]:
 
 
 class Pages:
-    """Runs lines for a cluster on one."""
+    """Runs the lines that need a cluster, on a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -10,7 +10,7 @@ from tests.support.node import Node, wait_until
 
 
 class SlowNode(Node):
-    """Its broker has a slow disk."""
+    """A node whose broker has a slow disk."""
 
     def command(self, role: str) -> list[str]:
         """The usual command, with another module for the broker."""

@@ -207,7 +207,7 @@ async def pull_at_the_beginning(
 
 
 async def run_load(url: str, ledger: Ledger, until: float) -> float:
-    """Load and both readers; how much later than it was to the load ended [s]."""
+    """Run load and both readers; return how much later than planned the load ended [s]."""
     async with aiohttp.ClientSession(url) as http:
         loading = asyncio.create_task(load(http, ledger, until))
         ended_at: list[float] = []

@@ -70,7 +70,7 @@ def dead_letters(node: Node, group: str = "billing") -> list[dict[str, Any]]:
 
 
 def redrive_all(node: Node, group: str = "billing", **wanted: object) -> Counter[str]:
-    """Call until done; what the calls did together."""
+    """Call until done; return what the calls did together."""
     total: Counter[str] = Counter()
     at, done = 0, False
     while not done:
@@ -174,7 +174,8 @@ def check_trace_of_a_dead_letter(node: Node, message_id: str) -> None:
 def check_redrive(
     node: Node, member: RawMember, sent: dict[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Half of the letters to their topic, the others to the group; what the member then got."""
+    """Redrive half of the letters to their topic, the others to the group; return what the member
+    then got."""
     dry = call(node, "POST", "/v1/groups/billing/redrive", {"dry_run": True, "key": "order-1"})
     assert (dry["matched"], dry["redriven"]) == (1, 1)
     some = [f"order-{number}" for number in range(3)]

@@ -46,7 +46,7 @@ BODY: Final = b"from RocketMQ " + b"x" * 3000
 
 
 def rocketmq_uses(store: Path) -> tuple[list[Appended], tuple[int, int]]:
-    """Append, deliver, change topics, groups and offsets; what was appended, and where."""
+    """Append, deliver, change topics, groups and offsets; return what was appended, and where."""
     first = ends_in_log(store)["orders", 0]
     more = 3 * FILE_SIZE // 2 // len(BODY)
     messages = [

@@ -59,7 +59,7 @@ def send(node: Node, topic: str, *messages: Answer) -> list[Answer]:
 
 
 def fill_files(node: Node, files: int) -> None:
-    """Send until so many commit log files have been begun; each begins with a snapshot."""
+    """Send until that many commit log files have been begun; each begins with a snapshot."""
     body = "x" * 8000
     while send(node, "filler", *[{"body_text": body}] * 8)[-1]["physical_offset"] < (
         files * FILE_SIZE - FILE_SIZE // 2

@@ -46,7 +46,8 @@ def strace() -> str:
 
 
 def run_under_strace(node: Node, trace: Path) -> set[int]:
-    """Start the node with its broker traced, send from several threads; acked physical offsets."""
+    """Start the node with its broker traced, send from several threads; return the acked physical
+    offsets."""
     node.start("reput")
     # -D: the broker stays our own child, so signals and exit status are its own.
     node.start("broker", prefix=("strace", "-D", *STRACE_ARGUMENTS, "-o", str(trace)))

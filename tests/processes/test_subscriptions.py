@@ -90,7 +90,7 @@ class Members:
         await subscription.__aexit__(None, None, None)
 
     async def until(self, count: int) -> None:
-        """Wait until so many messages have been handled."""
+        """Wait until that many messages have been handled."""
         while len(self.handled) < count:
             self.changed.clear()
             await self.changed.wait()

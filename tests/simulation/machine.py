@@ -186,7 +186,7 @@ class Machine:
 
     @property
     def in_memory(self) -> PhysicalOffset:
-        """Answer the senders at ``memory`` whose records end at or below."""
+        """End of the records whose senders at ``memory`` are answered."""
         return self.appender.written
 
     def _answer_memory(self) -> None:

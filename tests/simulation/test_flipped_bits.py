@@ -62,7 +62,7 @@ class Damaged:
         return [sent for sent in history.sent if sent.end <= history.acked_end]
 
     def flip(self, sent: Sent) -> int:
-        """Flip a random bit of one record; the bit's byte as a physical offset."""
+        """Flip a random bit of one record; return the physical offset of its byte."""
         at = sent.start + self.random.randrange(sent.size)
         base = at - at % self.scale.config.commit_log_file_size
         bit = (at - base) * 8 + self.random.randrange(8)

@@ -157,7 +157,7 @@ class Clusters:
         self.healthy.wait_in_sync()
 
     def begin_load(self) -> None:
-        """Load that goes on from before the first scrape until the end."""
+        """Begin the load that lasts from before the first scrape until the end."""
         for master in (
             *self.alone.values(),
             *(group.nodes[group.wait_master()] for group in self.grouped.values()),
@@ -250,7 +250,7 @@ def varied(number: int) -> NewMessage:
 
 @contextmanager
 def clusters(directory: Path) -> Iterator[Clusters]:
-    """All of them, started; loaded is up to the caller."""
+    """Start all clusters and yield them; putting load on them is up to the caller."""
     with ExitStack() as parts:
         disk_dir = directory / "small"
         disk_dir.mkdir(parents=True)

@@ -93,7 +93,7 @@ def faults_of(found: Clusters, stage: Stage) -> list[Fault]:
 
 
 class SecondMaster:
-    """A process that says it is master as well: all of it is planted."""
+    """A fake process that claims to be master as well."""
 
     TEXT: Final = (
         "# HELP tidemark_ha_role 1 for what this node is.\n# TYPE tidemark_ha_role gauge\n"
@@ -119,7 +119,7 @@ class SecondMaster:
         self._thread.start()
 
     def close(self) -> None:
-        """It was never there."""
+        """Stop the fake process."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)

@@ -64,7 +64,7 @@ class AlertLoad:
         self.run(begin())
 
     def stop(self, name: str) -> None:
-        """Cancel one."""
+        """Cancel a background task."""
         task = self._tasks.pop(name)
 
         async def end() -> None:
@@ -92,7 +92,8 @@ def producing(
     per_s: float,
     make: Callable[[int], NewMessage] | None = None,
 ) -> Callable[[], Awaitable[None]]:
-    """Send per_s messages a second. make: the message of a number. Refusals are waited out."""
+    """Send per_s messages a second. make: returns the message with a number. Refusals are waited
+    out."""
 
     async def work() -> None:
         async with tidemark.connect(url) as client:

@@ -48,14 +48,14 @@ class Driver(NamedTuple):
 
     @property
     def container(self) -> Object:
-        """Its only one."""
+        """The driver's only container."""
         [found] = self.pod["containers"]
         assert isinstance(found, dict)
         return found
 
     @property
     def arguments(self) -> list[str]:
-        """As the kubelet passes them."""
+        """Arguments of the container, as the kubelet passes them."""
         facts = {"metadata.namespace": self.namespace, "metadata.name": f"{self.name}-0"}
         found = environment(self.container, facts)
         pattern = re.compile(r"\$\((\w+)\)")
@@ -65,7 +65,7 @@ class Driver(NamedTuple):
         ]
 
     def confs(self) -> dict[str, str]:
-        """Its options of Spark on the command line."""
+        """Spark options on the driver's command line."""
         words = [text.removeprefix("--conf=") for text in self.arguments if "--conf=" in text]
         return dict(word.split("=", 1) for word in words)
 
@@ -249,5 +249,5 @@ def _properties(objects: list[Object]) -> dict[str, str]:
 
 
 def executor(objects: list[Object]) -> Any:
-    """The template of executors."""
+    """Return the pod template of executors."""
     return yaml.safe_load(_files(objects)["executor.yaml"])

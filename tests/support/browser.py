@@ -24,7 +24,8 @@ ANSWER_WITHIN_S: Final = 60.0
 
 
 def require_browser() -> str:
-    """Its path; without it the test is skipped, or fails if nothing may be skipped."""
+    """Return the browser's path. Without it the test is skipped, or fails if nothing may be
+    skipped."""
     found = shutil.which(BROWSER)
     if found is None:
         reason = f"{BROWSER} is not installed: apt-get install {BROWSER}"

@@ -46,8 +46,8 @@ def log_end(root: Path) -> int:
 def append(root: Path, messages: list[Appended], *, now_ms: int) -> tuple[int, int]:
     """Append records behind the log's end, across files; return the range that was written.
 
-    Files are begun as RocketMQ begins them, with the first record that does not fit the one before.
-    Like RocketMQ after an orderly stop it leaves no ``abort``, not even an earlier one.
+    Files begin as in RocketMQ, with the first record that does not fit into the previous one. As
+    after an orderly stop of RocketMQ, there is no ``abort``, not even an earlier one.
     """
     (root / "abort").unlink(missing_ok=True)
     start = at = log_end(root)

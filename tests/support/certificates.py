@@ -19,7 +19,7 @@ class Certificate(NamedTuple):
     authority: Path
 
     def settings(self) -> dict[str, object]:
-        """As ``[cluster]`` names them."""
+        """Return the files as settings of ``[cluster]``."""
         return {
             "tls_cert_file": str(self.certificate),
             "tls_key_file": str(self.key),

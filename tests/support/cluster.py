@@ -86,7 +86,8 @@ class Cluster(NodeGroup[Node]):
         self.nodes[name].start(*roles)
 
     def stop(self, *names: str) -> dict[str, dict[str, int]]:
-        """SIGTERM all services of one node after the other (default: of all); exit statuses."""
+        """SIGTERM all services of one node after the other (default: of all); return the exit
+        statuses."""
         return {name: self.nodes[name].stop() for name in names or self.names}
 
     # -- asking ---------------------------------------------------------------------------------
@@ -166,7 +167,8 @@ class Cluster(NodeGroup[Node]):
         )
 
     def compare_logs(self, *names: str) -> int:
-        """Assert that all logs are equal byte for byte up to the smallest confirm offset; it."""
+        """Assert that all logs are equal byte for byte up to the smallest confirm offset; return
+        that offset."""
         names = names or self.names
         confirm = min(self.slot(name, Slot.CONFIRM) for name in names)
         start = max(self.log_start(name) for name in names)

@@ -61,7 +61,7 @@ class Verdict(NamedTuple):
 
 
 def send(node: Node, topic: str, queue: int, count: int, mark: str, size: int) -> list[Acked]:
-    """Send messages one by one at ``disk``; those that were acknowledged."""
+    """Send messages one by one at ``disk``; return those that were acknowledged."""
     acked = []
     for number in range(count):
         key = f"{mark}-{number}"

@@ -204,7 +204,7 @@ def graph(
 def runs(
     points: Sequence[tuple[float, float, float]], step: float
 ) -> list[list[tuple[float, float, float]]]:
-    """Points without a hole between them: a gap stays a gap."""
+    """Cut the points into runs without a hole, so that a gap stays a gap."""
     found: list[list[tuple[float, float, float]]] = []
     for point in points:
         if found and point[0] - found[-1][-1][0] < step * 1.5:
@@ -245,7 +245,7 @@ def heat(
 
 
 def _apart(column: Sequence[float]) -> list[float]:
-    """Cumulative buckets to what fell into each."""
+    """Turn the values of cumulative buckets into what fell into each bucket."""
     return [
         max(0.0, value - below) for value, below in zip(column, [0.0, *column[:-1]], strict=True)
     ]

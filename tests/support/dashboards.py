@@ -35,22 +35,22 @@ class Target(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Which one, for a message."""
+        """Name of the query, for a message."""
         return f"{self.board}: {self.panel['title']}, {self.target['refId']}"
 
     @property
     def expr(self) -> str:
-        """With variables filled in."""
+        """The expression with its variables filled in."""
         return fill(self.target["expr"], VALUES)
 
     @property
     def yields(self) -> Yield:
-        """Unit and labels of its result."""
+        """Unit and labels of the query's result."""
         return yields(self.expr, RECORDED)
 
 
 def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Rows and panels in reading order, those inside of folded rows too."""
+    """Rows and panels in reading order, including those in folded rows."""
     for panel in board["panels"]:
         yield panel
         if panel["type"] == "row":

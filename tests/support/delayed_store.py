@@ -36,7 +36,7 @@ TURNS_MAX: Final = 200
 
 
 class Killed(BaseException):
-    """The process ends here: nothing of it may run on."""
+    """The process ends here: nothing after this may run."""
 
 
 class _Clock(SystemClock):

@@ -49,7 +49,8 @@ _SUFFIX: Final = re.compile(r"_(bucket|sum|count)$")
 
 
 def unknown(objects: list[Object], scratch: Path) -> list[str]:
-    """Everything that is named in the manifests and not in the code. scratch: an own directory."""
+    """Everything that is named in the manifests and not in the code. scratch: a directory of its
+    own."""
     found: list[str] = []
     for container in containers(objects):
         found += (f"{container.pod} {container.name}: {each}" for each in _of(container, scratch))

@@ -31,7 +31,7 @@ class Stage(NamedTuple):
 
 
 def instructions(text: str) -> list[Instruction]:
-    """Every instruction; comments are none."""
+    """All instructions, without comments."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
     found = []

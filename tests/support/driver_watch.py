@@ -42,7 +42,7 @@ class Watched:
     result_bytes: int = 0
 
     def assert_no_rows(self) -> None:
-        """Nothing was fetched, and tasks sent their accounts alone."""
+        """Assert that nothing was fetched, and that tasks sent nothing but their accounts."""
         assert self.tasks > 0, "no task ran: nothing was watched"
         assert not self.fetches, f"rows were fetched by {self.fetches}"
         mean = self.result_bytes / self.tasks
@@ -88,7 +88,7 @@ def _noting(seen: Watched) -> Iterator[None]:
 
 
 def _accounts(spark: SparkSession) -> dict[tuple[int, int], tuple[int, int]]:
-    """Of each stage and attempt: tasks that ended, and bytes of their results."""
+    """For each stage and attempt: tasks that ended, and bytes of their results."""
     context = spark.sparkContext
     jvm: Any = context._jvm
     jsc: Any = context._jsc.sc()

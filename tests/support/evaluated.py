@@ -21,17 +21,17 @@ class Named(NamedTuple):
 
     @property
     def names(self) -> dict[str, str]:
-        """As columns of pair_lag."""
+        """The pair's names, as columns of pair_lag."""
         group, topic = f"g{self.number}", f"t{self.number}"
         return {"cluster": "c", "broker": "g0", "group": group, "topic": topic}
 
     @property
     def pair_id(self) -> int:
-        """As collect would give it."""
+        """The id that collect would give to the pair."""
         return pair_id(**self.names)
 
     def series_id(self, queue: int) -> int:
-        """As collect would give it."""
+        """Return the id that collect would give to a queue of the pair."""
         return series_id(**self.names, queue=queue)
 
 

@@ -98,7 +98,7 @@ class Parent:
         return Forked(self, self.ask({"start": module, "arguments": arguments, "log": str(log)}))
 
     def ask(self, request: Mapping[str, Any]) -> int:
-        """One request, one number."""
+        """Send one request; return the number that answers it."""
         with self._lock:
             assert self._process.stdin is not None
             assert self._process.stdout is not None
@@ -113,7 +113,7 @@ _parents: Final[list[Parent]] = []
 
 
 def start(module: str, arguments: list[str], log: Path) -> Forked | None:
-    """Fork a service; None for another module, and if the environment is not the parent's."""
+    """Fork a service; None for any other module, or if the environment is not the parent's."""
     if f"{module}.__main__" not in MODULES:
         return None
     if not _parents:
@@ -122,7 +122,7 @@ def start(module: str, arguments: list[str], log: Path) -> Forked | None:
 
 
 def serve() -> tuple[str, list[str]] | None:
-    """Answer requests until the tests end; in a forked child: what it has to run."""
+    """Answer requests until the tests end. In a forked child, return what it has to run."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group
     while line := sys.stdin.buffer.readline():
         request = json.loads(line)
@@ -150,7 +150,7 @@ def _redirect(log: Path) -> None:
 
 
 def main() -> None:
-    """Import the services, then serve; a child goes on as its service."""
+    """Import the services, then serve; a forked child becomes its service."""
     modules = {name: importlib.import_module(name) for name in MODULES}
     gc.freeze()
     wanted = serve()

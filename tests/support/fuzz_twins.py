@@ -22,8 +22,8 @@ PACKAGE = "tidemark.formats.speedups"
 
 
 class OnlyFrom(importlib.abc.MetaPathFinder):
-    """Finds the compiled modules in one directory. First in line: ``import tidemark`` loads them,
-    and one loaded from elsewhere would be the one that is tested."""
+    """Finds the compiled modules in one directory. It must be the first finder: ``import tidemark``
+    loads them, and one loaded from elsewhere would be the one that is tested."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -31,7 +31,7 @@ class OnlyFrom(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """As ``importlib.abc.MetaPathFinder`` has it."""
+        """Implements ``importlib.abc.MetaPathFinder``."""
         if name.rpartition(".")[0] != PACKAGE:
             return None
         found = importlib.machinery.PathFinder.find_spec(name, [self._directory])

@@ -46,7 +46,7 @@ def first_message(name: str, queue: Answer) -> int | None:
 
 
 def expected_queue(name: str, queue: Answer) -> Answer:
-    """A queue of the manifest as we answer it."""
+    """Return the manifest's entry for a queue, changed to what we answer."""
     expected = dict(queue)
     end = golden.manifest(name)["commitLog"]["maxOffset"]
     if expected["lastOffset"] is None or expected["lastOffset"] > end:
@@ -75,7 +75,7 @@ def queue_of(name: str, asked: Answer) -> Answer | None:
 
 
 def expected_pull(name: str, asked: Answer) -> Answer:
-    """A getMessage of the manifest as we answer it."""
+    """Return the manifest's answer to a getMessage, changed to the one that we give."""
     queue = queue_of(name, asked)
     first = None if queue is None else first_message(name, queue)
     if first is None:
@@ -94,7 +94,7 @@ def expected_pull(name: str, asked: Answer) -> Answer:
 
 
 def expected_offset_by_time(name: str, asked: Answer) -> int:
-    """An offsetByTime of the manifest as we answer it."""
+    """Return our answer to an offsetByTime of the manifest."""
     queue = queue_of(name, asked)
     first = None if queue is None else first_message(name, queue)
     if queue is None or first is None:

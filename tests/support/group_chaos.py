@@ -92,7 +92,7 @@ class Chaos:
         )
 
     async def _happen(self, node: Node) -> float:
-        """Load and chaos, then quiet until there is no lag; how long that took [s]."""
+        """Load and chaos, then quiet until there is no lag; return how long that took [s]."""
         plan = self._plan
         for _ in range(plan.members):
             self._join(node)

@@ -90,12 +90,12 @@ class Verdict:
 
     @property
     def duplicates(self) -> int:
-        """Messages handled once more than once."""
+        """Number of times that a message was handled again."""
         return self.handled - self.distinct
 
     @property
     def duplicate_share(self) -> float:
-        """Of the messages that there are."""
+        """Duplicates per distinct message."""
         return self.duplicates / self.distinct if self.distinct else 0.0
 
     def violated(self, kind: Violation, what: str) -> None:

@@ -102,7 +102,7 @@ async def take_part(given: argparse.Namespace) -> None:
 
 
 def _of_topic(queues: Iterable[tuple[str, int]], topic: str) -> list[tuple[str, int]]:
-    """Without those of the group's retry topic, whose numbers are the same."""
+    """Leave out the queues of the group's retry topic, which have the same numbers."""
     return [place for place in queues if place[0] == topic]
 
 

@@ -29,7 +29,7 @@ def group_of(path: Path) -> str | None:
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Every test by itself, but those of one group together."""
+    """Schedules each test by itself, except that the tests of one group stay together."""
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
         super().__init__(config, log)

@@ -47,7 +47,7 @@ class Log:
 
     @property
     def end(self) -> int:
-        """Behind the last whole record."""
+        """End of the last whole record."""
         return self.first_offset + len(self.data)
 
     def begin_term(self, epoch: int) -> None:
@@ -83,7 +83,7 @@ class Log:
         self.table = plan.table
 
     def resync(self, first_offset: int) -> None:
-        """Empty it."""
+        """Empty the log, which then begins at first_offset."""
         self.first_offset, self.data, self.borders = first_offset, bytearray(), [first_offset]
         self.table, self.confirm = (), 0
 
@@ -238,7 +238,7 @@ class Pair:
 
 
 def rejoin(master: Log, slave: Log, *, epoch: int, links: int = 10) -> list[Outcome]:
-    """Links until the slave is in order, as ha does it; what each of them led to."""
+    """Open links until the slave is in order, as ha does; return what each of them led to."""
     outcomes: list[Outcome] = []
     for _ in range(links):
         pair = Pair(master, slave, epoch=epoch)

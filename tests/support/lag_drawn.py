@@ -85,7 +85,7 @@ class Verdict(NamedTuple):
 
 
 def window_of(truth: Truth, *, by_samples: bool) -> Window:
-    """What evaluate takes, by one of the two ways that rows come in."""
+    """Return the input of ``evaluate``: collected tables, or tables shaped from samples."""
     made = collected(truth)
     if not by_samples:
         return Window(
@@ -147,7 +147,7 @@ def judge_all(wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
 
 
 def _of(result: Evaluated, truth: Truth) -> Evaluated:
-    """Judgement of one group."""
+    """Return what an evaluation says of one group."""
     wanted = pair_id(truth, truth.pairs[0])
 
     def own(rows: pa.Table) -> pa.Table:
@@ -209,7 +209,7 @@ def compared(kind: str, seed: int, found: Drawn, result: Evaluated) -> Verdict:
 def _found(
     found: Drawn, sample_times: np.ndarray, alarming: np.ndarray, status: np.ndarray
 ) -> tuple[float | None, list[str]]:
-    """When it was found after it had to be seen, and what is wrong with that."""
+    """Return how long after it showed the fault was found, and what is wrong with that."""
     assert found.faulty is not None
     begin, end = found.faulty
     late = _late(found)
@@ -247,7 +247,7 @@ def _late(found: Drawn) -> np.ndarray:
 
 
 def _broken(late: np.ndarray, begin: float) -> float | None:
-    """From when on the objective is broken for a minute at least; None: never."""
+    """Return the second from which the objective is broken for at least a minute; None: never."""
     minute = np.convolve(late[int(begin) :], np.ones(60), "valid") == 60
     at = np.flatnonzero(minute)
     return float(at[0]) + int(begin) if len(at) else None
@@ -271,8 +271,8 @@ def _skew_problems(found: Drawn, rows: Columns, wrong: np.ndarray) -> list[str]:
 
 
 def _expiry_problems(truth: Truth, result: Evaluated) -> list[str]:
-    """Events have as many expired messages as expired unread between the first sample and the
-    last."""
+    """Check that events have as many expired messages as expired unread between the first sample
+    and the last."""
     sample_times = truth.sample_times()[[0, -1]]
     true = sum(
         int(np.diff(totals(each, sample_times).expired)[0]) for each in truth.pairs[0].readings
@@ -310,12 +310,12 @@ def report(found: Sequence[Verdict]) -> str:
 
 
 def judge_seeds(seeds: Sequence[int]) -> list[Verdict]:
-    """A group of every kind for each seed."""
+    """Judge a group of every kind for each seed."""
     return judge_all([(kind, seed) for seed in seeds for kind in KINDS])
 
 
 def run(seeds: Sequence[int], processes: int = 1) -> list[Verdict]:
-    """The same in several processes, some seeds at a time."""
+    """Call ``judge_seeds`` in several processes, for some seeds at a time."""
     parts = [seeds[first : first + SEEDS_AT_ONCE] for first in range(0, len(seeds), SEEDS_AT_ONCE)]
     if processes == 1:
         return [each for part in parts for each in judge_seeds(part)]

@@ -66,7 +66,7 @@ class Case(NamedTuple):
 
 
 def cases_of(seed: int) -> list[tuple[str, Scenario]]:
-    """Every scenario with this seed, each of a cluster of its own name."""
+    """Return every scenario with this seed, each in a cluster with its own name."""
     makers = {name: make for name, make in scenarios.well().items()}
     makers |= {name: fault.make for name, fault in scenarios.faults().items()}
     makers[REWIND] = failing.rewound
@@ -158,7 +158,7 @@ def _limit(name: str, scenario: Scenario) -> float:
 
 
 def _broken(scenario: Scenario) -> int:
-    """From when on the objective is broken for a minute at least: a time."""
+    """Return the time from which the objective is broken for at least a minute."""
     sample_times, above = _above(scenario)
     assert scenario.since is not None
     minute = np.convolve(above & (sample_times >= scenario.since), np.ones(60), "valid") == 60
@@ -212,7 +212,8 @@ def _rewind_problems(
     ticks: Ints,
     status: npt.NDArray[np.str_],
 ) -> list[str]:
-    """The event at the first sample after it, CATCHING_UP soon, and OK in the end."""
+    """Check for the reset's event at the first sample after it, for CATCHING_UP soon, and for OK in
+    the end."""
     assert scenario.since is not None
     problems = []
     events = result.offset_events.filter(pc.equal(result.offset_events["pair_id"], wanted))
@@ -305,7 +306,7 @@ def run(seeds: Sequence[int], processes: int = 1) -> list[Case]:
 
 
 def main() -> int:
-    """As the Makefile calls it."""
+    """Run as the Makefile calls it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="how many")
     parser.add_argument("--first", type=int, default=1, help="the first of them")

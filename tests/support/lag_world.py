@@ -251,7 +251,7 @@ def stage_row(group: str, place: int) -> dict[str, Any]:
 
 
 def lag_rows(place: int) -> Iterator[dict[str, Any]]:
-    """Rows of lag at a tick, a queue each."""
+    """Rows of lag at a tick, one for each queue."""
     for group in NAMES:
         pair = pair_row(group, place)
         broker, topic = NAMES[group]
@@ -284,7 +284,7 @@ def lag_rows(place: int) -> Iterator[dict[str, Any]]:
 
 
 def tables() -> dict[str, pa.Table]:
-    """All of them."""
+    """Return all tables."""
     places = [place for place in range(TICKS) if place not in BLIND]
     found = {
         "pair_lag": [pair_row(group, place) for place in places for group in NAMES],

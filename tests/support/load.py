@@ -97,7 +97,7 @@ class Load:
         await asyncio.gather(*self._tasks)
 
     async def acked(self, more: int, timeout_s: float = 60.0) -> None:
-        """Wait until so many more messages have been acked: there is load on the store."""
+        """Wait until that many more messages have been acked: there is load on the store."""
         goal = len(self.ledger.acked) + more
         async with asyncio.timeout(timeout_s):
             while len(self.ledger.acked) < goal:

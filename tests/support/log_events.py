@@ -42,7 +42,7 @@ class Said(NamedTuple):
 
 
 def said() -> list[Said]:
-    """All of them."""
+    """Return all lines that can be written."""
     found: list[Said] = []
     for place, service in PLACES.items():
         for path in sorted((ROOT / place).rglob("*.py")):

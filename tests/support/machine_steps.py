@@ -91,7 +91,7 @@ def _wait_for_stop(process: int, expected: int | None = None) -> int:
 
 
 def kill_this_process_after(instructions: int) -> None:
-    """Return, run so many more instructions of this thread, and SIGKILL the process, for real."""
+    """Return, run that many more instructions of this thread, and SIGKILL the process, for real."""
     _LIBC.prctl(SET_TRACER, ctypes.c_ulong(ANY_PROCESS))  # refused where nothing forbids it
     thread, process = threading.get_native_id(), os.getpid()
     ready, tell = os.pipe()

@@ -22,7 +22,8 @@ def again(
     config: StoreConfig = CONFIG,
     clean: bool | None = False,
 ) -> Recovered:
-    """Recover the store as the next start would; clean: whether the last one had ended so."""
+    """Recover the store as the next start would; clean: whether the last start ended cleanly; None:
+    as the store says."""
     store = StoreDir(disk or OsDisk(), small.store.root, config)
     if clean is not None:
         (store.mark_clean if clean else small.store.mark_running)()

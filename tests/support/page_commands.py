@@ -37,7 +37,8 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(page: Path, needs: str) -> list[str]:
-    """Lines of the blocks that need that, and, for a cluster, kubectl's within sentences."""
+    """Return the lines of the blocks that need this; for a cluster, also the kubectl commands in
+    sentences."""
     found = [line for block in blocks(page) if block.needs == needs
              for line in block.text.splitlines() if line.strip()]  # fmt: skip
     if needs == "cluster":
@@ -126,7 +127,7 @@ def _of_objects(
 
 
 def _of_inside(words: list[str]) -> Iterator[str]:
-    """What runs in a container has to be a command of ours."""
+    """Check that what runs in a container is a command of ours."""
     if not words:
         return
     found: click.Command = cli

@@ -97,7 +97,7 @@ class Server:
         return False
 
     def get(self, path: str, **query: str) -> bytes:
-        """Body of an answer. Raises OSError if there is none, or none that is good."""
+        """Return the body of an answer. Raises OSError if there is none, or if it is an error."""
         url = f"{self.url}{path}"
         if query:
             url += f"?{urllib.parse.urlencode(query)}"
@@ -105,7 +105,7 @@ class Server:
             return bytes(answer.read())
 
     def post(self, path: str, body: object) -> bytes:
-        """Send JSON; body of the answer."""
+        """Send JSON; return the body of the answer."""
         request = urllib.request.Request(
             self.url + path,
             data=json.dumps(body).encode(),
@@ -168,7 +168,7 @@ class Prometheus(Server):
     def __init__(
         self, directory: Path, config: Path, *options: str, port: int | None = None
     ) -> None:
-        """port: None: a free one."""
+        """port: None takes a free one."""
         directory.mkdir(parents=True, exist_ok=True)
         port = port or free_ports(1)[0]
         super().__init__(
@@ -212,7 +212,8 @@ class Prometheus(Server):
 
 
 def make_blocks(openmetrics: Path, blocks: Path) -> Path:
-    """Blocks of Prometheus with the samples of a file, in a directory of their own; that one."""
+    """Make blocks of Prometheus with the samples of a file, in a directory of their own; return
+    it."""
     check("promtool", "tsdb", "create-blocks-from", "openmetrics", str(openmetrics), str(blocks))
     return blocks
 
@@ -222,7 +223,8 @@ def over_blocks(
 ) -> Prometheus:
     """Prometheus that holds a copy of blocks and scrapes nothing.
 
-    Another one over the same directory goes on with the data of the one before. port: as there.
+    Another server over the same directory continues with the data of the previous one. port: as for
+    ``Prometheus``.
     """
     data, config = directory / "data", directory / "prometheus.yml"
     if not data.exists():

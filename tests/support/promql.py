@@ -63,7 +63,8 @@ FOREIGN: Final[Mapping[str, Series]] = {"up": Series("gauge", PLAIN, TARGET)}
 
 
 def known(name: str, others: Mapping[str, Series]) -> Series:
-    """A metric of the catalogue, of ``FOREIGN`` or of others. Raises Nonsense for a stranger."""
+    """A metric of the catalogue, of ``FOREIGN`` or of others. Raises Nonsense for an unknown
+    name."""
     if name in others:
         return others[name]
     if name in FOREIGN:

@@ -44,7 +44,7 @@ class Handler(BaseHTTPRequestHandler):
         self.answer_to(fields)
 
     def do_GET(self) -> None:
-        """Whatever else: the same as a query of nothing."""
+        """Answer any GET as the query ``1``."""
         self.answer_to({"query": "1"})
 
     def answer_to(self, fields: Mapping[str, str]) -> None:
@@ -60,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
             self.say(status, body)
 
     def say(self, status: int, body: bytes, *, length: int | None = None) -> None:
-        """Send an answer; length: what is said of its size, if not the truth."""
+        """Send an answer; length: the announced size, if it is not the true one."""
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body) if length is None else length))
@@ -102,7 +102,7 @@ def warning(handler: Handler, body: bytes) -> None:
 
 
 def slow(delay_s: float) -> Trouble:
-    """Wait with the answer; the client has gone by then, mostly."""
+    """Delay the answer; usually the client has gone by then."""
 
     def wait(handler: Handler, body: bytes) -> None:
         if not handler.server.closing.wait(delay_s):
@@ -112,7 +112,7 @@ def slow(delay_s: float) -> Trouble:
 
 
 def drip(handler: Handler, body: bytes) -> None:
-    """Send a byte every 20 ms: each read has an answer in time, the whole never comes."""
+    """Send a byte every 20 ms: no read times out, but the whole answer takes too long."""
     handler.send_response(200)
     handler.send_header("Content-Length", str(len(body)))
     handler.end_headers()

@@ -30,7 +30,7 @@ class RawMember:
 
     @property
     def path(self) -> str:
-        """Of the member's calls."""
+        """Path of the member's calls."""
         return f"/v1/groups/{self.group}/members/{self.name}"
 
     def join(self) -> None:
@@ -68,7 +68,7 @@ class RawMember:
         self.call("POST", f"/v1/groups/{self.group}/offsets", body)
 
     def nack(self, source: Source, **more: object) -> dict[str, Any]:
-        """Send one message back; the answer."""
+        """Send one message back; return the answer."""
         topic, queue, queue_offset = source
         body = {
             "topic": topic,

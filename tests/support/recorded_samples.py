@@ -37,7 +37,7 @@ NAME = "recorded_samples"
 
 
 def record(truths: Sequence[Truth], directory: Path) -> int:
-    """Write what the workloads expose, each as a cluster of its own; how many ticks that are."""
+    """Write what the workloads expose, each as a cluster of its own; return the number of ticks."""
     directory.mkdir(parents=True, exist_ok=True)
     ticks = max(len(truth.ticks()) for truth in truths)
     for shard, truth in enumerate(truths):

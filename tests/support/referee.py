@@ -29,7 +29,7 @@ KINDS: Final = frozenset(
 
 
 def classpath() -> str:
-    """Where its classes are; skips the test if it is not built."""
+    """Return the class path of the referee; skip the test if it is not built."""
     if shutil.which("java") is None or not all(
         (CLASSES / "classes" / f"{program}.class").exists() for program in PROGRAMS
     ):
@@ -57,9 +57,11 @@ def write_store(
 def run_timer(
     store: Path, home: Path, *orders: str, roll_window_s: int, shape: Mapping[str, object]
 ) -> list[str]:
-    """Let the real timer run on a store; unique ids of the messages in "orders", in their order.
+    """Let the real timer run on a store; return the unique ids of the messages in "orders", in
+    order.
 
-    orders: as of the program ``Timer``. roll_window_s: what is due later is put back until then.
+    orders: as the program ``Timer`` takes them. roll_window_s: messages that are due after this
+    time are put back into the queue.
     """
     printed = _run("Timer", store, home, shape, str(roll_window_s), *orders)
     lines = [line.split("\t") for line in printed.splitlines()]

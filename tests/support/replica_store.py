@@ -72,7 +72,8 @@ def store_of(disk: Disk, root: Path = ROOT) -> StoreDir:
 def open_replica(
     disk: Disk, root: Path = ROOT, *, boot: tuple[int, int] = BOOT
 ) -> tuple[ReplicaStore, Found]:
-    """Open and recover, as ha does at its start. boot: another one after a power cut."""
+    """Open and recover, as ha does at its start. boot: the boot's id, another one after a power
+    cut."""
     held = ReplicaStore.open(store_of(disk, root), SETUP, StillClock(1000))
     found = held.recover(boot_id=boot, progress=lambda done, total: None, stopping=lambda: False)
     assert found is not None

@@ -121,7 +121,7 @@ class ScriptedHa:
         self.slots.publish(slot, value)
 
     def ring(self) -> None:
-        """Both other services."""
+        """Ring the doorbells of both other services."""
         for service in ("broker", "reput"):
             with contextlib.suppress(OSError):
                 self._bell.sendto(b"\x01", str(socket_path(self._run_dir, service)))
@@ -210,7 +210,7 @@ class ScriptedHa:
     # -- an epoch -------------------------------------------------------------------------------
 
     def wait_nonce(self, *, other_than: int = 0) -> int:
-        """Wait for a start of the broker; its nonce."""
+        """Wait for a start of the broker; return its nonce."""
         wait_until(lambda: self.get(Slot.BROKER_NONCE) not in (0, other_than), "a broker's nonce")
         return self.get(Slot.BROKER_NONCE)
 
@@ -231,11 +231,11 @@ class ScriptedHa:
         self.ring()
 
     def extend(self, lease_ms: int) -> None:
-        """Set the lease's deadline so far from now; negative: it is past."""
+        """Set the lease's deadline to that long from now; a negative value puts it in the past."""
         self.publish(Slot.LEASE_DEADLINE, self._clock.boot_ms() + lease_ms)
 
     def confirm_flushed(self) -> int:
-        """Publish what a group of this one node has confirmed; the confirm offset."""
+        """Publish what a group of this one node has confirmed; return the confirm offset."""
         confirm = self.get(Slot.CONFIRM)
         # Only from here on is what is flushed of this epoch.
         if self.get(Slot.SERVING_EPOCH) == self.epoch and not self.holds_confirm:

@@ -135,7 +135,8 @@ class SimDisk:
         ]
 
     def make_directory(self, path: Path, *, durable: bool = True) -> None:
-        """Make it and its missing parents; durable: each new name, and no other, at once."""
+        """Make a directory and its missing parents; durable: each new name, and no other, at
+        once."""
         node: Directory = self._root
         for depth, part in enumerate(path.parts[1:], start=2):
             child = node.names.get(part)
@@ -310,7 +311,8 @@ class SimDisk:
         return walk(self._root, Path("/"))
 
     def peek(self, path: Path) -> bytes | None:
-        """A file's bytes as processes see them, without counting as an operation; None without."""
+        """A file's bytes as processes see them, without counting as an operation; None if there is
+        no file."""
         node = self._find(path)
         return bytes(node.cache) if isinstance(node, Inode) else None
 
@@ -470,7 +472,7 @@ class SimWholeSync:
 
     @property
     def files_min(self) -> int:
-        """As the disk says."""
+        """Number that the disk gives."""
         return self._disk.whole_sync_files_min
 
     def covers(self, directory: Path) -> bool:
@@ -478,7 +480,8 @@ class SimWholeSync:
         return True
 
     def run(self) -> None:
-        """Bytes, lengths and names; a file whose sync fails leaves the others synced."""
+        """Make bytes, lengths and names durable. If the sync of a file fails, the bytes of the
+        others are synced, and OSError is raised."""
         disk = self._disk
         disk._operation("whole_sync", None, partly=self._partly)
         failing = [path for path, _ in disk.files() if disk.failing_sync(path)]

@@ -104,7 +104,8 @@ class Inode:
         self.lengths = [len(self.cache)]
 
     def begin_sync(self) -> Callable[[], None]:
-        """Returns what ends the sync: the bytes of this moment are durable then."""
+        """Begin a sync; return a function that ends it: the bytes of this moment are durable
+        then."""
         self.syncs_begun += 1
         number, image = self.syncs_begun, bytearray(self.cache)
         dirty = self.dirtypage_count() if self.failed else None
@@ -127,7 +128,7 @@ class Inode:
         return end
 
     def flip(self, at: int, bit: int) -> None:
-        """One bit is another in the cache and on the disk; a sync in hand does not mend it."""
+        """Flip a bit in the cache and on the disk; a sync under way does not repair it."""
         self.cache[at] ^= 1 << bit
         self.durable[at] ^= 1 << bit
         self.flips.append((self.syncs_begun, at, 1 << bit))

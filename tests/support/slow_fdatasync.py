@@ -17,7 +17,7 @@ class HasFileno(Protocol):
     """A file, as the call takes one."""
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """Return the file's descriptor."""
         ...
 
 

@@ -151,7 +151,7 @@ class SmallBroker:
 
     @property
     def append_part(self) -> Append:
-        """This object, as what appends."""
+        """This object in the role of ``Append``."""
         return cast(Append, self)
 
     @property
@@ -161,7 +161,7 @@ class SmallBroker:
 
     @property
     def flusher_part(self) -> Flusher:
-        """This object, as what waits for the disk."""
+        """This object in the role of ``Flusher``."""
         return cast(Flusher, self)
 
     def dispatched(self) -> PhysicalOffset:
@@ -231,7 +231,8 @@ class SmallBroker:
         reconsume_times: int = 0,
         flag: int = 0,
     ) -> Record:
-        """Store one message and dispatch it; the record. The topic's queues are made on the way."""
+        """Store one message and dispatch it; return the record. The topic's queues are made on the
+        way."""
         named = {} if unique_id is None else {"UNIQ_KEY": unique_id}
         raw = properties.encode({**named, **(pairs or {})})
         entries = batch.encode([WireMessage(body, raw, flag)])

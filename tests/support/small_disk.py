@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def _commands(kind: str, image: Path, where: Path, size: int) -> Iterator[list[str]]:
-    """Make and mount it."""
+    """Yield the commands that make and mount the file system."""
     if kind == "tmpfs":
         yield ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(where)]
         return

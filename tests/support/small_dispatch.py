@@ -12,7 +12,7 @@ from tidemark.formats.queue_unit import encode
 def dispatcher_of(
     small: SmallStore, boot: tuple[int, int] = BOOT, *, clock: Clock | None = None
 ) -> Dispatcher:
-    """One that has resumed; closed with the store."""
+    """A dispatcher that has resumed; it is closed with the store."""
     log = CommitLogReader(small.store, small.positions)
     dispatcher = Dispatcher(small.store, small.positions, log, clock=clock, boot_id=boot)
     small.with_it.callback(dispatcher.close)
@@ -21,7 +21,7 @@ def dispatcher_of(
 
 
 def dispatched(small: SmallStore) -> Dispatcher:
-    """One that has dispatched everything."""
+    """A dispatcher that has dispatched everything."""
     dispatcher = dispatcher_of(small)
     dispatch_all(dispatcher)
     return dispatcher

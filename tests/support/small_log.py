@@ -154,7 +154,7 @@ def break_file(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
 
 @contextlib.contextmanager
 def busy(*works: Callable[[], None]) -> Iterator[None]:
-    """Each work over and over, in a thread of its own, as long as the block lasts.
+    """Repeat each piece of work in a thread of its own for as long as the block lasts.
 
     Raises what one of them has raised.
     """

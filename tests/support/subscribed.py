@@ -43,7 +43,7 @@ def refusal(status: int, code: str, **more: Any) -> Fault:
 
 
 async def take(messages: Subscription, count: int) -> list[bytes]:
-    """Handle so many messages; the last is in hand when this returns."""
+    """Handle that many messages; the last is in hand when this returns."""
     taken: list[bytes] = []
     async for message in messages:
         taken.append(message.body)

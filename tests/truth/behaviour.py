@@ -33,14 +33,15 @@ def by_rate(random: Random, rate: Callable[[Floats], Floats], seconds: float) ->
 
 
 def sparse(random: Random, every: float, seconds: float) -> Ints:
-    """A message about every so many seconds, a fifth sooner or later."""
+    """A message about `every` seconds after the one before, up to a fifth sooner or later."""
     return jittered(random, every, 0.2, seconds)
 
 
 def jittered(
     random: Random, every: float, jitter: float, seconds: float, since: float = 0.0
 ) -> Ints:
-    """Instants about `every` seconds apart: each gap by a share of up to `jitter` more or less."""
+    """Instants about `every` seconds apart; each gap is up to the share `jitter` shorter or
+    longer."""
     count = int((seconds - since) / (every * (1.0 - jitter))) + 2
     gaps = every * (1.0 + random.uniform(-jitter, jitter, count))
     at = since + random.uniform(0.0, every) + np.cumsum(gaps) - gaps[0]
@@ -106,7 +107,7 @@ def floored(
 ) -> Ints:
     """Offset of each commit of a group that works through a backlog while retention removes it.
 
-    Where the front of the queue has overtaken it, it goes on at the front.
+    If the front of the queue has overtaken the group, the group continues at the front.
     """
     front = np.concatenate(([caught_up_until], kept.at))
     floor = np.concatenate(([from_offset], kept.value))

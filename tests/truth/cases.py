@@ -107,7 +107,8 @@ def four_delays(
     seconds: float = 1200.0,
     objective: float = 60.0,
 ) -> Truth:
-    """P = 100; each message is so late confirmed, then dispatched, delivered and processed."""
+    """P = 100; each message is confirmed, dispatched, delivered and processed after these delays,
+    in turn."""
     stored = constant(100.0, seconds)
     confirmed, visible, handed, done = stored + times(np.cumsum(delays), 0)[:, None]
     of = queue(stored, visible=visible)
@@ -166,7 +167,7 @@ def slow_member(seconds: float = 1800.0) -> Truth:
 def unassigned_queue(seconds: float = 1800.0, since: float = 600.0) -> Truth:
     """16 queues of 2 a second, four members; from 600 on queue 5 has no owner and is not read.
 
-    Who had it begins anew with the other three of its queues, and so has another number.
+    The former owner joins anew with its other three queues, and so has another number.
     """
     readings = list(many_queues((2.0,) * 16, (20.0,) * 16, seconds))
     for number, each in enumerate(readings):

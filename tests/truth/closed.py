@@ -55,7 +55,8 @@ class Capacity:
         return found
 
     def when(self, work: Floats) -> Ints:
-        """The first time at which so much can be done; int64's maximum where never."""
+        """Return the first time at which this much work can be done; int64's maximum if there is
+        none."""
         # From the left, for a stretch without capacity: work that is done as it begins is done
         # there, and what is more than that, behind it.
         index = np.clip(np.searchsorted(self._work, work, "left") - 1, 0, len(self._at) - 1)

@@ -18,7 +18,7 @@ def names(broker: Broker, index: Ints) -> npt.NDArray[np.str_]:
 
 
 def table(rows: Mask, columns: dict[str, object]) -> pa.Table:
-    """Of these rows; ABSENT, NaN and empty reasons become null."""
+    """A table of these rows; ABSENT, NaN and empty reasons become null."""
     made = {}
     for name, column in columns.items():
         values = np.asarray(column)[rows]
@@ -35,5 +35,5 @@ def table(rows: Mask, columns: dict[str, object]) -> pa.Table:
 
 
 def joined(fields: pa.Schema, tables: list[pa.Table]) -> pa.Table:
-    """One table of all, of these columns even without a row."""
+    """Join tables into one, which has these columns even without a row."""
     return pa.concat_tables([fields.empty_table(), *tables]).combine_chunks()

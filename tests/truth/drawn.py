@@ -84,7 +84,8 @@ class Drawn(NamedTuple):
 def spans(
     random: Random, since: float, up: tuple[float, float], down: tuple[float, float]
 ) -> list[tuple[float, float]]:
-    """When a process that crashes again and again runs: from `since` on, first it is down."""
+    """Draw the spans in which a process that keeps crashing runs. From `since` on it is down
+    first."""
     found = []
     now = since + random.uniform(*down)
     while now < SECONDS:
@@ -95,7 +96,7 @@ def spans(
 
 
 def outside(down: Spans) -> list[tuple[float, float]]:
-    """When a process runs that is away in these spans."""
+    """Return the spans in which a process runs that is down in the given ones."""
     edges = [0.0, *(edge for span in down for edge in span), SECONDS]
     return [(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low < high]
 
@@ -111,10 +112,10 @@ def runs_of(
     crashes: bool = False,
     commits_until: float = SECONDS,
 ) -> Steps:
-    """What a consumer commits that runs in these spans, each begun where it had committed.
+    """Return the commits of a consumer that runs in these spans, each time from its last commit on.
 
-    crashes: a run ends without a commit; else with one. It commits nothing from
-    commits_until on. Before the first run it was done with nothing.
+    crashes: a run ends without a commit; otherwise with one. commits_until: the consumer commits
+    nothing from then on. Before the first run its commit is offset 0.
     """
     done, moments, offsets = 0, [at(LONG_AGO)], [0]
     for low, high in runs:
@@ -149,7 +150,8 @@ def presence(runs: Spans, members: int) -> Steps:
 def group_of(
     setting: Setting, readings: Sequence[Reading], runs: Spans, *, clock: float = 0.0
 ) -> Truth:
-    """A group of these queues, sampled as the setting asks; clock: seconds its node is ahead."""
+    """A group of these queues, sampled as the setting asks; clock: seconds by which its node is
+    ahead."""
     here = presence(runs, setting.members)
     pair = Pair(
         "billing",
@@ -203,7 +205,7 @@ def working(
 
 
 def crash_loop(random: Random, up: tuple[float, float], down: tuple[float, float]) -> Drawn:
-    """It is well for half an hour, then its members come and go and never commit."""
+    """The group is well for half an hour; then its members come and go and never commit."""
     setting = Setting.drawn(random)
     since = float(random.uniform(1800.0, 3600.0))
     runs = [(0.0, since), *spans(random, since, up, down)]
@@ -293,7 +295,7 @@ def crash_loop_that_goes_back(random: Random) -> Drawn:
 
 
 def _drawn_spans(random: Random) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Bounds of how long each run lasts, and each pause."""
+    """Draw bounds of the length of a run, and bounds of the length of a pause."""
     up, down = random.uniform(4.0, 40.0), random.uniform(5.0, 80.0)
     return (0.8 * up, 1.2 * up), (0.6 * down, 1.4 * down)
 
@@ -304,7 +306,7 @@ def drawn_crash_loop(random: Random) -> Drawn:
 
 
 def restarts(random: Random) -> Drawn:
-    """Now and then it is away for up to 100 s, and catches up each time."""
+    """Now and then the group is away for up to 100 s, and it catches up each time."""
     return _restarts(random, Setting.drawn(random))
 
 
@@ -318,7 +320,7 @@ def _restarts(random: Random, setting: Setting) -> Drawn:
 
 
 def steady(random: Random) -> Drawn:
-    """It reads what comes."""
+    """The group reads what comes in."""
     setting = Setting.drawn(random)
     return Drawn(working(random, setting, [(0.0, SECONDS)]))
 
@@ -327,7 +329,7 @@ def steady(random: Random) -> Drawn:
 
 
 def holed(truth: Truth, holes: Spans) -> Truth:
-    """The same, with nothing heard in these spans."""
+    """Return the same workload without samples in these spans."""
     ticks = truth.ticks()
     seconds = (ticks - DAWN) / SECOND
     low, high = np.array(holes).T
@@ -336,7 +338,8 @@ def holed(truth: Truth, holes: Spans) -> Truth:
 
 
 def _holes(random: Random, length: tuple[float, float], apart: tuple[float, float]) -> Spans:
-    """Holes of these lengths, with so much between two of them; ten minutes are heard first."""
+    """Draw holes with lengths and distances within these bounds; the first ten minutes have
+    none."""
     found, now = [], 600.0 + random.uniform(*apart)
     while now < SECONDS:
         found.append((float(now), float(now + random.uniform(*length))))
@@ -345,14 +348,15 @@ def _holes(random: Random, length: tuple[float, float], apart: tuple[float, floa
 
 
 def _drawn_holes(random: Random, period: float) -> Spans:
-    """Seldom and long, or often and short; at least two samples lie between two of them."""
+    """Draw long holes that are rare, or short ones that are frequent, with at least two samples
+    between two of them."""
     if random.random() < 0.5:
         return _holes(random, (45.0, 600.0), (900.0, 2400.0))
     return _holes(random, (45.0, 150.0), (2.5 * period, 2.5 * period + 150.0))
 
 
 def steady_in_holes(random: Random) -> Drawn:
-    """It reads what comes; now and then samples are missing."""
+    """The group reads what comes in; now and then samples are missing."""
     return _in_holes(random, steady(random))
 
 
@@ -362,7 +366,7 @@ def _in_holes(random: Random, found: Drawn) -> Drawn:
 
 
 def _dies(random: Random, clock: float = 0.0) -> Drawn:
-    """It leaves and does not come back."""
+    """The group leaves and does not come back."""
     setting = Setting.drawn(random)
     when = float(random.uniform(1800.0, 3600.0))
     truth = working(random, setting, [(0.0, when)], crashes=True, clock=clock)
@@ -371,7 +375,7 @@ def _dies(random: Random, clock: float = 0.0) -> Drawn:
 
 
 def dies_in_holes_of_a_minute(random: Random) -> Drawn:
-    """It dies, and every two or three minutes nothing is heard for one."""
+    """The group dies, and every two or three minutes all samples of one minute are missing."""
     found = _dies(random)
     every = float(random.choice([120.0, 180.0]))
     begin = random.uniform(0.0, every) + np.arange(600.0, SECONDS, every)
@@ -381,7 +385,7 @@ def dies_in_holes_of_a_minute(random: Random) -> Drawn:
 
 
 def dies_in_holes(random: Random) -> Drawn:
-    """It dies, and nothing is heard of it now and then."""
+    """The group dies, and now and then samples are missing."""
     found = _dies(random)
     period = found.truth.period / SECOND
     holes = _drawn_holes(random, period)
@@ -391,7 +395,7 @@ def dies_in_holes(random: Random) -> Drawn:
 
 
 def stuck_in_holes(random: Random) -> Drawn:
-    """Its members are there and commit nothing any more; nothing is heard of it now and then."""
+    """The members are there but no longer commit anything; now and then samples are missing."""
     setting = Setting.drawn(random)
     when = float(random.uniform(1800.0, 3600.0))
     truth = working(random, setting, [(0.0, SECONDS)], commits_until=when)
@@ -399,7 +403,7 @@ def stuck_in_holes(random: Random) -> Drawn:
 
 
 def stuck_within_a_hole(random: Random) -> Drawn:
-    """The same, and it commits for the last time while nothing is heard of it for minutes."""
+    """As `stuck_in_holes`, but the last commit falls into minutes without samples."""
     setting = Setting.drawn(random)
     holes = _holes(random, (150.0, 600.0), (300.0, 900.0))
     among = [hole for hole in holes if 1800.0 < hole[0] < 3600.0]
@@ -421,7 +425,7 @@ def _stuck(setting: Setting, truth: Truth, holes: Spans, when: float) -> Drawn:
 
 
 def slow_in_holes(random: Random) -> Drawn:
-    """It can do but a part of what comes in; nothing is heard of it now and then."""
+    """The group can process only part of what comes in; now and then samples are missing."""
     setting = Setting.drawn(random)
     if random.random() < 0.5:
         setting = setting._replace(commit_every=float(random.uniform(15.0, 60.0)))
@@ -433,7 +437,7 @@ def slow_in_holes(random: Random) -> Drawn:
 
 
 def slow_queue_of_many(random: Random) -> Drawn:
-    """One of many members is too slow for its queue; all commit seldom."""
+    """One of many members is too slow for its queue; all of them commit rarely."""
     setting = Setting.drawn(random, queues=(11, 14))
     setting = setting._replace(
         members=setting.queues, commit_every=float(random.uniform(60.0, 200.0))
@@ -450,7 +454,7 @@ def slow_queue_of_many(random: Random) -> Drawn:
 
 
 def hangs_after_a_restart(random: Random) -> Drawn:
-    """It is restarted, and commits nothing any more."""
+    """The group is restarted, and then commits nothing."""
     setting = Setting.drawn(random)
     since = float(random.uniform(1800.0, 3600.0))
     back = since + float(random.uniform(20.0, 100.0))
@@ -463,20 +467,20 @@ def hangs_after_a_restart(random: Random) -> Drawn:
 
 
 def _clock(random: Random) -> float:
-    """15 s to 10 min, behind or ahead, in whole seconds."""
+    """Draw the error of a clock: 15 s to 10 min, behind or ahead, in whole seconds."""
     off = round(float(np.exp(random.uniform(np.log(15.0), np.log(600.0)))))
     return float(off if random.random() < 0.3 else -off)
 
 
 def steady_by_another_clock(random: Random) -> Drawn:
-    """It reads what comes; the clock of its node is off."""
+    """The group reads what comes in; the clock of its node is wrong."""
     setting, clock = Setting.drawn(random), _clock(random)
     truth = working(random, setting, [(0.0, SECONDS)], clock=clock)
     return Drawn(truth, clock=clock, known_outside_holes=True)
 
 
 def dies_by_another_clock(random: Random) -> Drawn:
-    """It dies; the clock of its node is off."""
+    """The group dies; the clock of its node is wrong."""
     clock = _clock(random)
     found = _dies(random, clock)
     within = 120.0 + 4 * found.truth.period / SECOND
@@ -484,7 +488,7 @@ def dies_by_another_clock(random: Random) -> Drawn:
 
 
 def catches_up_by_another_clock(random: Random) -> Drawn:
-    """It is away for ten to thirty minutes, then catches up at three times the pace."""
+    """The group is away for ten to thirty minutes, then catches up at three times the pace."""
     setting, clock = Setting.drawn(random), _clock(random) if random.random() < 0.5 else 0.0
     setting = setting._replace(able=3 * setting.rate)
     since = float(random.uniform(1800.0, 2700.0))
@@ -506,9 +510,9 @@ def catches_up_by_another_clock(random: Random) -> Drawn:
 
 
 def retained(truth: Truth, retention: float, every: float) -> Truth:
-    """The same, with messages removed that are older than this, which is checked every so often.
+    """Return the truth with messages older than `retention` removed, checked every `every` seconds.
 
-    Truth of a commit that retention passes stays with who made the workload.
+    If retention passes a commit, the maker of the workload has to adjust that commit.
     """
     removals = times(np.arange(retention, SECONDS, every))
 
@@ -530,7 +534,8 @@ def retained(truth: Truth, retention: float, every: float) -> Truth:
 
 
 def loses_messages(random: Random) -> Drawn:
-    """It is alive and too slow; retention takes messages before it, and it goes on behind them."""
+    """The group is alive and too slow; retention removes messages before it has read them, and it
+    continues after them."""
     setting = Setting.drawn(random)._replace(commit_every=float(random.uniform(1.0, 5.0)))
     when = float(random.uniform(1200.0, 2400.0))
     retention, every = float(random.uniform(200.0, 600.0)), float(random.choice([10.0, 30.0, 60.0]))
@@ -564,7 +569,7 @@ def abandoned(random: Random) -> Drawn:
 
 
 def new_queues(random: Random) -> Drawn:
-    """The topic gets as many queues again, which are not read; its group reads the others."""
+    """The topic's number of queues doubles; the group does not read the new ones."""
     setting = Setting.drawn(random)
     since = float(random.uniform(900.0, 2400.0))
     truth = working(random, setting, [(0.0, SECONDS)])
@@ -587,7 +592,7 @@ def new_queues(random: Random) -> Drawn:
 
 
 def paused(random: Random) -> Drawn:
-    """An operator switches it off: its members go. It is switched on again, or not."""
+    """An operator pauses the group, and its members leave. In half of the cases it is resumed."""
     setting = Setting.drawn(random)
     setting = setting._replace(able=setting.rate * float(random.uniform(3.0, 6.0)))
     since = float(random.uniform(1200.0, 2400.0))
@@ -607,18 +612,18 @@ def paused(random: Random) -> Drawn:
 
 
 def rare_commits(random: Random) -> Drawn:
-    """It reads what comes, and commits every one and a half to five minutes."""
+    """The group reads what comes in, and commits every one and a half to five minutes."""
     return Drawn(working(random, _rare(random), [(0.0, SECONDS)]))
 
 
 def rare_commits_and_restarts(random: Random) -> Drawn:
-    """The same, and now and then it is away for up to 100 s."""
+    """As `rare_commits`, but now and then the group is away for up to 100 s."""
     return _restarts(random, _rare(random))
 
 
 def rare_commits_in_holes(random: Random) -> Drawn:
-    """The same, and now and then samples are missing. It is UNKNOWN while a missing sample may have
-    shown a commit."""
+    """As `rare_commits`, but now and then samples are missing. The group is UNKNOWN while a missing
+    sample may have shown a commit."""
     return _in_holes(random, rare_commits(random))._replace(known_outside_holes=False)
 
 

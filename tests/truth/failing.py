@@ -33,7 +33,7 @@ def _moment(random: Random) -> float:
 
 
 def dies(random: Random, rate: float, every: float) -> Scenario:
-    """It leaves and does not come back."""
+    """The group leaves and does not come back."""
     when = _moment(random)
     down = [(when, SECONDS)]
     made = each_queue(
@@ -46,7 +46,7 @@ def dies(random: Random, rate: float, every: float) -> Scenario:
 
 
 def trickle_dies(random: Random) -> Scenario:
-    """It dies between two messages: nothing is wrong before the next has come."""
+    """The group dies between two messages: nothing is wrong before the next message comes."""
     when = _moment(random)
     down = [(when, SECONDS)]
     made = each_queue(
@@ -83,7 +83,8 @@ def poison(random: Random, again: bool) -> Scenario:
 
 
 def batch_stuck(random: Random) -> Scenario:
-    """It takes all there is, commits after 120 s; once it does not come back, but is connected."""
+    """The group takes all there is and commits after 120 s. At some point it stops doing so, but
+    stays connected."""
     when = _moment(random)
     made = healthy.rare_commits(random)
     readings, commits, due = [], [], []
@@ -99,7 +100,7 @@ def batch_stuck(random: Random) -> Scenario:
 
 
 def slows(random: Random, share: float) -> Scenario:
-    """It can do but a share of what comes in."""
+    """From some time on, the group can process only a share of what comes in."""
     when = _moment(random)
     can = Capacity([(0.0, ABLE), (when, share * RATE)])
     made = each_queue(lambda: working(random, do.poisson(random, RATE, SECONDS), can=can))
@@ -137,7 +138,8 @@ def retention(random: Random) -> Scenario:
 
 
 def rewound(random: Random) -> Scenario:
-    """An operator sets it back to the start; it drains by itself. No alarm: an event, and a status.
+    """An operator sets the group back to the start, and it drains by itself. That is no alarm but
+    an event and a status.
 
     An hour and more of messages are read again at five times their rate.
     """

@@ -44,7 +44,8 @@ def trickle(random: Random) -> Scenario:
 
 
 def bursts(random: Random) -> Scenario:
-    """Forty seconds of 15 times as much, every ten minutes; read within a minute and a bit."""
+    """Every ten minutes there are 15 times as many messages for forty seconds. They are read within
+    little more than a minute."""
     begin = 600.0 * np.arange(1, int(SECONDS / 600.0)) + random.uniform(-120, 120)
 
     def rate(t: Floats) -> Floats:
@@ -55,7 +56,7 @@ def bursts(random: Random) -> Scenario:
 
 
 def wave(random: Random) -> Scenario:
-    """Eighty per cent more or less within an hour."""
+    """The rate rises and falls by eighty per cent within an hour."""
     phase = random.uniform(0, 2 * np.pi)
 
     def rate(t: Floats) -> Floats:
@@ -66,7 +67,7 @@ def wave(random: Random) -> Scenario:
 
 
 def rebalances(random: Random) -> Scenario:
-    """Every twenty minutes a commit goes back by what it was twenty seconds before."""
+    """Every twenty minutes a commit goes back to the offset of twenty seconds before."""
 
     def one() -> tuple[Ints, Commits]:
         stored = do.poisson(random, RATE, SECONDS)
@@ -99,14 +100,14 @@ def restarts(random: Random) -> Scenario:
 
 
 def rare_commits(random: Random) -> Scenario:
-    """It reads as messages come, and commits every two minutes."""
+    """The group reads messages as they come, and commits every two minutes."""
     return each_queue(
         lambda: working(random, do.poisson(random, RATE, SECONDS), every=120.0, jitter=0.05),
     )
 
 
 def blind(random: Random) -> Scenario:
-    """Three times nothing is heard of it for five minutes."""
+    """The samples of five minutes are missing, three times."""
     made = steady(random)
     begin = random.uniform(600.0, SECONDS - 900.0, 3)
     ticks = made.truth.ticks()

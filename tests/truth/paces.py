@@ -27,7 +27,7 @@ GROUP: Final = "billing"
 
 
 def at(seconds: float) -> int:
-    """A time so long after the beginning."""
+    """The time that is this many seconds after the beginning."""
     return DAWN + us(seconds)
 
 
@@ -108,7 +108,7 @@ def _with_reading(truth: Truth, name: str, head_known: Steps) -> Truth:
 
 
 def only_queue(truth: Truth) -> Queue:
-    """Of a workload with a single one."""
+    """The queue of a workload that has a single one."""
     (pair,) = truth.pairs
     (of,) = pair.readings
     return of.queue

@@ -116,7 +116,7 @@ class Totals(NamedTuple):
 
 
 def totals(reading: Reading, when: Ints) -> Totals:
-    """What a group did on a queue until each time, restarts of processes left out."""
+    """Counts of what a group did on a queue until each time, as if no process had restarted."""
     commit, kept = reading.commit, reading.queue.kept
     ordered = np.array([reset.at for reset in reading.resets], np.int64)
     before, after = commit.value[:-1], commit.value[1:]
@@ -168,7 +168,8 @@ def master(broker: Broker, when: Ints) -> Ints:
 
 
 def counting_since(truth: Truth, broker: Broker, when: Ints) -> Ints:
-    """Since when the master of each time counts what groups do: it began, or became master."""
+    """Return since when the master of each time has counted what groups do: since its start, or
+    since it became master."""
     who = master(broker, when)
     found = np.full(len(when), ABSENT, np.int64)
     for node in range(len(broker.nodes)):

@@ -32,7 +32,7 @@ class Target(NamedTuple):
     service: str
 
     def labels(self, cluster: str) -> dict[str, str]:
-        """Those that scraping adds."""
+        """The labels that scraping adds."""
         return {
             "cluster": cluster,
             "broker": self.broker,

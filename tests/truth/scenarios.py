@@ -13,7 +13,7 @@ from tests.truth.scenario import COMMIT_EVERY, RATE, Fault, Scenario
 
 
 def well() -> Mapping[str, Callable[[Random], Scenario]]:
-    """By name."""
+    """Return the makers of healthy groups by name."""
     return {
         "steady": healthy.steady,
         "exact rate, constant in flight": healthy.exact,
@@ -29,7 +29,7 @@ def well() -> Mapping[str, Callable[[Random], Scenario]]:
 
 
 def faults() -> Mapping[str, Fault]:
-    """By name."""
+    """Return the faults by name."""
     stopped, stalled = frozenset({"STOPPED"}), frozenset({"STALLED"})
     falls = frozenset({"FALLING_BEHIND"})
     return {

@@ -64,11 +64,11 @@ class ExpositionServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port on which it listens."""
         return int(self._server.server_address[1])
 
     def url(self, of: Target) -> str:
-        """Of one process."""
+        """URL of one process."""
         return f"http://127.0.0.1:{self.port}{_path(of)}"
 
     def show(self, tick: int | None) -> None:

@@ -47,7 +47,7 @@ def micros(at: datetime) -> int:
 
 
 def by_clock(true: Ints, off: int) -> Ints:
-    """True times as a clock shows them that is so far ahead [microseconds]; ABSENT stays."""
+    """True times as shown by a clock that is this far ahead [microseconds]; ABSENT stays."""
     return np.where(true == ABSENT, ABSENT, true + off) if off else true
 
 

@@ -65,12 +65,12 @@ def collected(truth: Truth) -> Collected:
 
 
 def pair_id(truth: Truth, pair: Pair) -> int:
-    """As all tables name it."""
+    """Id of a pair, as in all tables."""
     return schema.pair_id(truth.cluster, pair.broker, pair.group, pair.topic)
 
 
 def series_id(truth: Truth, pair: Pair, queue: int) -> int:
-    """As all tables name it."""
+    """Id of a series, as in all tables."""
     return schema.series_id(truth.cluster, pair.broker, pair.group, pair.topic, queue)
 
 

@@ -198,5 +198,5 @@ class Truth:
         return replace(self, period=round(seconds * SECOND))
 
     def broker(self, name: str) -> Broker:
-        """By name."""
+        """The broker set with this name."""
         return next(broker for broker in self.brokers if broker.name == name)

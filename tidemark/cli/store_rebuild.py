@@ -195,7 +195,8 @@ class _Beginnings:
 
 
 def loss_at(offline: OfflineStore, cut_at: int) -> Loss:
-    """Return what a cut at a chosen offset would lose. Raises BadRequest if it is not possible."""
+    """Return what a cut at a chosen offset would lose. Raises BadRequest if the log cannot be cut
+    there."""
     lost: Counter[Queue] = Counter()
     is_boundary = False
     for found in walk(offline):

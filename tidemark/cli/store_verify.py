@@ -1,9 +1,9 @@
 """``tidemark store verify``: checks all files of a store against each other. Read-only.
 
 It makes one pass over the log in physical order. Every record is validated, and its unit in the
-consume queue and its entries in the index are compared with it; the remaining units and entries
-have no record. *Damage* is what no start repairs or what should be impossible. A *remark* is what
-the next start repairs, such as a torn tail.
+consume queue and its entries in the index are compared with it; units and entries that are left
+over have no record. *Damage* is what no start repairs or what should be impossible. A *remark* is
+what the next start repairs, such as a torn tail.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ DURATION: Final = Parsed("duration", parse_duration_ms)
 
 
 def shown_time(time_ms: int | None) -> str | None:
-    """Format a time in local time to the millisecond; None for an unknown one."""
+    """Format a time in local time to the millisecond; None if it is unknown."""
     if time_ms is None:
         return None
     try:
@@ -78,7 +78,7 @@ def shown_time(time_ms: int | None) -> str | None:
 def shown_duration(time_ms: int | None) -> str | None:
     """Format a duration in the largest exact unit, which ``parse_duration_ms`` can parse.
 
-    None for one that is not set.
+    Returns None if the duration is None.
     """
     if time_ms is None:
         return None

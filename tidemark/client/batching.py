@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 MESSAGE_OVERHEAD: Final = 64
 """Bytes a message adds to a request besides its body: field names, tags, short keys."""
+HELD_OVERHEAD: Final = 256
+"""Bytes of memory that a message takes besides until it is sent: its map, its unique id."""
 
 
 class Limits(NamedTuple):

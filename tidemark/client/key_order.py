@@ -30,7 +30,7 @@ class KeyOrder(Generic[T]):
         return self._waiting_count
 
     def put(self, key: Hashable | None, item: T) -> None:
-        """Add a message. key: None for one without ordering."""
+        """Add a message. key: None for a message without ordering."""
         self._waiting_count += 1
         if key is None:
             self._ready.append((None, item))

@@ -14,7 +14,7 @@ import msgspec
 
 from tidemark import errors
 from tidemark.client import checks
-from tidemark.client.batching import MESSAGE_OVERHEAD
+from tidemark.client.batching import HELD_OVERHEAD, MESSAGE_OVERHEAD
 from tidemark.formats import ids
 from tidemark.formats.message import Message
 
@@ -88,6 +88,11 @@ class Outgoing(msgspec.Struct):
     weight: int
     """Approximate bytes that it adds to a request; batches are bounded by it."""
 
+    @property
+    def held_size(self) -> int:
+        """Approximate bytes of memory that it takes until it is sent."""
+        return self.weight + HELD_OVERHEAD
+
 
 def outgoing(
     body: bytes,
@@ -113,13 +118,13 @@ def outgoing(
     if tags is not None and tags != "":
         checks.check_text(tags, "tags")
         wire["tags"] = tags
-        size += len(tags)
+        size += _packed_size(tags)
     if keys != () and (listed := checks.check_keys(keys)):
         wire["keys"] = listed
-        size += sum(map(len, listed))
+        size += sum(map(_packed_size, listed))
     if properties is not None and (pairs := checks.check_properties(properties)):
         wire["properties"] = pairs
-        size += sum(len(name) + len(value) for name, value in pairs.items())
+        size += sum(_packed_size(name) + _packed_size(value) for name, value in pairs.items())
     if queue is not None:
         checks.check_whole(queue, "queue", 0, checks.I32_MAX)
         if sharding_key is not None:
@@ -132,7 +137,7 @@ def outgoing(
     if sharding_key is not None:
         checks.check_text(sharding_key, "sharding_key")
         wire["sharding_key"] = sharding_key
-        size += len(sharding_key)
+        size += _packed_size(sharding_key)
     if size:
         checks.check_properties_size(size)
     if flag != 0:
@@ -146,6 +151,11 @@ def outgoing(
         )
         wire[name] = value
     return Outgoing(wire, len(body) + size + MESSAGE_OVERHEAD)
+
+
+def _packed_size(text: str) -> int:
+    """Return the bytes of a text in a request."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):

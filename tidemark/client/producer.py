@@ -1,7 +1,7 @@
-"""Sends messages: packs each one, collects batches, keeps the order, bounds memory and requests.
+"""Sends messages: collects batches, packs them, keeps the order, bounds memory and requests.
 
-The write path begins here; the broker's ``http_api`` is the next step. ``batching`` decides when a
-batch is sent. Messages of one lane (topic, queue if given, ack level, timeout) are sent in the
+The write path begins here; the broker's ``connections`` is the next step. ``batching`` decides when
+a batch is sent. Messages of one lane (topic, queue if given, ack level, timeout) are sent in the
 order in which ``send`` was called. A message is checked (``messages.outgoing``) in the call of
 ``send``, so an invalid one fails there and not in a request that it shares. The work per message is
 constant, however many wait: one future and one entry in an ordered map. A request is packed in one
@@ -89,11 +89,12 @@ class _Waiting(NamedTuple):
 class _Batch:
     """Messages of one request, or of several after the broker rejected one of them."""
 
-    __slots__ = ("has_left", "size", "waiting")
+    __slots__ = ("has_left", "held_size", "size", "waiting")
 
     def __init__(self, waiting: Sequence[_Waiting]) -> None:
         self.waiting = waiting
         self.size = sum(each.message.weight for each in waiting)
+        self.held_size = sum(each.message.held_size for each in waiting)
         self.has_left = False
         """Whether its first request was started; before that, nothing of it was sent."""
 
@@ -147,7 +148,7 @@ class Producer:
         loop = asyncio.get_running_loop()
         started = loop.time()
         self._give_ids((message.wire,))
-        size = message.weight
+        size = message.held_size
         key = _Key(topic, message.wire.get("queue"), ack, timeout_ms)
         if not self._room.take_now(size) and not await self._room.take(
             size, functools.partial(self._ends_at, timeout_ms, started)
@@ -158,7 +159,7 @@ class Producer:
             lane = self._lanes[key] = _Lane(key)
         answered: asyncio.Future[SendResult] = loop.create_future()
         lane.waiting[answered] = _Waiting(message, started, answered)
-        lane.size += size
+        lane.size += message.weight
         if lane.late is None:
             lane.late = loop.call_at(self._ends_at(timeout_ms, started), self._sweep, lane)
         if not lane.turn_is_due:
@@ -205,7 +206,7 @@ class Producer:
     async def _send_part(
         self, topic: str, messages: Sequence[Outgoing], *, ack: str | None, timeout_ms: int | None
     ) -> list[SendResult]:
-        size = sum([message.weight for message in messages])
+        size = sum([message.held_size for message in messages])
         ends_at = functools.partial(
             self._ends_at, timeout_ms, asyncio.get_running_loop().time(), lingers=False
         )
@@ -378,9 +379,9 @@ class Producer:
             self._advance(lane)
 
     def _take_out(self, lane: _Lane, answered: asyncio.Future[SendResult]) -> None:
-        size = lane.waiting.pop(answered).message.weight
-        lane.size -= size
-        self._room.give(size)
+        message = lane.waiting.pop(answered).message
+        lane.size -= message.weight
+        self._room.give(message.held_size)
 
     def _turn(self, lane: _Lane) -> None:
         lane.turn_is_due = False
@@ -452,7 +453,7 @@ class Producer:
             finally:
                 self._requests.give(1)
         finally:
-            self._room.give(batch.size)
+            self._room.give(batch.held_size)
 
     async def _send_live(self, key: _Key, messages: Sequence[_Waiting]) -> None:
         """Send the messages whose senders still wait, without those that the broker rejects."""
@@ -535,8 +536,8 @@ def _stored_by(error: errors.TidemarkError) -> list[SendResult]:
         return []
     try:
         return [msgspec.convert({**one, **ack}, SendResult) for one in stored]
-    except (TypeError, msgspec.ValidationError) as broken:
-        raise errors.BrokenAnswer(f"the answer to a send is not understood: {broken}") from broken
+    except (TypeError, msgspec.ValidationError):
+        return []  # results of an unknown form must not hide the error
 
 
 def as_outgoing(messages: Iterable[NewMessage | bytes], queue: int | None) -> list[Outgoing]:

@@ -93,8 +93,9 @@ class CallTools:
             yield components, without_body
             return
         async with self.bodies.read(request) as body:
-            components = self.for_changes()
-            yield components, parsed(body, kind)
+            changes = parsed(body, kind)
+        # The body's memory is released: the change may wait for the disk or the group.
+        yield self.for_changes(), changes
 
 
 def encoding_of(request: web.Request) -> Encoding:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from services.broker.api.http_requests import Body, host_of, peer_of
+from services.broker.api.http_requests import SMALL, Body, host_of, peer_of
 from services.broker.api.request_head import HEAD_END, HEAD_SIZE_MAX, missing_bytes, send_head
+from services.broker.limits import ACK_TIMEOUT_MS_MAX
 from services.broker.request_classes import ClientRole
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds, CallHandler
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # these modules import this one
 
 RECENT_INPUT_S: Final = 0.002
 """Bytes received within this time may belong to a request whose handler has not started yet."""
+ANSWERED_S: Final = 2 * ACK_TIMEOUT_MS_MAX / 1000
+"""Time after which a count of repeats is dropped, on a connection that never is idle."""
 HELD_SIZE_MAX: Final = 1 << 17
 """Bytes of a plain send, head included, that is held while it arrives; aiohttp buffers as many."""
 TURNS_MAX: Final = 3
@@ -53,9 +56,12 @@ class ApiHandler(BoundedHandler):
         "_hand_over_timer",
         "_held",
         "_held_body",
+        "_holds_part",
+        "_is_full",
         "_missing",
         "_note_input",
-        "repeats_before",
+        "_repeats_before",
+        "_repeats_until",
         "role",
     )
 
@@ -67,16 +73,22 @@ class ApiHandler(BoundedHandler):
         """Address of the client; looked up with the first plain send."""
         self._missing: int | None = 0
         """Bytes that aiohttp's last request lacks; None: unknown from now on."""
+        self._holds_part = False
+        """Whether aiohttp has the begin of a head, and waits for the rest."""
         self._held = b""
         """The begin of a plain send whose rest has not arrived, or what follows a send."""
+        self._is_full = False
+        """Whether nothing is read because too much follows a send."""
         self._held_body: Body | None = None
         """Memory that is counted for the begin of a send."""
         self._hand_over_timer: asyncio.TimerHandle | None = None
         self._answering: asyncio.Task[None] | None = None
         """Waits for the level of a plain send; later requests of the connection wait for it."""
-        self.repeats_before: RepeatCount | None = None
+        self._repeats_before: RepeatCount | None = None
         """Count of repeated sends when the oldest bytes that are not answered arrived; None: all
         that arrived was answered at once."""
+        self._repeats_until = 0.0
+        """When the bytes that arrived then are answered at the latest."""
         self.role = ClientRole.NEW
 
     def data_received(self, data: bytes) -> None:
@@ -89,8 +101,10 @@ class ApiHandler(BoundedHandler):
         elif self._held:
             self._serve(self._held + data)
         else:
-            if self._is_idle:
-                self.repeats_before = None
+            if self._repeats_before is not None and (
+                (self._is_idle and not self._holds_part) or self._loop.time() > self._repeats_until
+            ):
+                self._repeats_before = None
             self._serve(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -104,6 +118,11 @@ class ApiHandler(BoundedHandler):
         if self._answering is not None:
             await asyncio.wait({self._answering}, timeout=timeout)
         await super().shutdown(timeout)
+
+    @property
+    def repeats_before(self) -> RepeatCount | None:
+        """Count of repeated sends before anything arrived that is not answered; None: unknown."""
+        return self._repeats_before
 
     @property
     def has_spoken(self) -> bool:
@@ -156,7 +175,7 @@ class ApiHandler(BoundedHandler):
         if len(data) < stop:
             self._wait_for_rest(data, stop, direct_sends)
             return
-        repeats = self.repeats_before
+        repeats = self._repeats_before
         if repeats is not None and repeats != direct_sends.repeats_so_far():
             self._pass_on(data)
             return
@@ -173,7 +192,9 @@ class ApiHandler(BoundedHandler):
             self._answering = self._loop.create_task(self._answer_later(answer))
         else:
             self._write(answer)
-        if len(data) > stop:
+        if len(data) == stop:
+            self._repeats_before = None
+        else:
             self._keep(data[stop:])
             if self._answering is None:
                 self._loop.call_soon(self._go_on)
@@ -200,18 +221,25 @@ class ApiHandler(BoundedHandler):
     def _keep(self, data: bytes) -> None:
         """Keep what follows a send. Reading goes on up to HELD_SIZE_MAX, so that it is seen if the
         client closes the connection: it may repeat what was kept on another one."""
-        assert self._direct_sends is not None
-        if self.repeats_before is None:
-            self.repeats_before = self._direct_sends.repeats_so_far()
+        self._note_repeats()
         self._held = data
-        if len(data) > HELD_SIZE_MAX:
+        if len(data) > HELD_SIZE_MAX and not self._is_full:
+            self._is_full = True
             self._pause_reading_for_buffer()
+
+    def _note_repeats(self) -> None:
+        """Remember the count of repeats, unless there are older bytes that are not answered."""
+        if self._repeats_before is None and self._direct_sends is not None:
+            self._repeats_before = self._direct_sends.repeats_so_far()
+            self._repeats_until = self._loop.time() + ANSWERED_S
 
     def _go_on(self, turns: int = TURNS_MAX) -> None:
         """Process what was kept, unless an answer has to come before it."""
         if self._answering is not None:
             return
-        if self._buffer_paused:
+        if self._is_full:
+            # Not by aiohttp's own flag: aiohttp pauses reading as well, for its queue of requests.
+            self._is_full = False
             self._resume_reading_for_buffer()
         transport = self.transport
         if self._held and transport is not None and not transport.is_closing():
@@ -220,15 +248,14 @@ class ApiHandler(BoundedHandler):
     def _wait_for_rest(self, data: bytes, size: int, direct_sends: DirectSends) -> None:
         """Hold the begin of a send of size bytes; aiohttp gets it if the rest takes too long."""
         if self._hand_over_timer is None:
-            repeats = self.repeats_before or direct_sends.repeats_so_far()
-            is_held = size <= HELD_SIZE_MAX and repeats.deduplicator is not None
-            body = direct_sends.hold(size, peer_of(self.transport)) if is_held else None
-            if body is None:
-                self._pass_on(data)
-                return
-            self.repeats_before, self._held_body = repeats, body
+            self._note_repeats()
             self._hand_over_timer = self._loop.call_later(HELD_S, self._hand_over)
-        self._held = data
+        peer = peer_of(self.transport) if size > SMALL else None
+        held = None if size > HELD_SIZE_MAX else direct_sends.hold(self._held_body, data, peer)
+        if held is None:
+            self._pass_on(data)
+        else:
+            self._held, self._held_body = data, held
 
     def _hand_over(self) -> None:
         data, self._held = self._held, b""
@@ -249,15 +276,15 @@ class ApiHandler(BoundedHandler):
     def _pass_on(self, data: bytes) -> None:
         """Let aiohttp process the bytes."""
         self._stop_holding()
-        if self._direct_sends is not None and self.repeats_before is None:
-            self.repeats_before = self._direct_sends.repeats_so_far()
+        self._note_repeats()
         if self._missing is not None:
             self._missing = missing_bytes(self._missing, data)
         super().data_received(data)
+        self._holds_part = self._is_idle
 
 
 def repeats_before(request: BaseRequest) -> RepeatCount | None:
-    """Return the count of repeated sends when a request had begun to arrive; None: not known."""
+    """Return the count of repeated sends when a request began to arrive; None: it is unknown."""
     connection = request.protocol
     return connection.repeats_before if isinstance(connection, ApiHandler) else None
 

@@ -67,12 +67,16 @@ class DirectSends:
         """Return the count of repeated sends until now."""
         return self._call.repeats_so_far()
 
-    def hold(self, size: int, peer: str) -> Body | None:
-        """Count the memory of a body of size bytes that has not arrived; None: there is no room."""
+    def hold(self, held: Body | None, data: bytes, peer: str | None) -> Body | None:
+        """Count the memory of a send of which data has arrived; None: there is no room.
+
+        held: what was counted for its earlier bytes. peer: as in ``Bodies.grow``."""
+        body = held or Body()
         try:
-            return self._bodies.take(size, peer)
+            self._bodies.grow(body, len(data) - body.size, peer)
         except Overloaded:
             return None
+        return body
 
     def release(self, body: Body) -> None:
         """Release what ``hold`` has counted."""
@@ -84,12 +88,12 @@ class DirectSends:
         """Append the messages of a plain send, and return its answer or what waits for the answer.
 
         Returns None, with nothing stored, if the general path has to serve the send. data: the
-        body. held: what ``hold`` returned for it, which is released here. Never raises; the answer
-        may be an error.
+        body. held: what ``hold`` has counted for its begin, which is released here. Never raises;
+        the answer may be an error.
         """
         started = self._monotonic()
         try:
-            appended = self._call.append_now(head, data, born_host, is_counted=held is not None)
+            appended = self._call.append_now(head, data, born_host, held)
             if appended is None:
                 return None
             sender = appended.sender

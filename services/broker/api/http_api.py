@@ -2,7 +2,7 @@
 
 Each call has one handler without rules of its own. Every exception becomes an answer with code,
 message and advice by ``refusals``. The calls are described in ``api_document`` and tested against
-it. Plain sends do not come here: ``direct_sends`` serves them. The read path ends here.
+it. Most plain sends do not come here: ``direct_sends`` serves them. The read path ends here.
 """
 
 from __future__ import annotations

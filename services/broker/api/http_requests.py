@@ -119,14 +119,21 @@ class Bodies:
         if waiting.used and waiting.used + size > waiting.limit:
             self.end(self.take(size))
 
-    def take(self, size: int, peer: str | None = None) -> Body:
-        """Count a body of size bytes; it must be passed to ``end``.
+    def take(self, size: int) -> Body:
+        """Count a body of size bytes that has arrived; it must be passed to ``end``.
 
-        peer: client whose budget is charged as well; None: the body arrived in one piece. Raises
-        Overloaded, but without a peer not right after ``check_room``."""
+        Raises Overloaded, but not right after ``check_room``."""
         body = Body()
-        self._take(body, size, peer if size > SMALL else None)
+        self._take(body, size, None)
         return body
+
+    def grow(self, body: Body, size: int, peer: str | None = None) -> None:
+        """Count size more bytes of a body that have arrived; none if size is negative.
+
+        peer: client whose budget is charged as well; None: as for the body's earlier bytes. Raises
+        Overloaded."""
+        if size > 0:
+            self._take(body, size, peer or body.peer)
 
     def begin(self, request: web.Request) -> Body:
         """Return the request's body, with nothing read yet; it must be passed to ``end``.

@@ -115,16 +115,18 @@ class SendCall:
         return web.Response(body=packed(sent, accepted), content_type=accepted.value)
 
     def append_now(
-        self, head: SendHead, body: bytes, born_host: Host, *, is_counted: bool
+        self, head: SendHead, body: bytes, born_host: Host, held: Body | None
     ) -> AppendedSend | None:
         """Append a plain send whose body has arrived; None, with nothing stored, if it must wait.
 
-        is_counted: whether the body's memory is counted already. Raises the TidemarkError of a
-        refused send.
+        held: the memory that is counted for the begin of the body; it is grown to the whole. Raises
+        the TidemarkError of a refused send.
         """
         self._gate.check_sends()
-        if not is_counted:
+        if held is None:
             self._bodies.check_room(len(body))
+        else:
+            self._bodies.grow(held, len(body) - held.size)
         produce = self._at_once(body, head.encoding)
         return (
             None

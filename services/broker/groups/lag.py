@@ -168,7 +168,7 @@ def nothing_known(reason: Reason, *, lost: int = 0, ahead: int = 0) -> Lag:
 
 
 def lag_of(found: Unread, head_store_ms: int | None, now_ms: int) -> Lag:
-    """Return the lag of one queue, without its bytes and without what is in flight or expires.
+    """Return the lag of one queue; bytes, messages in flight and expiring messages are left out.
 
     head_store_ms: store time of the oldest unread message; None if it could not be read, or if
     there is none. now_ms: wall clock.

@@ -218,7 +218,7 @@ class Master:
         return False
 
     async def _tick(self) -> None:
-        """Wait for a moment, or for the end."""
+        """Wait for a moment, or until the term ends."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SWITCH_POLL_S):
                 await self._over.wait()

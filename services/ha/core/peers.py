@@ -178,9 +178,10 @@ class Peers:
     # Status of the others
 
     def tick(self, epoch: int, urgent: str | None) -> None:
-        """Connect where there is no connection, request old statuses, close dead connections.
+        """Connect where there is no connection, request the statuses that are due, close dead
+        connections.
 
-        urgent: a node that is asked every time, because its state is about to change.
+        urgent: a node whose status is requested every time, because its state is about to change.
         """
         now, times = self._context.now_ms, self._context.times
         for peer in self.by_node.values():

@@ -84,8 +84,8 @@ class CopiedLog:
         self._syncing = _Syncing(lambda: self._sync(writer), self._crashed)
 
     def copy(self, effect: Copy) -> None:
-        """Write whole records. Copied follows after the sync, and for every MiB written meanwhile,
-        or CopyFault at once.
+        """Write whole records. Copied is posted after the sync, and after each MiB that is written
+        before that. CopyFault is posted at once.
 
         After a fault, bytes are ignored until a Copy with ``first`` begins anew.
         """

@@ -84,7 +84,7 @@ class Job:
             raise
 
     def wait(self, what: str, holds: Callable[[], bool]) -> None:
-        """Wait until it holds; fail at once if the job dies before."""
+        """Wait until the condition holds; fail at once if the job dies before that."""
         wait_until(lambda: holds() or not self._thread.is_alive(), what, 90)
         assert holds(), f"the job died before {what}"
 
@@ -94,13 +94,14 @@ class Job:
         self.wait(f"more {table}", lambda: self.root.manifest(table).version > before)
 
     def wait_for_the_end(self, wanted: pa.Table) -> None:
-        """Wait until it has read what these rows are made of."""
+        """Wait until the job has read what these rows are made of."""
         last = pc.max(wanted.column("tick")).as_py()
         self.wait("the last tick", lambda: self.root.span("positions")[1] == last)  # type: ignore[index]
 
 
 def judge(spark: SparkSession, root: TableRoot, truth: Truth, wanted: pa.Table, url: str) -> None:
-    """No row is invented or twice, what is missing is a gap; and the server has it for later."""
+    """Check that no row is invented or doubled, and that missing ones lie in gaps and are still at
+    the server."""
     collected = root.read("positions")
     assert 0 < collected.num_rows < wanted.num_rows
     both = pa.concat_tables([collected, wanted]).group_by(wanted.column_names).aggregate([])

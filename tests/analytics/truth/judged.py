@@ -23,7 +23,7 @@ ALARMS = frozenset({"AHEAD", "LOST", "STOPPED", "STALLED", "RACING", "FALLING_BE
 
 
 def window_of(collected: tables.Collected) -> Window:
-    """What evaluate takes, whole."""
+    """The whole input of ``evaluate``."""
     return Window(
         collected.positions,
         collected.series,
@@ -48,7 +48,7 @@ def truth_of(case: str) -> Truth:
 
 @functools.cache
 def judged_case(case: str) -> Evaluated:
-    """All its rows, evaluated once for all tests of the process."""
+    """All rows of a case, evaluated once for all tests of the process."""
     return judge(truth_of(case))
 
 
@@ -123,6 +123,6 @@ def statuses(rows: Columns) -> list[str]:
 
 
 def int_or_nan(values: Ints) -> Floats:
-    """An answer's column as the kernel's are compared: absent is NaN."""
+    """An answer's column in the form of the kernel's, for comparison: absent is NaN."""
     absent = np.iinfo(np.int64).min
     return np.where(values == absent, np.nan, values.astype(np.float64))

@@ -18,7 +18,7 @@ READ_LATER_S = 120.0
 
 
 def behind() -> Truth:
-    """`failover`, with a group that reads everything two minutes later than there."""
+    """`failover`, except that the group reads everything two minutes later."""
     truth = cases.failover()
     (pair,) = truth.pairs
     (one,) = pair.readings
@@ -27,7 +27,7 @@ def behind() -> Truth:
 
 
 def with_clocks(truth: Truth, ahead_s: float | None) -> tuple[Columns, answers.SeriesAnswer]:
-    """Ages where the first master's clock is ahead by so much; None: not measured."""
+    """Ages if the first master's clock is ahead by that much; None: not measured."""
     skew = 0.0 if ahead_s is None else ahead_s
     # The second master measures that the first is ahead, the first measures the opposite;
     # the master at each time reports it, and before the failover that is the first.

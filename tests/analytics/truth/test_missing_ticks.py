@@ -59,7 +59,7 @@ def removals(draw: st.DrawFn, ticks: list[int]) -> set[int]:
 
 
 def with_missing(missing: Ints, tick: float, seconds: float) -> float:
-    """A time before a tick, longer by the samples that are missing in it [s]."""
+    """A time before a tick, plus the time of the samples that are missing in it [s]."""
     lost = 0.0
     while True:
         since = tick - (seconds + lost) * SECOND

@@ -119,7 +119,7 @@ class Broker(Service):
 
     @property
     def epoch(self) -> int | None:
-        """Epoch that it serves or is about to serve, or None."""
+        """Epoch that the broker serves or is about to serve, or None."""
         term = None if self.node is None else self.node._term
         return None if term is None else term.epoch
 

@@ -162,8 +162,9 @@ class Copying(Trying):
         self._timeline.after(HELD_UP_US + WRITTEN_US, self._group.network.heal)
 
     def _stop_at(self, machine: Machine, steps: list[str], *, by_power: bool = False) -> None:
-        """Stop the node, or its ha, before the first of the steps, and at the next one after its
-        restart. by_power: first by a power cut, after which the broker starts first."""
+        """Stop the node, or only its ha, before the first of the steps; after the restart, before
+        the next one, and so on. by_power: the first stop is a power cut, after which the broker
+        starts first."""
         if not steps:
             return
 

@@ -161,7 +161,7 @@ class Damaging(Trying):
         self._timeline.after(self._random.randint(0, EMPTYING_US), lose)
 
     def _is_found(self, machine: Machine) -> bool:
-        """Whether it is halted for damage of its log, or because an epoch begins within a
+        """Whether the node is halted for damage of its log, or because an epoch begins within a
         record."""
         codes = self._alarms_of(machine).keys() & {DAMAGE, "halted-replica"}
         return bool(codes) and self._world.state_of(machine.name).startswith("halted")

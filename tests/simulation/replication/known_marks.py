@@ -54,7 +54,7 @@ class Marks(NamedTuple):
 
 
 def marks_of(machine: Machine) -> Marks:
-    """Read them now."""
+    """Read the marks of a node's volume."""
     return Marks(
         machine.incarnation,
         machine.promised,

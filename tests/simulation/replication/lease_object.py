@@ -199,7 +199,7 @@ class LeaseObject:
 
 
 def is_change(before: Stored | None, now: Stored | None) -> bool:
-    """Whether more than ``renewed`` is another."""
+    """Whether more than ``renewed`` differs."""
     if before is None or now is None:
         return before is not now
     return before.lease._replace(renewed=0) != now.lease._replace(renewed=0)

@@ -177,7 +177,7 @@ class Network:
         timeline.after(end.last_at_us - timeline.now_us, self._deliver_to(end))
 
     def has_read(self, end: Transport) -> None:
-        """Let the other end of a connection send on."""
+        """Let the other end of a connection resume sending."""
         if self.passes_to(end.other) and end.other.get_write_buffer_size():
             self._timeline.after(self._delay(), end.other.wake)
 

@@ -279,7 +279,8 @@ def draw_plan(random: Random) -> Plan:
 
 
 def has_lease_in_directory(seed: int) -> bool:
-    """Whether the groups of a seed keep their lease in a directory: every third four seeds."""
+    """Whether the groups of a seed keep their lease in a directory: four adjacent seeds out of
+    every twelve."""
     return seed // 4 % 3 == 1
 
 

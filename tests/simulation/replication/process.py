@@ -29,7 +29,8 @@ LOADS_PER_STORE = 4
 
 
 class Killed(SystemExit):
-    """The process is gone. Of all exceptions, asyncio only passes this kind on."""
+    """The process is gone. It is a SystemExit because asyncio handles most other exceptions
+    itself."""
 
 
 class DeadlineCheck(NamedTuple):
@@ -135,8 +136,8 @@ class Process:
             raise Killed
 
     def interrupted(self) -> bool:
-        """Run a planned strike at a border that lets others go on; whether another thread goes
-        on."""
+        """Run a planned strike at a border that lets others go on; return whether another thread
+        goes on."""
         if self._strike is not None:
             self._steps_left -= 1
             if self._steps_left <= 0:
@@ -154,7 +155,7 @@ class Process:
         self.quiet = int(between * LOADS_PER_STORE)
 
     def unwind(self) -> None:
-        """End its threads after the end of the process. From the hub."""
+        """End its threads after the end of the process. Called from the hub."""
         for thread in self._threads:
             thread.unwind()
         self._threads.clear()
@@ -185,12 +186,12 @@ class Thread:
         self._timeline.after(delay_us, partial(self._go_on, self._ticket))
 
     def work(self, duration_us: int) -> None:
-        """Spend that much time. Of the running thread only."""
+        """Spend that much time. Only for the running thread."""
         self.schedule(duration_us)
         self._let_others()
 
     def park(self, timeout_us: int | None = None) -> None:
-        """Wait until woken, or until the timeout. Of the running thread only."""
+        """Wait until woken, or until the timeout. Only for the running thread."""
         self._ticket += 1
         self._parked = True
         if timeout_us is not None:
@@ -210,13 +211,13 @@ class Thread:
             self.schedule(self._timeline.random.randint(1, SWITCH_MAX_US))
 
     def join(self, other: Thread) -> None:
-        """Wait until the other thread has ended. Of the running thread only."""
+        """Wait until the other thread has ended. Only for the running thread."""
         while not other.ended:
             other._joining.append(self)
             self.park()
 
     def border(self, *, of_load: bool) -> None:
-        """Let others go on if it is time. Of the running thread only."""
+        """Let others go on if it is time. Only for the running thread."""
         process = self.process
         process.quiet -= 1 if of_load else LOADS_PER_STORE
         if process.quiet > 0:
@@ -229,7 +230,7 @@ class Thread:
             self.work(self._timeline.random.randint(1, SWITCH_MAX_US))
 
     def unwind(self) -> None:
-        """End the thread now. From the hub, after the end of the process."""
+        """End the thread now. Called from the hub, after the end of the process."""
         if self._greenlet and not self._greenlet.dead:
             with contextlib.suppress(Exception):
                 self._greenlet.throw(Killed)

@@ -195,8 +195,8 @@ class Rotting(Trying):
         self._copy_anew(master)
 
     def _rot_and_start_alone(self) -> None:
-        """ha of a damaged master starts again, and no other node runs, although they are still in
-        its set. It takes its own lease again, and hands over to the first that comes back."""
+        """ha of a damaged master starts again while no other node runs; the others are still in its
+        set. It takes its own lease again, and hands over to the first node that comes back."""
         history, group, master = self._history, self._group, self._master()
         spots = self._not_read_at_a_start(master)
         if not spots:
@@ -369,7 +369,7 @@ class Rotting(Trying):
     # -- checks ----------------------------------------------------------------------------
 
     def _knows(self, machine: Machine) -> bool:
-        """Whether it reports damage of its log."""
+        """Whether the node reports damage of its log."""
         return DAMAGE in self._alarms_of(machine)
 
     def _must_be_found(self, machine: Machine) -> None:

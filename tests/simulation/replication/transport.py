@@ -129,7 +129,7 @@ class Transport(asyncio.Transport):
         self._drop(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
 
     def wake(self) -> None:
-        """Send on because the other end has read; from outside the process."""
+        """Resume sending, because the other end has read. Called from outside the process."""
         if self.open and self._buffer and self.owner.runs:
             self.owner.loop.call_soon_threadsafe(self.writable)
 

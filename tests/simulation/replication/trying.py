@@ -335,7 +335,7 @@ class Trying:
         self._timeline.run_until(self._timeline.now_us + ms * 1000)
 
     def _until(self, is_so: Callable[[], bool], ms: int) -> bool:
-        """Run until the condition holds, for at most ms; whether it holds."""
+        """Run until the condition holds, for at most ms; return whether it holds."""
         until_us = self._timeline.now_us + ms * 1000
         while not is_so():
             if self._timeline.now_us >= until_us:

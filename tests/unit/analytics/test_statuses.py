@@ -81,7 +81,7 @@ def test_the_worst_of_two_statuses_is_the_same_over_queues_and_over_time() -> No
 
 
 def over_queues(*statuses: Status) -> Status:
-    """The status of a pair whose queues have these, and which is late as a whole."""
+    """The status of a pair whose queues have these statuses, and which is late as a whole."""
     counts = np.zeros((1, 1, len(STATUSES)))
     for status in statuses:
         counts[0, 0, CODE[status]] += 1

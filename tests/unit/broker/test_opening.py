@@ -117,7 +117,7 @@ class Start:
         (self.store.config_dir / name).write_text(text)
 
     def rocketmq(self) -> Start:
-        """With the files that RocketMQ leaves."""
+        """Add the files that RocketMQ leaves."""
         for name, text in ROCKETMQS.items():
             self.json(name, text)
         return self

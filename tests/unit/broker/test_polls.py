@@ -13,7 +13,7 @@ START_S = 1000.0
 
 
 def calls_within(seconds: float, callers: int, wait_s: float) -> int:
-    """How often callers with nothing to read call in so many seconds, all from one moment on."""
+    """Return how often callers with nothing to read call within that time, if all begin at once."""
     polls, calls = Polls(), 0
     due = [START_S] * callers
     while due[0] < START_S + seconds:

@@ -53,7 +53,7 @@ class Store(NamedTuple):
 
 
 class Log(NamedTuple):
-    """The minimum is all that is asked."""
+    """A log; only its minimum is asked for."""
 
     min_offset: int = 0
 
@@ -395,7 +395,7 @@ async def test_a_pull_held_at_the_end_of_a_cut_queue_is_woken_once_it_is_whole()
 
 
 class Hand(SystemClock):
-    """Its time is set by the test."""
+    """A clock whose time the test sets."""
 
     now_s = 0.0
 

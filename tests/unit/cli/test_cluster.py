@@ -52,7 +52,7 @@ class Group(BaseHTTPRequestHandler):
 
 
 class OwnHa(Group):
-    """The same over the socket of the local node."""
+    """As ``Group``, but over the socket of the local node."""
 
     def do_POST(self) -> None:
         order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

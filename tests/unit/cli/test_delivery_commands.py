@@ -292,7 +292,7 @@ def waiting(number: int, topic: str = "orders") -> dict[str, Any]:
 
 
 def paged(count: int) -> Any:
-    """Pages of at most 4 out of so many messages."""
+    """Return pages of at most 4 out of this many messages."""
 
     def page(asked: Asked) -> dict[str, Any]:
         start = int(asked.query.get("after", 0))

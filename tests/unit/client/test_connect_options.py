@@ -183,7 +183,7 @@ def test_an_option_of_a_wrong_type_is_refused_by_its_name(
 
 
 class Waits:
-    """Its instances are coroutine functions by another name."""
+    """A class whose instances are coroutine functions by another name."""
 
     async def __call__(self, *_: object) -> None: ...
 

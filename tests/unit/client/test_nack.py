@@ -150,11 +150,11 @@ async def test_a_callback_that_awaits_what_was_cancelled_ends_the_subscription(
 
 
 def plain(_message: Message) -> None:
-    """Not async."""
+    """A handler that is not async."""
 
 
 class Plain:
-    """Its call must be async, which shows only when it is called."""
+    """A handler whose call is not async, which shows only when it is called."""
 
     def __call__(self, _message: Message) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""A member, or a reader, whose call the broker could not hold retries after the given time."""
+"""A member or reader retries after the given time if the broker could not hold its call."""
 
 from __future__ import annotations
 

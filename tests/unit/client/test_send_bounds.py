@@ -57,7 +57,7 @@ async def test_a_cancelled_send_counts_as_long_as_its_bytes_are_held(broker: Fak
 
 async def test_send_many_counts_toward_the_bytes_held(broker: FakeBroker) -> None:
     broker.hold.clear()
-    limits = Limits(count_max=10, waiting_size_max=25_000)
+    limits = Limits(count_max=10, waiting_size_max=27_000)
     async with tidemark.connect(broker.url, limits=limits) as mq:
         sends = [asyncio.create_task(mq.send_many("orders", [bytes(1000)] * 20)) for _ in range(8)]
         await broker.until(lambda: broker.in_flight == 2)

@@ -56,7 +56,7 @@ def test_leaving_ends_the_thread_and_later_calls_say_so(broker: FakeBroker) -> N
 
 
 def in_a_fork(work: Callable[[], str]) -> str:
-    """What work returns in a forked process; killed if it takes longer than any call may."""
+    """Run work in a forked process; return its result, or the error as text. Fails if it hangs."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads and fork: that is the test

@@ -248,7 +248,7 @@ class Interrupted:
 
 
 def interrupt_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next blocking call is interrupted as its result arrives."""
+    """Interrupt the next blocking call as its result arrives."""
     submit = asyncio.run_coroutine_threadsafe
 
     def interrupted(*work: Any) -> Interrupted:

@@ -48,7 +48,7 @@ def pace(work: float = 1.0, by_clock: float = 100.0) -> Pace:
 
 
 def held_back(found: Pace, begin: float, seconds: float) -> Pace:
-    """Add a run queue wait of so many seconds to a process, from begin on."""
+    """Add a run queue wait of that many seconds to a process, from begin on."""
     before = found._delays_ns.get(7, 0)
     found.note_delays(begin, {"n0": {7: before}})
     found.note_delays(begin + seconds, {"n0": {7: before + int(seconds * 1e9)}})

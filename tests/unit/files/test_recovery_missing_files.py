@@ -22,7 +22,7 @@ GROUPED = dataclasses.replace(CONFIG, visible_after="confirmed")
 
 
 def filled(small: SmallStore, files: int = 3) -> int:
-    """A log of some files, flushed and closed; its end."""
+    """Make a log of some files, flushed and closed; return its end."""
     fill_to(small, files * FILE)
     fill(small, 2)
     small.flush()

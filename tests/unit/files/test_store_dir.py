@@ -77,8 +77,8 @@ class ReadOnly(OsDisk):
 def interleave(
     root: Path, operation: str, one: Callable[[StoreDir], None], other: Callable[[StoreDir], None]
 ) -> None:
-    """Run one; just before its first such operation on tidemark.json another process runs the
-    other, until it has finished or waits for a lock."""
+    """Run one. Just before its first operation of this kind on tidemark.json, let another process
+    run the other, until that has finished or waits for a lock."""
     stands = Event()
 
     class Other(OsDisk):
@@ -510,7 +510,7 @@ class TestGroups:
 
     @pytest.fixture
     def hold(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[StoreDir], OsRecordLock]:
-        """Takes the lock of the description as another process that keeps it forever."""
+        """Return a function that takes the description's lock, as if another process kept it."""
         monkeypatch.setattr(store_dir, "DESCRIBE_TRIES", 3)
         monkeypatch.setattr(store_dir, "DESCRIBE_PAUSE_S", 0.0)
 

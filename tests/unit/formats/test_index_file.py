@@ -333,7 +333,7 @@ def states_of(data: mmap.mmap, act: Callable[[], object]) -> list[bytes]:
 
 
 def with_torn_entries(states: list[bytes]) -> list[bytes]:
-    """Also the states inside one copy of bytes: a kill may leave any part of it done."""
+    """Add the states inside one copy of bytes: a kill may leave any part of it done."""
     torn = list(states)
     for before, after in pairwise(states):
         changed = [at for at in range(len(before)) if before[at] != after[at]]

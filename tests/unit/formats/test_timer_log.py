@@ -1,7 +1,7 @@
-"""``timerlog/``: RocketMQ's units, and the log from which it makes its wheel again.
+"""``timerlog/``: RocketMQ's units, and the log from which it rebuilds its timer wheel.
 
 The bytes below were written by RocketMQ 5.3.3. ``recovered`` is what TimerMessageStore does with
-such a log at a start: ``recover``, ``reviseQueueOffset`` and, for each slot, ``dequeue``.
+such a log when it starts: ``recover``, ``reviseQueueOffset`` and, for each slot, ``dequeue``.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def collections() -> list[int]:
 
 
 class Knot:
-    """Needs the collector to go."""
+    """An object that only the garbage collector can free."""
 
     def __init__(self) -> None:
         self.itself = self

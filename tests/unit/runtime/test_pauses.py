@@ -23,7 +23,7 @@ class Waiting:
 
 
 async def timers_of(pauses: Pauses, rests: int) -> int:
-    """How many timers so many rests took: turns of the loop alone take none."""
+    """Return how many timers that many rests took: turns of the loop alone take none."""
     loop = asyncio.get_running_loop()
     count, call_later = 0, loop.call_later
 

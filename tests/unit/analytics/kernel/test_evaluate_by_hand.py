@@ -51,7 +51,7 @@ def by_ages(ages: list[float]) -> list[Any]:
 
 
 def by_steps(ages: list[float]) -> list[Any]:
-    """The same, where a commit may go back."""
+    """As `by_ages`, but a commit may go back."""
     given = enumerate(ages)
     return [row(n, 10_000 + 150 * n, round(10_000 + 150 * n - 10 * a), age=a) for n, a in given]
 

@@ -136,7 +136,7 @@ def test_nothing_makes_all_tables_with_no_row() -> None:
 
 
 def test_a_queue_that_a_group_never_read_has_a_position_without_a_commit() -> None:
-    """That all columns are those of the workloads is tested with these (test_renderings)."""
+    """``test_renderings`` checks all columns of these tables against the workloads."""
     found = shaped([*snapshot(), *replication()])
     series = by(found["series"], "queue")
     never = by(found["positions"], "series_id")[series[1]["series_id"]]

@@ -23,7 +23,7 @@ class Gaps:
         self._now = 0.0
 
     def end(self, *gaps: float, after: float = PERIOD) -> None:
-        """These gaps end at a sample so many seconds later."""
+        """End these gaps at a sample that many seconds later."""
         self._now += after
         count = len(gaps)
         self._times.learn(

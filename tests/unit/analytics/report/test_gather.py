@@ -74,7 +74,7 @@ def test_a_group_that_was_dead_when_it_went_out_of_sight_has_a_card(
 ) -> None:
     # Five groups that had not read for 26 minutes were listed as "not known", without a card.
     def blinded(status: str | None, age_s: float | None) -> Mapping[str, pa.Table]:
-        """All is unknown at the end; of audit so much was known a moment before."""
+        """Tables in which all is unknown at the end; of audit, this was known a moment before."""
         rows = world["pair_lag"].to_pylist()
         for row in rows:
             if row["tick"] > tick(TICKS - 30):

@@ -87,7 +87,8 @@ def counted(
     restart_at: int | None = None,
     each: int = 30,
 ) -> list[dict[str, Any]]:
-    """Samples of a histogram's sum and count: between two ticks as many, of that mean."""
+    """Samples of a histogram's sum and count. Between two ticks, `each` values with that mean
+    come."""
     rows, total, count = [], 100.0, 1_000.0
     for number, mean in enumerate(means):
         began = START - timedelta(hours=1)

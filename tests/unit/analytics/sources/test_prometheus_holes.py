@@ -19,7 +19,7 @@ S = 1_000_000
 
 
 def found(times: list[int], cuts: list[int]) -> list[tuple[int, int]]:
-    """Of all parts between these cuts, each with the samples that it asks for."""
+    """Return the holes of all parts between these cuts, each with the samples that it asks for."""
     rows = []
     for start, end in itertools.pairwise(cuts):
         seen = [at for at in times if start - range_before_us(I) < at <= end]

@@ -139,8 +139,8 @@ class Connection:
         self._reader, self._writer = reader, writer
 
     async def ask(self, size: int = 0) -> int:
-        """Send a request that announces a body and never sends it; the status, 0 if it is
-        closed."""
+        """Send a request that announces a body and never sends it; return the status, 0 if the
+        connection is closed."""
         head = f"POST /v1/topics/t/messages HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
         self._writer.write(head.encode())
         return await self.status()

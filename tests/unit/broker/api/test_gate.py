@@ -90,7 +90,7 @@ def test_a_budget_refuses_the_next_one_and_lets_a_single_large_one_pass() -> Non
 
 
 class Slave:
-    """Reads for those who take anything."""
+    """Serves reads only to clients that accept any node."""
 
     def check_reads(self, *, anywhere: bool) -> None:
         if not anywhere:

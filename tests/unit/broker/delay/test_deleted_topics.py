@@ -15,7 +15,7 @@ from tests.support.delayed_store import DelayedStore
 
 
 class KilledHere(Exception):
-    """Nothing runs on behind it."""
+    """The process is killed here: nothing after this runs."""
 
 
 class _Topics(Topics):

@@ -45,7 +45,7 @@ def full_disk(method: str) -> Iterator[None]:
 
 
 def read_in_steps(monkeypatch: pytest.MonkeyPatch, count: int = 2) -> None:
-    """Take in so many messages of the timer's queue at once."""
+    """Let the timer's queue take in only this many messages at once."""
     monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", count)
     monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", count)
 

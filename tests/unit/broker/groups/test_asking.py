@@ -10,7 +10,7 @@ from services.broker.groups.sessions import ASKING_WINDOW_S, Asking
 
 
 def asked(*fetches: tuple[float, float]) -> Asking:
-    """After fetches that began and ended at these times."""
+    """State after fetches that began and ended at these times."""
     found = Asking()
     for begin_s, end_s in fetches:
         found.begins(begin_s)

@@ -64,7 +64,7 @@ class MadeTopics:
 
 
 class KilledHere(Exception):
-    """Nothing runs on behind it."""
+    """The process is killed here: nothing after this runs."""
 
 
 class Node:

@@ -409,7 +409,7 @@ def said_full(caplog: pytest.LogCaptureFixture) -> int:
 
 
 async def live_on(rig: Rig, generation: int, subscribed: list[Subscription]) -> Joined:
-    """Heartbeats over more than a session, with checks in between."""
+    """Send heartbeats for longer than a session, with checks in between."""
     for _ in range(5):
         rig.clock.now_ms += SESSION_MS // 2
         beat = Join(subscribed, SESSION_MS, None, generation)

@@ -52,7 +52,7 @@ class GroupHistory(RuleBasedStateMachine):
         self.started_ms = self.now_ms
 
     def joins_again(self, name: str) -> None:
-        """It has learned of the restart, and claims what is certainly its own."""
+        """A member has learned of the restart, and claims what is certainly its own."""
         had, lease_ms = self.before.pop(name)
         works_on = self.works_on[name]
         claims = works_on & had if self.now_ms < lease_ms else set()

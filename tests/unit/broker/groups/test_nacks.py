@@ -85,7 +85,7 @@ class Kit:
         )
 
     def repeated(self) -> RepeatedNacks:
-        """As of a process that has just started."""
+        """The repeated nacks of a process that has just started."""
         return RepeatedNacks(
             self.broker.index,
             self.broker.dispatched,

@@ -41,7 +41,8 @@ def fill(
 
 
 def series(room: SeriesBudget) -> int:
-    """As many as are written: two per queue, and up to three per group and queue."""
+    """Return the number of series that are written: two per queue, and up to three per group and
+    queue."""
     by_group = sum(count for (group, _), count in room.pairs.items() if group)
     return PER_QUEUE * sum(room.topics.values()) + PER_GROUP * by_group
 

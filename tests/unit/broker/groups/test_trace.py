@@ -99,7 +99,7 @@ class Kit:
         return [(event["what"], event["at_ms"]) for event in await self.events(message_id, topic)]
 
     def deliver(self, stored: Record, member: str = "m", group: str = "billing") -> int:
-        """A member fetches the message; when."""
+        """Let a member fetch the message; return when."""
         at_ms = self.later()
         first = stored.queue_offset
         delivery = Delivery(first, first + 1, member, 7, at_ms)
@@ -107,7 +107,7 @@ class Kit:
         return at_ms
 
     def commit(self, stored: Record, group: str = "billing") -> int:
-        """The group is done with the message; when that was written."""
+        """Let the group be done with the message; return when that was written."""
         at_ms = self.later()
         moves = {(stored.topic, stored.queue_id): stored.queue_offset + 1}
         self.broker.offsets.accept(group, moves)

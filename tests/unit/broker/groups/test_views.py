@@ -44,11 +44,11 @@ class Shown:
 
     @property
     def units(self) -> list[Unit]:
-        """Of all messages in the order in which they were put."""
+        """Units of all messages, in the order in which they were put."""
         return [unit for *_, unit in self.rig.small.units]
 
     def commit(self, *offsets: int, topic: str = "orders") -> None:
-        """Offsets of queue 0, 1, and so on."""
+        """Commit these offsets of queues 0, 1, and so on."""
         moves = {(topic, queue): offset for queue, offset in enumerate(offsets)}
         self.rig.offsets.accept(GROUP, moves)
 

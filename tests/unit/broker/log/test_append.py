@@ -177,7 +177,7 @@ def offsets_of(stored: Appended) -> list[int]:
 
 
 async def fill(parts: Components, size: int) -> tuple[int, StoreError]:
-    """Append until it is refused: how many were stored, and the refusal."""
+    """Append until it is refused; return how many were stored, and the refusal."""
     for stored in itertools.count():
         try:
             await parts.put(message(body=bytes(size)))

@@ -140,7 +140,7 @@ def test_queue_ends_are_read_from_the_units(broker: SmallBroker, followed: Follo
 
 
 def hide(broker: SmallBroker, number: int) -> bytes:
-    """Flip the sign of a unit of the state's queue; what it was."""
+    """Flip the sign of a unit of the state's queue; return what it was."""
     path = broker.store.consume_queue_dir(STATE_TOPIC, STATE_QUEUE) / f"{0:020}"
     with path.open("r+b") as file:
         file.seek(number * UNIT_SIZE)

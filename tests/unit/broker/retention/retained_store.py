@@ -102,7 +102,7 @@ class Delayed:
 
 
 class RetainedStore:
-    """``close`` it."""
+    """A store with retention. ``close`` it."""
 
     def __init__(self, root: Path, policy: Policy = POLICY, *, warn_ms: int = 60_000) -> None:
         self.disk = SizedDisk(root / "commitlog")
@@ -190,11 +190,11 @@ class RetainedStore:
 
     @property
     def starts(self) -> list[int]:
-        """Of the files in use."""
+        """Numbers of the files in use."""
         return [start // FILE_SIZE for start in self.small.appender.files.starts]
 
     def border(self, files: int) -> int:
-        """Queue offset of the first message that is not in the first so many files."""
+        """Queue offset of the first message that is not in the first ``files`` files."""
         return next(
             int(number)
             for _, _, number, unit in self.small.units
@@ -207,7 +207,7 @@ class RetainedStore:
             self.small.positions.publish(slot, self.small.positions.get(Slot.MIN))
 
     async def judge(self) -> None:
-        """One round."""
+        """Run one round of retention."""
         await self.retention.judge(asyncio.Event())
 
     def close(self) -> None:

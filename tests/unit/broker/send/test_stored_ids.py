@@ -52,10 +52,10 @@ class Clock(SystemClock):
 
 
 class Rebooted(SmallBroker):
-    """Its machine may be started again; reput resumes then, and takes no step."""
+    """A broker whose machine may be started again; reput then resumes, and takes no step."""
 
     def sync(self) -> None:
-        """What is dispatched is on disk."""
+        """Make what is dispatched durable."""
         self._dispatcher.sync()
 
     def reboot(self) -> None:
@@ -94,7 +94,7 @@ def find(before: StoredIds, topics: Sequence[str], unique_ids: Sequence[str]) ->
 
 
 def append(broker: SmallBroker, topic: str, *unique_ids: str) -> list[int]:
-    """One message each, not dispatched; their physical offsets."""
+    """Append one message for each id, and do not dispatch them; return their physical offsets."""
     found = []
     for unique_id in unique_ids:
         entry = WireMessage(b"x" * 100, properties.encode({"UNIQ_KEY": unique_id}))

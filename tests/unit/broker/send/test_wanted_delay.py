@@ -1,4 +1,4 @@
-"""The delay that a sender asks for: one way to express it, in its range."""
+"""A sender states a delay with one field of several, and within the limits of that field."""
 
 from __future__ import annotations
 

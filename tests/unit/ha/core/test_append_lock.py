@@ -10,7 +10,7 @@ from tests.unit.ha.core.test_campaign import replica
 
 
 def given() -> tuple[ReplicaContext, AppendLock, list[str], int]:
-    """The release is requested, and not known to be done yet."""
+    """Return a lock whose release is requested, and not known to be done yet."""
     context, happened = replica(), list[str]()
     lock = AppendLock(context)
     lock.give(lambda: happened.append("free"))

@@ -94,7 +94,8 @@ LOST_TARGET = "the lease was released for b, which does not answer now."
 
 
 def lost_its_target() -> Group:
-    """a has the lease again: b, to which command 1 switches, was lost when it was released."""
+    """Return a group in which a has the lease again: command 1 switched to b, and b was lost when
+    the lease was released for it."""
     group = grown()
     a, c = group["a"], group["c"]
     a.post(Command(1, "switchover", {"to": "b"}))
@@ -376,7 +377,7 @@ def test_a_node_whose_disk_hangs_before_the_grant_leaves_the_lease_to_another(ki
 
 
 def stays_unopened(group: Group, name: str) -> None:
-    """It gets the lease, and keeps it without opening."""
+    """Check that the node gets the lease, and keeps it without opening its epoch."""
     group.until(lambda: group[name].state == "promoting")
     epoch = lease_of(group).epoch
     group.run(60_000)
