@@ -24,6 +24,7 @@ from services.broker.read.pull import Puller, PullRequest
 from services.broker.schema.members import Fetch
 from shared.files.pull import PullResult, PullStatus
 from tidemark.clock import Clock
+from tidemark.errors import TidemarkError
 from tidemark.formats import record
 from tidemark.formats.queue_unit import UNIT
 from tidemark.formats.record_layout import LONG
@@ -157,7 +158,12 @@ class Fetches:
                 break
             else:
                 reads_again = await self._held(session, left_s, is_gone)
-            check_reads()
+            try:
+                check_reads()
+            except TidemarkError:
+                # The member does not learn of what was passed over, as after a lost answer.
+                Fetched(generation, list(moved.values()), session, None).take_back()
+                raise
             if not reads_again or turn != session.fetches or not reader.is_member():
                 break
         reported = {piece.queue for piece in pieces}

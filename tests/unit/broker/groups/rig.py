@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -210,6 +210,7 @@ class Rig:
         paused: Collection[Queue] = (),
         sequence: int | None = None,
         is_gone: bool = False,
+        check_reads: Callable[[], None] = lambda: None,
     ) -> Fetched:
         request = Fetch(
             generation,
@@ -220,7 +221,7 @@ class Rig:
             frozenset(paused),
             sequence,
         )
-        return await self.coordinator.fetch(GROUP, member, request, lambda: is_gone, lambda: None)
+        return await self.coordinator.fetch(GROUP, member, request, lambda: is_gone, check_reads)
 
     async def commit(
         self,

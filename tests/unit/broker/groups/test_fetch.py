@@ -13,7 +13,7 @@ from services.broker.read.pull import PullRequest
 from shared.files.pull import PullResult
 from tests.support.metrics import sample
 from tests.unit.broker.groups.rig import GROUP, Rig, got
-from tidemark.errors import DamagedFile, NotAssigned, StaleGeneration
+from tidemark.errors import DamagedFile, NotAssigned, NotServing, StaleGeneration
 
 FAILURES = [DamagedFile("planted", "none"), OSError(errno.EMFILE, "planted"), MemoryError()]
 ALL = [("orders", queue) for queue in range(4)]
@@ -416,6 +416,21 @@ async def test_messages_skipped_before_a_failure_are_reported_and_not_read_again
         found += got(fetched).get(0, [])
     assert found == [2500]
     assert failures > 5
+
+
+async def test_messages_skipped_before_the_role_changes_are_read_again(rig: Rig) -> None:
+    rig.put(2500, tags="old")
+    rig.put(1, tags="new")
+    await rig.join(tags="new")
+
+    def refuse() -> None:
+        assert rig.coordinator.place_of(GROUP, ALL[0]) != (0, 0)
+        raise NotServing("the lease is over.", "Ask another node.")
+
+    with pytest.raises(NotServing):
+        await rig.fetch(wait_ms=1000, check_reads=refuse)
+    assert rig.coordinator.place_of(GROUP, ALL[0]) == (0, 0)
+    assert got(await rig.fetch(wait_ms=1000)) == {0: [2500]}
 
 
 async def test_a_blocked_place_that_is_named_where_it_stands_stays_blocked(rig: Rig) -> None:
