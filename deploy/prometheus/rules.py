@@ -45,7 +45,7 @@ class Alert(NamedTuple):
     labels: tuple[str, ...]
     """Labels of ``expr``'s series, for use in texts and in inhibition."""
     severity: str
-    """``page``: at any time; ``ticket``: during working hours; ``info``: nobody has to react."""
+    """``page``: at any time; ``ticket``: during working hours; ``info``: no reaction is needed."""
     waits: str
     """``for``: how long the condition must hold."""
     keeps: str

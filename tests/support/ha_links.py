@@ -98,7 +98,7 @@ class Log:
         )
 
     def as_master(self) -> MasterLog:
-        """What a master's link is told about this log."""
+        """What the link of a master knows about this log."""
         return MasterLog(self.table, self.first_offset, self.end, self.confirm)
 
     def as_slave(self) -> SlaveLog:
