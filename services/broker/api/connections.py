@@ -17,7 +17,6 @@ from aiohttp.web_request import BaseRequest
 
 from services.broker.api.http_requests import SMALL, Body, host_of, peer_of
 from services.broker.api.request_head import HEAD_END, HEAD_SIZE_MAX, missing_bytes, send_head
-from services.broker.limits import ACK_TIMEOUT_MS_MAX
 from services.broker.request_classes import ClientRole
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds, CallHandler
@@ -30,8 +29,6 @@ if TYPE_CHECKING:  # these modules import this one
 
 RECENT_INPUT_S: Final = 0.002
 """Bytes received within this time may belong to a request whose handler has not started yet."""
-ANSWERED_S: Final = 2 * ACK_TIMEOUT_MS_MAX / 1000
-"""Time after which a count of repeats is dropped, on a connection that never is idle."""
 HELD_SIZE_MAX: Final = 1 << 17
 """Bytes of a plain send, head included, that is held while it arrives; aiohttp buffers as many."""
 TURNS_MAX: Final = 3
@@ -61,7 +58,6 @@ class ApiHandler(BoundedHandler):
         "_missing",
         "_note_input",
         "_repeats_before",
-        "_repeats_until",
         "role",
     )
 
@@ -87,8 +83,6 @@ class ApiHandler(BoundedHandler):
         self._repeats_before: RepeatCount | None = None
         """Count of repeated sends when the oldest bytes that are not answered arrived; None: all
         that arrived was answered at once."""
-        self._repeats_until = 0.0
-        """When the bytes that arrived then are answered at the latest."""
         self.role = ClientRole.NEW
 
     def data_received(self, data: bytes) -> None:
@@ -101,9 +95,7 @@ class ApiHandler(BoundedHandler):
         elif self._held:
             self._serve(self._held + data)
         else:
-            if self._repeats_before is not None and (
-                (self._is_idle and not self._holds_part) or self._loop.time() > self._repeats_until
-            ):
+            if self._is_idle and not self._holds_part:
                 self._repeats_before = None
             self._serve(data)
 
@@ -231,7 +223,6 @@ class ApiHandler(BoundedHandler):
         """Remember the count of repeats, unless there are older bytes that are not answered."""
         if self._repeats_before is None and self._direct_sends is not None:
             self._repeats_before = self._direct_sends.repeats_so_far()
-            self._repeats_until = self._loop.time() + ANSWERED_S
 
     def _go_on(self, turns: int = TURNS_MAX) -> None:
         """Process what was kept, unless an answer has to come before it."""
