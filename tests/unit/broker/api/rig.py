@@ -178,7 +178,6 @@ async def served(
     sends_open: bool = True,
     request_size_max: int = 100_000,
     answer_size: int = 0,
-    idle_timeout_s: float = 5,
     direct: bool = True,
 ) -> AsyncIterator[Served]:
     """An API without a store. direct: whether plain sends bypass aiohttp."""
@@ -202,7 +201,7 @@ async def served(
     server = ApiServer(
         api.app,
         metrics,
-        Bounds(10, 5, idle_timeout_s, 5),
+        Bounds(10, 5, 5, 5),
         api.fast_path,
         direct_sends=api.direct_sends if direct else None,
     )
