@@ -85,8 +85,10 @@ class Claims:
         few = page.slot(Slot.IN_SYNC_SIZE) < page.slot(Slot.MIN_IN_SYNC)
         is_reported = BELOW_MINIMUM in own.alarms
         changed_us = page.changed_us.get(Slot.IN_SYNC_SIZE, 0)
+        # Each term counts anew how long it has had too few members.
+        epoch = 0 if term is None else term.epoch
         self._must_end_soon(
-            (ha.node, "few"),
+            (ha.node, f"few in epoch {epoch}"),
             is_granted and few and not is_reported,
             SHORT_US + RAISED_US,
             f"{ha.node} refuses sends for too few members, but raises no alarm",
