@@ -57,7 +57,7 @@ class ApiHandler(BoundedHandler):
         "_is_full",
         "_missing",
         "_note_input",
-        "_repeats_before",
+        "repeats_before",
         "role",
     )
 
@@ -80,7 +80,7 @@ class ApiHandler(BoundedHandler):
         self._hand_over_timer: asyncio.TimerHandle | None = None
         self._answering: asyncio.Task[None] | None = None
         """Waits for the level of a plain send; later requests of the connection wait for it."""
-        self._repeats_before: RepeatCount | None = None
+        self.repeats_before: RepeatCount | None = None
         """Count of repeated sends when the oldest bytes that are not answered arrived; None: all
         that arrived was answered at once."""
         self.role = ClientRole.NEW
@@ -96,7 +96,7 @@ class ApiHandler(BoundedHandler):
             self._serve(self._held + data)
         else:
             if self._is_idle and not self._holds_part:
-                self._repeats_before = None
+                self.repeats_before = None
             self._serve(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -110,11 +110,6 @@ class ApiHandler(BoundedHandler):
         if self._answering is not None:
             await asyncio.wait({self._answering}, timeout=timeout)
         await super().shutdown(timeout)
-
-    @property
-    def repeats_before(self) -> RepeatCount | None:
-        """Count of repeated sends before anything arrived that is not answered; None: unknown."""
-        return self._repeats_before
 
     @property
     def has_spoken(self) -> bool:
@@ -167,7 +162,7 @@ class ApiHandler(BoundedHandler):
         if len(data) < stop:
             self._wait_for_rest(data, stop, direct_sends)
             return
-        repeats = self._repeats_before
+        repeats = self.repeats_before
         if repeats is not None and repeats != direct_sends.repeats_so_far():
             self._pass_on(data)
             return
@@ -185,7 +180,7 @@ class ApiHandler(BoundedHandler):
         else:
             self._write(answer)
         if len(data) == stop:
-            self._repeats_before = None
+            self.repeats_before = None
         else:
             self._keep(data[stop:])
             if self._answering is None:
@@ -221,8 +216,8 @@ class ApiHandler(BoundedHandler):
 
     def _note_repeats(self) -> None:
         """Remember the count of repeats, unless there are older bytes that are not answered."""
-        if self._repeats_before is None and self._direct_sends is not None:
-            self._repeats_before = self._direct_sends.repeats_so_far()
+        if self.repeats_before is None and self._direct_sends is not None:
+            self.repeats_before = self._direct_sends.repeats_so_far()
 
     def _go_on(self, turns: int = TURNS_MAX) -> None:
         """Process what was kept, unless an answer has to come before it."""
@@ -267,9 +262,10 @@ class ApiHandler(BoundedHandler):
     def _pass_on(self, data: bytes) -> None:
         """Let aiohttp process the bytes."""
         self._stop_holding()
-        self._note_repeats()
         if self._missing is not None:
             self._missing = missing_bytes(self._missing, data)
+        if self._missing != 0 or not data.startswith(b"GET "):  # else it is one read
+            self._note_repeats()
         super().data_received(data)
         self._holds_part = self._is_idle
 
