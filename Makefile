@@ -17,7 +17,7 @@ export PIP_NO_INPUT := 1
 # Where it is set, every process of every test compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: java lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee sim simulation-group simulation-mutants drill stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
+.PHONY: java lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee kafka sim simulation-group simulation-mutants drill stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -159,6 +159,11 @@ referee: ## Build the programs that open and write stores with Apache RocketMQ's
 	  -DoutputDirectory=$(CURDIR)/build/referee/lib
 	mkdir -p build/referee/classes
 	javac -cp 'build/referee/lib/*' -d build/referee/classes tests/referee/src/main/java/*.java
+
+kafka: ## Fetch Apache Kafka for benchmarks that compare sends with it (needs Maven; Java 17 to run)
+	rm -rf build/kafka
+	mvn --quiet --batch-mode -f bench/pom.xml dependency:copy-dependencies \
+	  -DoutputDirectory=$(CURDIR)/build/kafka/lib
 
 metrics-page: setup ## Write the tables of docs/metrics.md from the catalogue of metrics
 	$(BIN)/python -m shared.metrics.page

@@ -32,6 +32,13 @@ class Outcome(NamedTuple):
     """Time from the first request to the last answer."""
     cpu_s: float
     """CPU time of this process during that time."""
+    server_cpu_s: float = 0.0
+    """CPU time of the server for the run, if ``Compared.measured`` measured it."""
+
+    @property
+    def server_cpu_us(self) -> float:
+        """CPU time of the server per message [µs]."""
+        return self.server_cpu_s / self.messages * 1e6
 
     @property
     def rate(self) -> float:
@@ -41,6 +48,14 @@ class Outcome(NamedTuple):
     def cpu_share(self) -> float:
         """CPU utilization of the load generator; at 1 the generator was the bottleneck."""
         return self.cpu_s / self.seconds
+
+    @property
+    def shares(self) -> str:
+        """CPU utilization of server and load, as text."""
+        return (
+            f"server {self.server_cpu_s / self.seconds:.0%} of its core, "
+            f"load {self.cpu_share:.0%} of its own"
+        )
 
 
 async def repeated(

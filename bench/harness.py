@@ -139,9 +139,13 @@ def at_most(
 
 
 def of_ratios(
-    what: str, values: Sequence[float], baseline_values: Sequence[float], goal: float, baseline: str
+    what: str,
+    values: Sequence[float],
+    baseline_values: Sequence[float],
+    goal: float | None,
+    baseline: str,
 ) -> Figure:
-    """Build a figure whose goal is a ratio: its values are multiples of the baseline, per run."""
+    """Build a figure of ratios: its values, and its goal if any, are multiples of the baseline."""
     ratios = [value / base for value, base in zip(values, baseline_values, strict=True)]
     return Figure(what, f"× {baseline}", ratios, goal)
 

@@ -1,13 +1,14 @@
-"""Figure 5: 256 messages per HTTP request, 8 connections; also Redis Streams and NATS JetStream.
+"""Figure 5: 256 messages per HTTP request, 8 connections; also Redis Streams, NATS and Kafka.
 
-Every server is measured twice: over raw connections that send prebuilt requests, which shows the
-capacity of the server, and through the Python asyncio client, which shows what a program gets. Only
-like is compared with like; the notes say which side was saturated.
+Every server is measured over raw connections that send prebuilt requests, which shows the capacity
+of the server; all but Kafka also through the Python asyncio client, which shows what a program
+gets. Only like is compared with like; the notes say which side was saturated.
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
@@ -17,18 +18,11 @@ import uvloop
 
 import tidemark
 from bench import nats_jetstream, redis_streams
+from bench.compared import RAW, cpu_figures, left_out, start_all, versions
 from bench.exchange import Outcome, repeated
 from bench.harness import Figure, Options, Result, Series, benchmark, interleave, of_ratios
 from bench.load import Produced, Shape, measured, produce
-from bench.servers import (
-    Compared,
-    Node,
-    nats_server,
-    pin_to_load_core,
-    redis_server,
-    settle,
-    version_of,
-)
+from bench.servers import Compared, Node, pin_to_load_core, settle
 
 CONNECTIONS: Final = 8
 MESSAGES: Final = 256
@@ -44,14 +38,11 @@ OURS: Final = {
 }
 """Shape, goal [msg/s], and the server with the same guarantees over raw connections."""
 
-
 THEIRS: Final = {
-    "Redis always": redis_streams.raw_connections,
+    **RAW,
     "Redis always, redis-benchmark": redis_streams.own_tool,
     "Redis always, redis.asyncio": redis_streams.python_client,
-    "Redis everysec": redis_streams.raw_connections,
     "Redis everysec, redis.asyncio": redis_streams.python_client,
-    "NATS": nats_jetstream.raw_connections,
     "NATS, nats-py": nats_jetstream.python_client,
 }
 """Client by the name of its runs, which begins with that of the server."""
@@ -60,23 +51,23 @@ THEIRS: Final = {
 class Compare:
     """All servers, running, and one method per kind of run; each returns messages per second."""
 
-    def __init__(self, running: ExitStack, seconds: float) -> None:
+    def __init__(self, running: ExitStack, seconds: float, *, quick: bool) -> None:
         self.seconds = seconds
         self.node = running.enter_context(Node())
-        self.servers = {
-            "Redis always": running.enter_context(redis_server("always")),
-            "Redis everysec": running.enter_context(redis_server("everysec")),
-            "NATS": running.enter_context(nats_server()),
-        }
+        small = redis_streams.Shape(MESSAGES, BODY_SIZES[0], CONNECTIONS)
+        self.servers = start_all(running, small, quick=quick)
         self.node.make_topic(TOPIC, 4)
         self.shares: dict[str, str] = {}
         """CPU usage of server and load in the last run of each kind."""
+        self.cpu_us: defaultdict[str, list[float]] = defaultdict(list)
+        """CPU time of the server per message [µs], for every run."""
         self.dispatched: dict[str, list[float]] = {name: [] for name in OURS}
         """Messages per second until everything was dispatched, for every run."""
 
     def ours(self, name: str) -> float:
         produced = self.produce(OURS[name][0])
         self.shares[name] = produced.shares
+        self.cpu_us[name].append(produced.cpu_us)
         self.dispatched[name].append(produced.outcome.messages / produced.dispatched_s)
         return produced.outcome.rate
 
@@ -90,6 +81,7 @@ class Compare:
         settle()
         produced = measured(self.node, TOPIC, lambda: client_load(self.node.url, self.seconds))
         self.shares["disk, tidemark.Client"] = produced.shares
+        self.cpu_us["disk, tidemark.Client"].append(produced.cpu_us)
         return produced.outcome.rate
 
     def theirs(
@@ -101,13 +93,9 @@ class Compare:
         """Send with one of another server's clients; the run's name begins with the server's."""
         server = self.servers[name.partition(",")[0]]
         settle()
-        before = server.process.cpu_s()
         outcome = client(server, shape or redis_streams.Shape(), self.seconds)
-        used = server.process.cpu_s() - before
-        self.shares[name] = (
-            f"server {used / outcome.seconds:.0%} of its core, "
-            f"load {outcome.cpu_share:.0%} of its own"
-        )
+        self.shares[name] = outcome.shares
+        self.cpu_us[name].append(outcome.server_cpu_us)
         return outcome.rate
 
 
@@ -131,23 +119,28 @@ def client_load(url: str, seconds: float) -> Outcome:
 def main(given: Options) -> Result:
     seconds = given.pick(2.0, quick=0.5)
     pin_to_load_core()
-    versions = {name: version_of(name) for name in ("redis-server", "nats-server")}
     with ExitStack() as running:
-        compare = Compare(running, seconds)
+        compare = Compare(running, seconds, quick=given.quick)
         jobs: dict[str, Callable[[], float]] = {
             **{name: partial(compare.ours, name) for name in OURS},
             "disk, tidemark.Client": compare.our_client,
-            **{name: partial(compare.theirs, name, client) for name, client in THEIRS.items()},
+            **{
+                name: partial(compare.theirs, name, client)
+                for name, client in THEIRS.items()
+                if name.partition(",")[0] in compare.servers
+            },
         }
         rates = interleave(jobs, given.runs)
+        dispatched = {name: each[-given.runs :] for name, each in compare.dispatched.items()}
+        found = figures(rates, dispatched) + cpu_figures(rates, compare.cpu_us, given.runs)
         notes = [f"CPU in the last run, {name}: {seen}" for name, seen in compare.shares.items()]
         series = [] if given.quick else all_series(compare)
     return Result(
-        figures(rates, {name: each[-given.runs :] for name, each in compare.dispatched.items()}),
+        found,
         method(seconds, given.runs),
-        versions=versions,
+        versions=versions(),
         series=series,
-        notes=notes,
+        notes=left_out() + notes,
     )
 
 
@@ -173,6 +166,9 @@ def figures(rates: dict[str, list[float]], dispatched: dict[str, list[float]]) -
             (clients, "disk, tidemark.Client", "NATS, nats-py", jetstream),
         )
     ]
+    if "Kafka" in rates:
+        ours = "memory, no ids"
+        found.append(of_ratios(f"{ours}, {raw}", rates[ours], rates["Kafka"], None, "Kafka acks=1"))
     found += [Figure(name, "msg/s", rates[name]) for name in rates if name not in OURS]
     return found
 
@@ -184,12 +180,15 @@ def method(seconds: float, runs: int) -> str:
         connections, each sends {MESSAGES} messages of {BODY_SIZE} B and waits for all their
         acknowledgements; the disk is synced between runs; after each run the server is asked for
         its count, which must be the acknowledged one. Raw connections send requests built once
-        (ours with fresh unique ids) and count answers. What an answer means: memory, in the page
-        cache (outlives the process); disk, after fdatasync. Redis Streams: XADD, appendonly yes;
-        always answers after fdatasync of the append-only file, everysec after write. NATS
-        JetStream, file storage: answers after pwrite, syncs every two minutes; this version has no
-        setting to sync before an answer, so it is held against disk although it promises what
-        memory does."""
+        (ours with fresh unique ids) and count answers. CPU time is that of all processes of a
+        server (ours: broker and reput until all was dispatched), in user and kernel. What an answer
+        means: memory, in the page cache (outlives the process); disk, after fdatasync. Redis
+        Streams: XADD, appendonly yes; always answers after fdatasync of the append-only file,
+        everysec after write. NATS JetStream, file storage: answers after pwrite, syncs every two
+        minutes; this version has no setting to sync before an answer, so it is held against disk
+        although it promises what memory does. Kafka: one broker with KRaft, one partition, acks=1;
+        one record batch per request, uncompressed, without keys; answers from the page cache; its
+        JVM compiles in a longer warm-up of its own."""
 
 
 def all_series(compare: Compare) -> list[Series]:
@@ -205,7 +204,7 @@ def all_series(compare: Compare) -> list[Series]:
                 rate = compare.produce(Shape(messages, body_size, ack, "given")).outcome.rate
                 found.setdefault(f"Tidemark {ack}", []).append((x, rate))
             for name in compare.servers:
-                found.setdefault(name, []).append((x, compare.theirs(name, THEIRS[name], theirs)))
+                found.setdefault(name, []).append((x, compare.theirs(name, RAW[name], theirs)))
         return found
 
     by_size = lines([(size, MESSAGES, size) for size in BODY_SIZES])

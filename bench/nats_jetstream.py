@@ -130,7 +130,7 @@ def _counted(server: Compared, run: Callable[[], Outcome]) -> Outcome:
         return (await client.jetstream().stream_info(STREAM)).state.messages
 
     asyncio.run(with_client(make))
-    outcome = run()
+    outcome = server.measured(run)
     stored = asyncio.run(with_client(count))
     if stored != outcome.messages:
         raise LoadFailed(f"{outcome.messages} messages acknowledged, {stored} in NATS")

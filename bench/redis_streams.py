@@ -126,7 +126,7 @@ class RedisConnection(Connection, asyncio.Protocol):
 def _counted(server: Compared, run: Callable[[], Outcome]) -> Outcome:
     """Run with an empty stream, and check that it has the acknowledged messages."""
     with redis.Redis(host=HOST, port=server.port) as client:
-        outcome = run()
+        outcome = server.measured(run)
         stored = client.xlen(KEY)
         client.delete(KEY)
     if stored != outcome.messages:

@@ -5,8 +5,8 @@
         ... node.url ...
 
 Broker and reput (``Node``) share SERVER_CORE, and so do the servers that they are compared with
-(``redis_server``, ``nats_server``); the load uses LOAD_CORE alone. All waits have a condition and a
-deadline. The data are removed at the end.
+(``redis_server``, ``nats_server``, ``kafka_server``); the load uses LOAD_CORE alone. All waits have
+a condition and a deadline. The data are removed at the end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -26,7 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-from bench.harness import WORK_DIR
+from bench.exchange import Outcome
+from bench.harness import PROJECT, WORK_DIR
 from drills.node_group import ask
 from drills.node_group import slot as read_slot
 from shared.runtime.parent_death import kill_with_parent
@@ -42,6 +44,13 @@ SERVER_CORE: Final = 0
 LOAD_CORE: Final = 1
 HOST: Final = LOOPBACK
 CALL_TIMEOUT_S: Final = 120.0
+KAFKA_LIB: Final = PROJECT / "build" / "kafka" / "lib"
+KAFKA_CLUSTER: Final = f"{'bench':A<22}"
+"""The cluster's id: 16 bytes in base64."""
+KAFKA_JVM: Final = (
+    *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
+)
 
 
 def pin_to(core: int) -> None:
@@ -231,6 +240,12 @@ class Compared:
         assert self._process is not None, "it runs only in the with block"
         return self._process
 
+    def measured(self, run: Callable[[], Outcome]) -> Outcome:
+        """Run a load of this server, and add the CPU time that the server used."""
+        before = self.process.cpu_s()
+        outcome = run()
+        return outcome._replace(server_cpu_s=self.process.cpu_s() - before)
+
     def __enter__(self) -> Self:
         process = self._process = start_pinned(
             self._command(self), self.directory / f"{self.name}.log"
@@ -282,6 +297,41 @@ def nats_server() -> Compared:
     return Compared(
         "nats", lambda s: [path, "-a", HOST, "-p", str(s.port), "-js", "-sd", str(s.directory)]
     )
+
+
+def kafka_version() -> str | None:
+    """Version of the Kafka that ``make kafka`` has fetched; None without it."""
+    names = [path.stem.removeprefix("kafka_2.13-") for path in KAFKA_LIB.glob("kafka_2.13-*.jar")]
+    return names[0] if names else None
+
+
+def kafka_server() -> Compared:
+    """Return a Kafka broker that is its own controller; otherwise its defaults.
+
+    The JVM has the options of Kafka's start script.
+    """
+    java = [program("java", "openjdk-17-jre-headless"), *KAFKA_JVM, "-cp", f"{KAFKA_LIB}/*"]
+
+    def command(server: Compared) -> list[str]:
+        config = server.directory / "server.properties"
+        broker, controller = f"{HOST}:{server.port}", f"{HOST}:{free_port()}"
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{broker},CONTROLLER://{controller}",
+            "log.dirs": f"{server.directory}/data",
+            "message.max.bytes": str(4 << 20),  # 256 messages of 4 KiB exceed the default
+        }
+        config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        steps = (
+            [*java, "kafka.tools.StorageTool", "format", "-t", KAFKA_CLUSTER, "-c", str(config)],
+            ["exec", *java, "kafka.Kafka", str(config)],
+        )
+        return ["sh", "-c", " && ".join(map(shlex.join, steps))]
+
+    return Compared("kafka", command)
 
 
 def peer(name: str, *arguments: str) -> Compared:

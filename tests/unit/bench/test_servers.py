@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench import servers
-from tidemark.testing.child import NodeFailed
+from bench.exchange import Outcome
+from tidemark.testing.child import ChildProcess, NodeFailed
 
 
 def test_what_a_killed_benchmark_left_behind_goes_and_nothing_else(
@@ -43,3 +44,15 @@ def test_a_process_runs_on_the_core_it_was_given(tmp_path: Path) -> None:
     code = "import os; print(os.sched_getaffinity(0))"
     servers.start_pinned([sys.executable, "-c", code], tmp_path / "log").wait()
     assert (tmp_path / "log").read_text().strip() == "{0}"
+
+
+def test_the_cpu_time_of_a_server_during_a_load_is_counted_per_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "WORK_DIR", tmp_path)
+    times = iter([2.0, 2.5])
+    monkeypatch.setattr(ChildProcess, "cpu_s", lambda _: next(times))
+    with servers.peer("echo") as server:
+        outcome = server.measured(lambda: Outcome(1000, 10, seconds=2.0, cpu_s=0.2))
+    assert outcome.server_cpu_us == 500.0
+    assert outcome.shares == "server 25% of its core, load 10% of its own"
