@@ -22,6 +22,7 @@ from bench.servers import SERVER_CORE, pin_to, settle, work_dir
 from bench.stores import HOST, OpenStore
 from services.broker.config import BrokerConfig
 from services.broker.log.append import Append
+from services.broker.log.dispatch_lag import DispatchLag
 from services.broker.log.flusher import Flusher, FlushIntervals
 from services.broker.log.log_context import LogContext
 from services.broker.log.preallocator import Preallocator
@@ -102,8 +103,9 @@ class StandaloneLog:
     def dispatched(self) -> PhysicalOffset:
         return self.appender.flushed
 
-    def undispatched(self) -> int:
-        return 0
+    def dispatch_lag(self) -> DispatchLag:
+        flushed = self.appender.flushed
+        return DispatchLag(flushed=flushed, confirmed=flushed, dispatched=flushed)
 
     def appended(self, long_polls: LongPolls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
         self.flusher.appended()
