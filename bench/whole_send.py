@@ -44,6 +44,9 @@ class _OneTopic:
     def ready_for_sending(self, name: str) -> TopicConfig:
         return TopicConfig(name, QUEUES, QUEUES)
 
+    def is_batch(self, name: str) -> bool:
+        return False
+
 
 class Broker:
     """The part of a broker that answers sends, with its own log and the registry's instruments."""

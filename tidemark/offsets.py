@@ -23,3 +23,6 @@ Queue: TypeAlias = tuple[str, int]
 
 UNIT_SIZE: Final = 20
 """Bytes of one queue unit: queue offset times this = logic offset (docs/formats.md, 4.1)."""
+
+BATCH_UNIT_SIZE: Final = 46
+"""Bytes of one unit of a batch queue, which points to an inner batch (docs/formats.md, 4.12)."""

@@ -28,6 +28,7 @@ from services.broker.state.state_log import StateLog
 from services.broker.state.state_replay import expired_queues, next_offsets, replay
 from services.broker.state.topics import StoredQueues, Topics
 from shared.files.index import IndexReader
+from shared.files.store_dir import StoreDir
 from shared.state.records import STATE_QUEUE, STATE_TOPIC, ForeignRange
 from shared.state.state import BrokerState
 from tidemark.formats.checkpoint import Slot
@@ -87,7 +88,11 @@ def build_with(
         state_log,
         offsets,
         flushed=log_context.flushed,
-        stored=StoredQueues({*store.directory.queues(), *known}, expired_queues(known, state)),
+        stored=StoredQueues(
+            {*store.directory.queues(), *known},
+            expired_queues(known, state),
+            _batch_topics(store.directory),
+        ),
         auto_create_queues=config.auto_create_queues if config.auto_create_topics else None,
         always={
             STATE_TOPIC: 1,
@@ -160,3 +165,9 @@ def _foreign_range(log_context: LogContext) -> ForeignRange | None:
     slots = (Slot.FOREIGN_FROM, Slot.FOREIGN_UNTIL)
     start, end = (log_context.positions.get(slot) for slot in slots)
     return ForeignRange(start, end) if end else None
+
+
+def _batch_topics(directory: StoreDir) -> frozenset[str]:
+    """Return the topics that have batch queues in the store."""
+    entries = directory.disk.list_directory(directory.batch_queues_dir)
+    return frozenset(entry.name for entry in entries if entry.is_directory)

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Final, NamedTuple
 
-from services.broker.api.messages import record_properties_size_max
 from services.broker.delay.build import make_delayed
 from services.broker.delay.delayed import CarryResult
 from services.broker.groups.commit_times import CommitTimes
@@ -39,6 +38,7 @@ from services.broker.read.components import ReadComponents
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.expiry import Expiry
 from services.broker.retention.keeper import Retention
+from services.broker.send.batches import Batches
 from services.broker.state.state_log import StateLog
 from services.broker.state.topics import Topics
 from shared.files.mapped_file_queue import MappedFileQueue
@@ -46,6 +46,7 @@ from shared.files.store_dir import StoreDir
 from shared.runtime.clock import utc_offset_s
 from shared.state.state import BrokerState
 from tidemark.errors import CorruptRecord, DamagedFile, NotServing, StoreError
+from tidemark.formats import properties
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
@@ -131,6 +132,7 @@ class Consuming:
             core.append,
             state_log,
             core.queue_offsets,
+            core.topics,
             state=core.state,
             on_fault=self._delay_stands_still,
         )
@@ -212,7 +214,7 @@ class Consuming:
             core.append,
             log_context.durability,
             log_context.host,
-            record_properties_size_max(record_crc=store.record_crc),
+            properties.size_max(record_crc=store.record_crc),
             on_stored=core.metrics.sent_back,
         )
         nacks = Nacks(
@@ -230,6 +232,7 @@ class Consuming:
             DeadLetters(messages, topics, index, dispatched, clock, index_is_whole=index_is_whole),
             topics,
             self._configs,
+            Batches(log_context, topics),
             bytes_at_once=min(BYTES_AT_ONCE, store.commit_log_file_size // 4),
         )
         commit_times = CommitTimes(log_context.queues, log_context.reader, dispatched)

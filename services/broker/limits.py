@@ -12,6 +12,9 @@ from typing import Final
 MESSAGES_MAX: Final = 4096
 """Messages in one produce request."""
 
+BATCH_SIZE_MAX: Final = 4 << 20
+"""Bytes of the messages of one inner batch: RocketMQ's default ``maxMessageSize``."""
+
 VALUES_MAX: Final = 1 << 18
 """Values in one request body, including map keys: 64 per message of a request of MESSAGES_MAX."""
 

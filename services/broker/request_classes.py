@@ -57,6 +57,7 @@ _ADMIN: Final = Kind(RequestClass.ADMIN, ClientRole.ADMIN)
 
 KINDS: Final[Mapping[str, Kind]] = {
     "send": _SEND,
+    "send-batch": _SEND,
     "nack": _NACK,
     "pull": _PULL,
     "fetch": _PULL,

@@ -22,12 +22,12 @@ from typing import Final
 
 from services.reput.dispatched_mark import DispatchedMark
 from services.reput.index_writer import IndexWriter
+from services.reput.queue_survey import QueueKey
 from services.reput.queue_writer import QueueWriter
 from services.reput.sync_job import NOTHING, Removed
 from shared.files.commit_log import CommitLogReader
 from shared.files.positions import Positions
 from tidemark.formats.checkpoint import Slot
-from tidemark.offsets import Queue
 
 FILES_AT_ONCE: Final = 8
 """Files removed between two steps; each removal syncs its directory, which takes milliseconds."""
@@ -52,8 +52,8 @@ class Cleaning:
         self._index = index
         self._mark = mark
         self._round_for = -1
-        self._keys: deque[Queue] = deque()
-        self._not_yet: list[Queue] = []
+        self._keys: deque[QueueKey] = deque()
+        self._not_yet: list[QueueKey] = []
         self._settled = NOTHING
         self._base = NOTHING
 
@@ -93,9 +93,9 @@ class Cleaning:
             self._keys, self._not_yet = deque(self._not_yet), []
         return len(queue_files) + len(index_files)
 
-    def _expired_queue_files(self, log_min: int) -> list[Queue]:
+    def _expired_queue_files(self, log_min: int) -> list[QueueKey]:
         """Return the queues whose first file is to be removed, one entry per file."""
-        found: list[Queue] = []
+        found: list[QueueKey] = []
         for _ in range(min(QUEUES_AT_ONCE, len(self._keys))):
             key = self._keys[0]
             room = FILES_AT_ONCE - len(found)

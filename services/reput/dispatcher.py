@@ -121,9 +121,9 @@ class Dispatcher:
             positions,
             log,
             lambda: self._end(),
-            no_units_for=frozenset(
+            batch_topics=frozenset(
                 entry.name
-                for entry in store.disk.list_directory(store.root / "batchconsumequeue")
+                for entry in store.disk.list_directory(store.batch_queues_dir)
                 if entry.is_directory
             ),
         )

@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from services.reput.queue_survey import StoredUnit
 from shared.files.commit_log import CommitLogReader
 from shared.files.positions import Positions
 from shared.files.queue_math import is_filler
@@ -21,12 +22,12 @@ from shared.files.store_dir import StoreDir
 from tidemark.errors import CorruptRecord
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.filenames import offset_name
+from tidemark.formats.inner_batch import message_count
 from tidemark.formats.native import plan_range, walk
-from tidemark.formats.plan import Plan, PlannedRange
-from tidemark.formats.queue_unit import Unit
+from tidemark.formats.plan import Plan, PlannedRange, unit_of
 from tidemark.formats.record import BLANK_SIZE, Record, peek_store_timestamp
 from tidemark.formats.scan import Stop
-from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
+from tidemark.offsets import PhysicalOffset
 
 RECORDS_MAX: Final = 1 << 18
 """Records read at a time; limits the memory of a plan if records are tiny."""
@@ -52,16 +53,16 @@ class LogSource:
         log: CommitLogReader,
         end: Callable[[], int],
         *,
-        no_units_for: frozenset[str],
+        batch_topics: frozenset[str],
     ) -> None:
-        """end: returns the current end of dispatch. no_units_for: as in ``plan_range``."""
+        """end: returns the current end of dispatch. batch_topics: as in ``plan_range``."""
         self._store = store
         self._positions = positions
         self._log = log
         self._end = end
         self._delay_levels_ms = store.config.delay_levels_ms
         self._index_enabled = store.config.index_enabled
-        self._no_units_for = no_units_for
+        self._batch_topics = batch_topics
 
     def read(self, at: PhysicalOffset, end: PhysicalOffset, bytes_max: int) -> Read | None:
         """Read records from at on, below end: about bytes_max bytes, at least one record. Returns
@@ -113,7 +114,7 @@ class LogSource:
             records_max=records_max,
             delay_levels_ms=self._delay_levels_ms,
             index=self._index_enabled,
-            no_units_for=self._no_units_for,
+            batch_topics=self._batch_topics,
         )
 
     def located(self, error: CorruptRecord) -> CorruptRecord:
@@ -124,21 +125,23 @@ class LogSource:
 
     # -- consistency of units and entries ----------------------------------------------------------
 
-    def is_of(self, key: Queue, number: QueueOffset, offset: PhysicalOffset) -> bool:
-        """Return whether the record at offset is the message of that queue and queue offset."""
-        if offset < self._log.min_offset:
+    def is_of(self, stored: StoredUnit) -> bool:
+        """Return whether the record of a unit is the message of its queue and queue offset."""
+        at = PhysicalOffset(stored.unit.physical_offset)
+        if at < self._log.min_offset:
             return True  # expired, so the unit cannot be checked
-        record = self._valid_record(offset)
-        return record is not None and _is_message(record, key, number)
+        record = self._valid_record(at)
+        return record is not None and _is_message(record, stored)
 
-    def is_of_another(self, key: Queue, number: QueueOffset, unit: Unit) -> bool:
-        """Return whether a unit points to a valid record that is not that queue's message. A
-        damaged record proves nothing about the unit."""
+    def is_of_another(self, stored: StoredUnit) -> bool:
+        """Return whether a unit points to a valid record that is not its queue's message. A damaged
+        record proves nothing about the unit."""
+        unit = stored.unit
         at = PhysicalOffset(unit.physical_offset)
         if is_filler(*unit[:2]) or at < self._log.min_offset:
             return False
         record = self._valid_record(at)
-        return record is not None and not _is_message(record, key, number)
+        return record is not None and not _is_message(record, stored)
 
     def _valid_record(self, offset: PhysicalOffset) -> Record | None:
         try:
@@ -146,9 +149,9 @@ class LogSource:
         except CorruptRecord:
             return None
 
-    def is_whole(self, unit: Unit) -> bool:
+    def is_whole(self, stored: StoredUnit) -> bool:
         """Return whether a unit equals the one that dispatch would write for its record."""
-        at = PhysicalOffset(unit.physical_offset)
+        at = PhysicalOffset(stored.unit.physical_offset)
         if at < self._log.min_offset:
             return True  # expired, so the unit cannot be checked
         walked = walk(
@@ -158,7 +161,7 @@ class LogSource:
             records_max=1,
             delay_levels_ms=self._delay_levels_ms,
         )
-        return [(entry.size, entry.tags_code) for entry in walked.entries] == [unit[1:]]
+        return [unit_of(entry) for entry in walked.entries] == [stored.content]
 
     def store_time_of(self, offset: int) -> int | None:
         """Return the store time in ms of the record at offset; None if it has expired."""
@@ -176,5 +179,11 @@ class LogSource:
         return None
 
 
-def _is_message(record: Record, key: Queue, number: QueueOffset) -> bool:
-    return key == (record.topic, record.queue_id) and record.queue_offset == number
+def _is_message(record: Record, stored: StoredUnit) -> bool:
+    count = message_count(record.sys_flag, record.properties, record.queue_offset)
+    first = record.queue_offset
+    return (
+        (record.topic, record.queue_id) == stored.key[:2]
+        and (count > 0) == stored.key.is_batch
+        and (first, first + (count or 1)) == stored.offsets
+    )

@@ -98,9 +98,9 @@ class Counted(NamedTuple):
     """Counts for records that end at or below ``Bounds.durable``."""
 
     units: int
-    """Sum of the max queue offsets of all queues."""
+    """Sum of the numbers after the last units of all queues."""
     firsts: int
-    """Sum of the first queue offsets of their first files."""
+    """Sum of the numbers at which their first files start."""
     index_entries: int
     is_whole: bool
     """Whether all queue files have the right size and all checked units are valid."""

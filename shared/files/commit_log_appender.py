@@ -176,7 +176,7 @@ class CommitLogAppender(LogWriter):
         own, own_firsts = head
         if own and at == start:
             runs, firsts = [*own, *runs], [*own_firsts, *firsts]
-            before = sum(run.message_count for run in own)
+            before = sum(run.record_count for run in own)
         total = native.runs_size(runs, record_crc=self._record_crc)
         if at + total + BLANK_SIZE > start + self._file_size:
             raise self._too_large(total + at - start)

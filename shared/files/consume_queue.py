@@ -1,7 +1,8 @@
 """Consume queue reader: finds units by queue offset or time (docs/formats.md, section 4).
 
-It reads one queue's files as an array of 20-byte units, and computes positions in it. It checks no
-record and writes nothing (reput is the writer). Invariants:
+It reads one queue's files as an array of units, and computes positions in it. In a batch queue a
+unit points to an inner batch and stands for all its messages. It checks no record and writes
+nothing (reput is the writer). Invariants:
 
 - A unit counts if it is not zero and its record ends at or below ``dispatched``. Pre-blank units,
   which hold the numbers before a queue's first message, count as well. Units beyond are never
@@ -21,19 +22,22 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Protocol
 
 from shared.files.queue_files import COPIED_MAX, MAPPED_PER_QUEUE, QueueFiles
 from shared.files.queue_math import (
     EVERYTHING,
     Boundary,
+    Place,
     is_filler,
     place,
     roll_next,
     search_by_time,
 )
-from shared.files.store_dir import StoreDir
-from tidemark.formats.queue_unit import UNIT, Unit
+from shared.files.store_dir import QueueDirectory, StoreDir
+from tidemark.formats.filenames import offset_name
+from tidemark.formats.queue_unit import UNIT, Unit, batch_range
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 __all__ = ["EVERYTHING", "Boundary", "ConsumeQueueReader", "ConsumeQueues", "LogTimes"]
@@ -59,18 +63,16 @@ class ConsumeQueueReader:
         """copied_max: see ``QueueFiles``."""
         self.topic = topic
         self.queue = queue
-        self.file_size = store.config.consume_queue_file_size
-        self.units_per_file = self.file_size // UNIT_SIZE
+        self._store = store
         self._log = log
-        self._files = QueueFiles(
-            store.disk,
-            store.consume_queue_dir(topic, queue),
-            self.file_size,
-            copied_max=copied_max,
-        )
+        self._copied_max = copied_max
+        self._files = self._open(store.queue_directory(topic, queue))
         self._min = QueueOffset(0)
+        self._min_number = 0
         self._min_for = -1
         self._max = QueueOffset(0)
+        self._max_number = 0
+        """Number of the unit after the last that counts; in a batch queue it is not ``_max``."""
         self._max_for = -1
         self.has_shrunk = False
         """Units that existed before are missing, although ``dispatched`` has not gone back."""
@@ -80,13 +82,28 @@ class ConsumeQueueReader:
         """Whether the queue has no file yet."""
         return not self._files.starts
 
+    @property
+    def unit_size(self) -> int:
+        """BATCH_UNIT_SIZE for a batch queue, otherwise UNIT_SIZE."""
+        return self._files.unit_size
+
     def close(self) -> None:
         """Unmap the files."""
         self._files.close()
 
     def roll_next(self, queue_offset: int) -> QueueOffset:
-        """First queue offset of the next file."""
-        return roll_next(queue_offset, self.file_size)
+        """First queue offset of the next file; meaningless for a batch queue."""
+        return roll_next(queue_offset, self._files.file_size)
+
+    def _open(self, directory: QueueDirectory) -> QueueFiles:
+        return QueueFiles(self._store.disk, directory, copied_max=self._copied_max)
+
+    def _choose_kind(self) -> None:
+        """Find out again whether it is a batch queue, as long as there are no files."""
+        if not self._files.starts:
+            directory = self._store.queue_directory(self.topic, self.queue)
+            if directory.unit_size != self.unit_size:
+                self._files = self._open(directory)
 
     # -- how far ------------------------------------------------------------------------------
 
@@ -95,10 +112,12 @@ class ConsumeQueueReader:
         if dispatched == self._max_for and dispatched != EVERYTHING:
             return self._max
         # A smaller value means that the log was cut; earlier results are then invalid.
-        known = self._max if dispatched >= self._max_for >= 0 else QueueOffset(0)
-        self._max = self._files.count(dispatched, known)
+        known = self._max_number if dispatched >= self._max_for >= 0 else 0
+        self._choose_kind()
+        self._max_number = self._files.count(dispatched, known)
+        self._max = self._files.next_offset(self._max_number)
         self._max_for = dispatched
-        self.has_shrunk = self.has_shrunk or self._max < known
+        self.has_shrunk = self.has_shrunk or self._max_number < known
         return self._max
 
     def min_offset(self, min_physical: int) -> QueueOffset:
@@ -112,26 +131,27 @@ class ConsumeQueueReader:
         """
         if min_physical == self._min_for:
             return self._min
+        self._choose_kind()
         files = self._files
         files.refresh()  # retention deletes a queue's files after it deleted the log's
         if not files.starts:
             return self._min
         end = files.count(EVERYTHING)
-        last = self.unit(QueueOffset(end - 1))
+        last = files.unit(end - 1)
         if last is None:
             return self._min
         if is_filler(last.physical_offset, last.size) or last.physical_offset < min_physical:
-            self._min, self._min_for = end, min_physical
-            return end
-        found = files.first_at(min_physical, self._min)
-        if found is not None:
-            self._min, self._min_for = found, min_physical
+            self._min, self._min_number, self._min_for = files.next_offset(end), end, min_physical
+            return self._min
+        found = files.first_at(min_physical, self._min_number)
+        first = None if found is None else files.sound_offset(found)
+        if found is not None and first is not None:
+            self._min, self._min_number, self._min_for = first, found, min_physical
         return self._min
 
     def last_record_end(self, dispatched: int = EVERYTHING) -> PhysicalOffset | None:
         """Return the physical end of the last record in the queue; None if there is none."""
-        end = self.max_offset(dispatched)
-        last = self.unit(QueueOffset(end - 1)) if end else None
+        last = self._files.unit(self._max_number - 1) if self.max_offset(dispatched) else None
         if last is None or is_filler(last.physical_offset, last.size):
             return None
         return PhysicalOffset(last.end)
@@ -141,30 +161,71 @@ class ConsumeQueueReader:
     def view(self, queue_offset: int, count: int, dispatched: int) -> memoryview | None:
         """Return the bytes of up to count visible units of one file, from queue_offset on.
 
-        None if the file is missing or ends before queue_offset (the next file may exist:
-        ``roll_next``); empty at or after max_offset. The view is borrowed and valid until this
-        reader is used for another file.
+        In a batch queue the first is the unit of the batch that has the message. None if the file
+        is missing or ends before queue_offset (the next file may exist: ``roll_next``); empty at or
+        after max_offset. The view is borrowed and valid until this reader is used for another file.
         """
-        visible = min(count, self.max_offset(dispatched) - queue_offset)
-        if visible <= 0 or queue_offset < 0:
+        if queue_offset >= self.max_offset(dispatched) or queue_offset < 0:
             return memoryview(b"")
-        start, position = place(queue_offset, self.file_size)
-        view = self._files.region(start, need=position + visible * UNIT_SIZE)
-        if view is None or position + UNIT_SIZE > len(view):
+        unit_size = self.unit_size
+        number = self._number_of(queue_offset)
+        start, position = place(number, self._files.file_size, unit_size)
+        end = position + min(count, self._max_number - number) * unit_size
+        view = self._files.region(start, need=end)
+        if view is None or position + unit_size > len(view):
             return None
-        return view[position : min(position + visible * UNIT_SIZE, len(view))]
+        return view[position : min(end, len(view))]
+
+    def begins_after(self, queue_offset: int, view: memoryview) -> bool:
+        """Return whether the first unit of a ``view`` does not reach down to the message. Then the
+        unit before it has expired with its file, or a unit of the batch queue is damaged."""
+        return self.unit_size != UNIT_SIZE and bool(view) and batch_range(view)[0] > queue_offset
 
     def units(self, queue_offset: int, count: int, dispatched: int) -> list[Unit]:
         """Return up to count visible units from queue_offset on, all of one file."""
         view = self.view(queue_offset, count, dispatched)
         if view is None:
             return []
-        whole = view[: len(view) // UNIT_SIZE * UNIT_SIZE]
-        return [Unit._make(fields) for fields in UNIT.iter_unpack(whole)]
+        whole = range(0, len(view) // self.unit_size * self.unit_size, self.unit_size)
+        return [Unit._make(UNIT.unpack_from(view, at)) for at in whole]
 
     def unit(self, queue_offset: int) -> Unit | None:
-        """Return the unit at queue_offset, visible or not; None if its file is missing."""
-        return self._files.unit(queue_offset)
+        """Return the unit of the message, visible or not; None if its file is missing."""
+        found = self.located_unit(queue_offset)
+        return None if found is None else found[1]
+
+    def located_unit(self, queue_offset: int) -> tuple[QueueOffset, Unit] | None:
+        """Return the unit of the message with the queue offset of the unit's first message.
+
+        The unit may be invisible, or not written: all zero. None if its file is missing, or if a
+        batch queue has no such message.
+        """
+        number = self._number_of(queue_offset)
+        unit, first = self._files.unit(number), self._files.offset_of(number)
+        return None if unit is None or first is None else (first, unit)
+
+    def stored_unit(self, queue_offset: int) -> bytes | None:
+        """Return all bytes of the message's unit; None if there is none in a file."""
+        start, position = self._place(queue_offset)
+        view = self._files.region(start, need=position + self.unit_size)
+        if view is None or position + self.unit_size > len(view):
+            return None
+        return bytes(view[position : position + self.unit_size])
+
+    def location(self, queue_offset: int) -> tuple[Path, int]:
+        """Return the file that has, or would have, the message's unit, and the position in it."""
+        start, position = self._place(queue_offset)
+        directory = self._store.queue_directory(self.topic, self.queue, self.unit_size)
+        return directory.path / offset_name(start), position
+
+    def _place(self, queue_offset: int) -> Place:
+        return place(self._number_of(queue_offset), self._files.file_size, self.unit_size)
+
+    def _number_of(self, queue_offset: int) -> int:
+        """Return the number of the message's unit; in a batch queue, of the written units."""
+        if self.unit_size == UNIT_SIZE:
+            return queue_offset
+        return self._files.number_of(queue_offset, self._files.count(EVERYTHING, self._max_number))
 
     # -- times --------------------------------------------------------------------------------
 
@@ -174,21 +235,25 @@ class ConsumeQueueReader:
         """Find the queue offset for a time (section 4.10), within [min_offset, max_offset]."""
         end = self.max_offset(dispatched)
         first = min(self.min_offset(self._log.min_offset), end)
-        found = self._search_files(timestamp_ms, boundary, first, end, dispatched)
-        return QueueOffset(min(max(found, first), end))
+        low, high = min(self._min_number, self._max_number), self._max_number
+        number = self._search_files(timestamp_ms, boundary, low, high, dispatched)
+        found = self._files.offset_of(number) if number < high else end
+        return QueueOffset(min(max(found or 0, first), end))
 
     def _search_files(
         self, timestamp_ms: int, boundary: Boundary, first: int, end: int, dispatched: int
     ) -> int:
-        starts = [start for start in self._files.starts if start < end * UNIT_SIZE]
+        """Return the number of the unit for a time. first, end: numbers of the units to search."""
+        unit_size, file_size = self.unit_size, self._files.file_size
+        starts = [start for start in self._files.starts if start < end * unit_size]
         if not starts:
             return 0
 
         def start_time(start: int) -> int:
-            return self._time_at(start // UNIT_SIZE, dispatched)
+            return self._time_at(start // unit_size, dispatched)
 
         def stop_time(start: int) -> int:
-            return self._time_at((start + self.file_size) // UNIT_SIZE - 1, dispatched)
+            return self._time_at((start + file_size) // unit_size - 1, dispatched)
 
         if boundary is Boundary.LOWER:
             # The last file's stop time is unknown; it is chosen if no earlier file matches.
@@ -198,16 +263,16 @@ class ConsumeQueueReader:
             if index < 0:
                 return 0
         start = starts[index]
-        view = self._files.region(start, need=end * UNIT_SIZE - start)
+        view = self._files.region(start, need=end * unit_size - start)
         if view is None:
             return 0
-        file_offset = start // UNIT_SIZE
-        ceiling = min(len(view) // UNIT_SIZE, end - file_offset) - 1
+        file_offset = start // unit_size
+        ceiling = min(len(view) // unit_size, end - file_offset) - 1
         if ceiling < 0:
             return 0
 
         def unit_at(index: int) -> tuple[int, int]:
-            offset, size, _ = UNIT.unpack_from(view, index * UNIT_SIZE)
+            offset, size, _ = UNIT.unpack_from(view, index * unit_size)
             return offset, size
 
         return search_by_time(
@@ -221,8 +286,8 @@ class ConsumeQueueReader:
             store_time=lambda offset, size: self._store_time(offset, size, dispatched),
         )
 
-    def _time_at(self, queue_offset: int, dispatched: int) -> int:
-        unit = self.unit(queue_offset)
+    def _time_at(self, number: int, dispatched: int) -> int:
+        unit = self._files.unit(number)
         if unit is None:
             return -1
         return self._store_time(unit.physical_offset, unit.size, dispatched)

@@ -1,10 +1,10 @@
 """Removes queue files of deleted topics at an orderly stop.
 
 The queues of a deleted topic keep their numbering while the node runs; the topic's state record
-also holds the numbers. RocketMQ serves every queue that it finds in consumequeue/, even if
-topics.json does not list its topic, so the deleted topic would exist again. The caller must hold
-all locks of the store. Step before: every process has synced and stopped. Step after: ``abort`` is
-removed.
+also holds the numbers. RocketMQ serves every queue that it finds in consumequeue/ and
+batchconsumequeue/, even if topics.json does not list its topic, so the deleted topic would exist
+again. The caller must hold all locks of the store. Step before: every process has synced and
+stopped. Step after: ``abort`` is removed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from shared.state.json_cache import TOPICS_FILE, JsonCache
 from tidemark.errors import DamagedFile
 from tidemark.formats.checkpoint import Slot, resume_check
 from tidemark.formats.filenames import offset_name
-from tidemark.offsets import UNIT_SIZE
 
 
 class _Queue(NamedTuple):
@@ -32,9 +31,9 @@ class _Queue(NamedTuple):
     directory: Path
     starts: tuple[int, ...]
     next: int
-    """Queue offset after its last unit; 0 without one."""
+    """Number after its last unit; 0 without one."""
     first: int
-    """Queue offset at which its first file starts; 0 without a unit."""
+    """Number at which its first file starts; 0 without a unit."""
 
 
 def drop_deleted_queues(directory: StoreDir, positions: Positions) -> int:
@@ -59,7 +58,8 @@ def drop_deleted_queues(directory: StoreDir, positions: Positions) -> int:
                 disk.remove_directory(path)
     if not queues:
         return 0
-    disk.sync_directory(directory.consume_queues_dir)
+    for path in {queue.directory.parent.parent for queue in queues}:
+        disk.sync_directory(path)
     units -= sum(queue.next for queue in queues)
     positions.publish(Slot.RESUME_UNITS, units)
     positions.publish(
@@ -80,12 +80,11 @@ def _deleted(directory: StoreDir) -> Iterator[_Queue]:
     if not gone:
         return
     for topic, queue in directory.queues(gone):
-        path = directory.consume_queue_dir(topic, queue)
-        with closing(
-            QueueFiles(directory.disk, path, directory.config.consume_queue_file_size)
-        ) as files:
-            end = int(files.count(EVERYTHING))
-            starts = tuple(files.starts)
-        first = starts[0] // UNIT_SIZE if starts else 0
-        if end <= table.deleted[topic].get(queue, 0):
-            yield _Queue(path, starts, *((end, first) if end > first else (0, 0)))
+        for place in directory.queue_directories(topic, queue):
+            with closing(QueueFiles(directory.disk, place)) as files:
+                end = files.count(EVERYTHING)
+                next_offset = files.next_offset(end)
+                starts = tuple(files.starts)
+            first = starts[0] // place.unit_size if starts else 0
+            if next_offset <= table.deleted[topic].get(queue, 0):
+                yield _Queue(place.path, starts, *((end, first) if end > first else (0, 0)))

@@ -246,7 +246,7 @@ def walk(
         summed = None if crosses else _summed(view, at, judged, unproven_from)
         if summed is not None:
             for run in summed.plan.runs:
-                key, behind = (run.topic, run.queue), run.first + run.unit_count
+                key, behind = (run.topic, run.queue), run.offset_of(run.unit_count)
                 if behind > offsets.get(key, 0):
                     offsets[key] = QueueOffset(behind)
             newest = max(newest, summed.plan.unit_timestamp_ms)
@@ -268,8 +268,8 @@ def walk(
             if entry.sys_flag & record.TRANSACTION_MASK in _UNQUEUED:
                 continue
             key = entry.topic, entry.queue_id
-            if entry.queue_offset >= offsets.get(key, 0):
-                offsets[key] = QueueOffset(entry.queue_offset + 1)
+            if entry.next_queue_offset > offsets.get(key, 0):
+                offsets[key] = QueueOffset(entry.next_queue_offset)
         if whole:
             newest = max(newest, whole[-1].store_timestamp_ms)
             records += len(whole)

@@ -22,11 +22,11 @@ from shared.files.consume_queue import ConsumeQueueReader
 from shared.files.queue_math import is_filler
 from tidemark.errors import CorruptRecord, DamagedFile
 from tidemark.formats import native, record
-from tidemark.formats.queue_unit import UNIT, Unit
+from tidemark.formats.queue_unit import UNIT, Unit, batch_range
 from tidemark.formats.record import Kind
 from tidemark.formats.record_layout import LONG
-from tidemark.formats.select import Halt, Limits, Wanted, names
-from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
+from tidemark.formats.select import Halt, Limits, Wanted, names, select_batches
+from tidemark.offsets import BATCH_UNIT_SIZE, UNIT_SIZE, PhysicalOffset, QueueOffset
 
 MESSAGES_MAX: Final = 32
 """Messages in one answer (11.2)."""
@@ -70,34 +70,54 @@ class PullResult(NamedTuple):
     """The records in queue order, one or more in each view. The views are borrowed from the log's
     mapping and valid while they are referenced."""
     message_count: int
+    """Number of messages from the pull's offset on; the first batch may begin before it."""
     bytes_total: int
     """Bytes in all views of ``stretches``."""
     filtered: int
     """Examined units that the subscription did not match."""
     looked_from: QueueOffset
-    """Queue offset of the first examined unit."""
+    """Queue offset of the pull. The first examined unit has this message."""
     units: bytes
     """A copy of the units from there on, possibly including some that were not examined."""
+    unit_size: int = UNIT_SIZE
+    """BATCH_UNIT_SIZE for a batch queue, otherwise UNIT_SIZE."""
     poll_after_ms: int | None = None
     """Time after which to pull again, if the call asked to wait and there was no free place; None
     if it waited or did not ask to."""
 
     def messages(self) -> Iterator[tuple[QueueOffset, Unit, memoryview]]:
-        """Yield every record with its queue offset and its unit. Raises DamagedFile if the log's
-        bytes have changed since they were selected."""
+        """Yield every record with the queue offset of its first message and its unit.
+
+        In a batch queue a record is an inner batch, which may begin before the pull's offset.
+        Raises DamagedFile if the log's bytes have changed since they were selected.
+        """
+        places = self._places()
         for stretch in self.stretches:
             at = 0
             while at < len(stretch):
-                number, unit = self._unit_of(stretch, at)
+                number, unit = self._unit_of(stretch, at, places)
                 yield number, unit, stretch[at : at + unit.size]
                 at += unit.size
 
-    def _unit_of(self, stretch: memoryview, at: int) -> tuple[QueueOffset, Unit]:
+    def _places(self) -> dict[int, int] | None:
+        """Return where the unit of each batch is in ``units``; None for an ordinary queue."""
+        if self.unit_size == UNIT_SIZE:
+            return None
+        return {
+            batch_range(self.units, place)[0]: place
+            for place in range(0, len(self.units), self.unit_size)
+        }
+
+    def _unit_of(
+        self, stretch: memoryview, at: int, places: dict[int, int] | None
+    ) -> tuple[QueueOffset, Unit]:
         room = len(stretch) - at
         if room >= record.RECORD_SIZE_MIN:
             (number,) = LONG.unpack_from(stretch, at + _QUEUE_OFFSET_AT)
             place = (number - self.looked_from) * UNIT_SIZE
-            if 0 <= place <= len(self.units) - UNIT_SIZE:
+            if places is not None:
+                place = places.get(number, -1)
+            if 0 <= place <= len(self.units) - self.unit_size:
                 unit = Unit._make(UNIT.unpack_from(self.units, place))
                 if 0 < unit.size <= room:
                     return QueueOffset(number), unit
@@ -141,12 +161,13 @@ def get_message(
     count_max = max(count_max, 0)
     scan_count = -(-max(SCAN_BYTES_MAX, count_max * UNIT_SIZE) // UNIT_SIZE)
     view = queue.view(offset, scan_count, dispatched)
-    if view is None:
+    if view is None or queue.begins_after(offset, view):
         # Retention may have removed the file since the minimum was read. If not, a file with
         # visible units is missing, and continuing after it would skip its messages.
         if (now := queue.min_offset(log.min_offset)) > offset:
             return scan.result(PullStatus.OFFSET_TOO_SMALL, now, now, max(now, end))
-        raise _lost_units(queue)
+        if view is None:
+            raise _lost_units(queue)
     wished = TOTAL_BYTES_MAX if bytes_max is None else bytes_max
     bytes_max = min(max(wished, TOTAL_BYTES_MIN), TOTAL_BYTES_MAX)
     if bulk:
@@ -154,7 +175,7 @@ def get_message(
     else:
         limits = Limits(count_max, bytes_max, count_at_once=MESSAGES_MAX, bytes_at_once=BYTES_MAX)
     scan.run(view, offset, limits)
-    return scan.result(scan.status, offset + scan.looked, first, end)
+    return scan.result(scan.status, scan.offset_at(scan.looked), first, end)
 
 
 def _lost_units(queue: ConsumeQueueReader) -> DamagedFile:
@@ -214,14 +235,15 @@ class _Scan:
         """Examine the units in view; the first has queue offset ``offset``."""
         self.looked_from = offset
         self.units = units = bytes(view)  # a copy, so that a second check sees the same bytes
-        topic, queue = self.queue.topic.encode(), self.queue.queue
+        topic, queue, unit_size = self.queue.topic.encode(), self.queue.queue, self.queue.unit_size
+        selected = native.select if unit_size == UNIT_SIZE else select_batches
         rest = memoryview(units)
         window, window_at = _NO_WINDOW, 0
         judged_again = -1
         while True:
-            found = native.select(
-                rest[self.looked * UNIT_SIZE :],
-                offset + self.looked,
+            found = selected(
+                rest[self.looked * unit_size :],
+                self.offset_at(self.looked),
                 window,
                 window_at,
                 topic=topic,
@@ -245,26 +267,39 @@ class _Scan:
                     self.status = PullStatus.NO_MATCHED_MESSAGE
             if found.halt is Halt.END or found.halt is Halt.FULL:
                 return
-            unit = Unit._make(UNIT.unpack_from(units, self.looked * UNIT_SIZE))
+            unit = Unit._make(UNIT.unpack_from(units, self.looked * unit_size))
+            number = self._first_at(self.looked)
             window_at = unit.physical_offset
             if found.halt is Halt.OUTSIDE:
                 if not self._is_there(unit):
-                    if not self._is_gone(offset + self.looked, unit):
+                    if not self._is_gone(number, unit):
                         if self.looked:
                             return
-                        raise self._stranger(offset + self.looked, unit)
+                        raise self._stranger(number, unit)
                     self._pass_lost(unit)
                     window, window_at = _NO_WINDOW, 0
                     continue
             elif judged_again == self.looked:
                 if self.looked:
                     return  # units before it are sound; the pull that starts at it raises
-                raise self._stranger(offset + self.looked, unit)
+                raise self._stranger(number, unit)
             else:
                 # Checked twice: if stores of another process arrive out of order, a unit below the
                 # published end may be visible before the record it points to.
                 judged_again = self.looked
             window = self.log.window(PhysicalOffset(window_at), self.dispatched)
+
+    def offset_at(self, index: int) -> QueueOffset:
+        """Return the queue offset from which the unit with this index is read."""
+        if self.queue.unit_size == UNIT_SIZE or not index:
+            return QueueOffset(self.looked_from + index)
+        return QueueOffset(batch_range(self.units, (index - 1) * BATCH_UNIT_SIZE)[1])
+
+    def _first_at(self, index: int) -> QueueOffset:
+        """Return the queue offset of the first message of the unit with this index."""
+        if self.queue.unit_size == UNIT_SIZE:
+            return QueueOffset(self.looked_from + index)
+        return QueueOffset(batch_range(self.units, index * BATCH_UNIT_SIZE)[0])
 
     def _is_there(self, unit: Unit) -> bool:
         """Whether the record's bytes can be read."""
@@ -296,16 +331,17 @@ class _Scan:
         checked. The result is true even if all of NEIGHBOURS_MAX units are damaged.
         """
         topic, queue = self.queue.topic.encode(), self.queue.queue
-        for before in range(number - 1, number - 1 - NEIGHBOURS_MAX, -1):
-            unit = self.queue.unit(before)
-            if unit is None or is_filler(*unit[:2]):
+        for _ in range(NEIGHBOURS_MAX):
+            before = self.queue.located_unit(number - 1)
+            if before is None or is_filler(*before[1][:2]):
                 return False
+            number, unit = before
             if 0 <= unit.physical_offset < self.log.min_offset:
                 return False
             if unit.physical_offset >= 0 and 0 < unit.size <= self.dispatched:
                 offset = PhysicalOffset(unit.physical_offset)
                 data = self.log.read(offset, unit.size, self.dispatched)
-                if data is not None and names(data, topic, queue, before, unit):
+                if data is not None and names(data, topic, queue, number, unit):
                     return True
         return True
 
@@ -317,7 +353,11 @@ class _Scan:
         self.skip_until = self.log.next_file(PhysicalOffset(unit.physical_offset))
 
     def _stranger(self, number: int, unit: Unit) -> CorruptRecord | DamagedFile:
-        """Return the error for a unit that does not point to its own record."""
+        """Return the error for the first unit, which does not point to its own record.
+
+        The error names the queue offset that was asked for: by it reput finds the unit, even if the
+        damage is in the queue offset that a batch queue's unit stores.
+        """
         offset = PhysicalOffset(unit.physical_offset)
         data = self.log.window(offset, self.dispatched)[: max(0, unit.size)]
         outcome = record.validate(data, 0, at=offset, checks=record.Checks())
@@ -327,7 +367,7 @@ class _Scan:
             return CorruptRecord(offset, outcome.reason)
         return DamagedFile(
             f"queue {queue} of topic {topic!r}: the unit at queue offset "
-            f"{number} points to physical offset {offset}, {unit.size} bytes, "
+            f"{self.looked_from} points to physical offset {offset}, {unit.size} bytes, "
             + (
                 "which is another message. Nothing was served from there; the log itself is not "
                 "in doubt."
@@ -341,7 +381,7 @@ class _Scan:
             "`tidemark store rebuild` rebuilds it.",
             topic=topic,
             queue=queue,
-            queue_offset=number,
+            queue_offset=int(self.looked_from),
             physical_offset=int(offset),
         )
 
@@ -357,4 +397,5 @@ class _Scan:
             self.filtered,
             QueueOffset(self.looked_from),
             self.units,
+            self.queue.unit_size,
         )

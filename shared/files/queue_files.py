@@ -1,5 +1,8 @@
 """One consume queue's files, read as one array of units (docs/formats.md, section 4).
 
+Units are numbered as in ``queue_math``: the number of a unit is its queue offset, except in a batch
+queue.
+
 Files are mapped lazily, a few at a time; for a single use small files are read instead. The files
 are derived data and may be missing, short or mixed with unrelated files. That results in fewer
 units, never in an exception. The writer refuses such files and rebuilds them.
@@ -12,7 +15,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from shared.files.disk import Disk, File, MappedRegion
@@ -24,8 +26,9 @@ from shared.files.queue_math import (
     place,
     recovered_units,
 )
+from shared.files.store_dir import QueueDirectory
 from tidemark.formats.filenames import offset_name, parse_offset_name
-from tidemark.formats.queue_unit import UNIT, Unit
+from tidemark.formats.queue_unit import UNIT, Unit, batch_range
 from tidemark.formats.record import RECORD_SIZE_MIN
 from tidemark.offsets import UNIT_SIZE, QueueOffset
 
@@ -34,8 +37,8 @@ MAPPED_PER_QUEUE: Final = 2
 COPIED_MAX: Final = 64 * 1024
 """For a single use, units of up to this size are read, not mapped: a mapping costs two more calls
 and a page fault for each page."""
-SEARCH_SIZE: Final = 3200 * UNIT_SIZE
-"""Bytes compared at once where only zeros are expected."""
+SEARCH_COUNT: Final = 3200
+"""Units compared at once where only zeros are expected."""
 OFFSET_MAX: Final = 1 << 53
 """A physical offset that no log reaches; random bytes are nearly always larger."""
 
@@ -60,15 +63,18 @@ def _is_witness(unit: Unit, before: Unit | None, size_max: int) -> bool:
     return _points_to_a_record(before, size_max) and before.end <= unit.physical_offset
 
 
-def _farthest_in(view: memoryview, low: int, high: int, before: Unit | None, size_max: int) -> int:
+def _farthest_in(
+    view: memoryview, low: int, high: int, before: Unit | None, size_max: int, unit_size: int
+) -> int:
     """Return the largest record end of the units in view[low:high], −1 if there is none."""
     farthest = -1
-    for start in range(low, high, SEARCH_SIZE):
-        chunk = bytes(view[start : min(start + SEARCH_SIZE, high)])
+    for start in range(low, high, SEARCH_COUNT * unit_size):
+        chunk = bytes(view[start : min(start + SEARCH_COUNT * unit_size, high)])
         if chunk == bytes(len(chunk)):
             before = None
             continue
-        for unit in map(Unit._make, UNIT.iter_unpack(chunk)):
+        for at in range(0, len(chunk), unit_size):
+            unit = Unit._make(UNIT.unpack_from(chunk, at))
             if unit.end > farthest and _is_witness(unit, before, size_max):
                 farthest = unit.end
             before = unit
@@ -107,8 +113,7 @@ class QueueFiles:
     def __init__(
         self,
         disk: Disk,
-        directory: Path,
-        file_size: int,
+        directory: QueueDirectory,
         *,
         starts: Sequence[int] | None = None,
         copied_max: int = -1,
@@ -117,9 +122,8 @@ class QueueFiles:
         files with units of up to this size are read once instead of mapped; −1: never.
         """
         self._disk = disk
-        self._directory = directory
+        self._directory, self.unit_size, self.file_size = directory
         self._copied_max = copied_max
-        self.file_size = file_size
         self.starts: list[int] = [] if starts is None else list(starts)
         """Start (bytes) of every known file, ascending."""
         self._mapped: OrderedDict[int, _Mapped] = OrderedDict()
@@ -165,7 +169,7 @@ class QueueFiles:
                 return None
             try:
                 readable = min(file.data_end(), self.file_size)
-                readable -= readable % UNIT_SIZE
+                readable -= readable % self.unit_size
                 if mapped is None:
                     mapped = self._mapped[start] = self._take(file, readable)
             finally:
@@ -183,43 +187,47 @@ class QueueFiles:
             region = file.map(writable=False, scattered=True)
             return _Mapped(region, readable, file.size, grows_to=self.file_size)
         content = file.pread(readable, 0)
-        whole = len(content) - len(content) % UNIT_SIZE
+        whole = len(content) - len(content) % self.unit_size
         return _Mapped(_Copy(content), whole, file.size, grows_to=whole)
 
-    def count(self, end: int, known: int = 0) -> QueueOffset:
-        """Return the queue offset after the last unit whose record ends at or below end.
+    def count(self, end: int, known: int = 0) -> int:
+        """Return the number of the unit after the last whose record ends at or below end.
         known: all units below it are known to count. The result is 0 without files, and the first
         file's start if nothing in it counts, so that the numbering continues."""
-        units_per_file = self.file_size // UNIT_SIZE
+        units_per_file = self.file_size // self.unit_size
         if not self.starts:
             self.refresh()
         while self.starts:
-            index = max(0, bisect_right(self.starts, known * UNIT_SIZE) - 1)
-            low = max(0, known - self.starts[index] // UNIT_SIZE)
+            index = max(0, bisect_right(self.starts, known * self.unit_size) - 1)
+            low = max(0, known - self.starts[index] // self.unit_size)
             begun = self._last_begun(index, end)
             if begun is None:  # deleted meanwhile
                 self.refresh()
                 continue
             index, start = begun, self.starts[begun]
-            view = self.region(start, need=(low + 1) * UNIT_SIZE)
+            view = self.region(start, need=(low + 1) * self.unit_size)
             if view is None:  # deleted meanwhile
                 self.refresh()
                 continue
-            if start > known * UNIT_SIZE or low > len(view) // UNIT_SIZE:
+            if start > known * self.unit_size or low > len(view) // self.unit_size:
                 low = 0
-            count = count_visible(view, len(view) // UNIT_SIZE, end, low)
-            while count * UNIT_SIZE == len(view) < self.file_size:  # it may have grown
-                more = self.region(start, need=len(view) + UNIT_SIZE)
+            count = self._visible(view, end, low)
+            while count * self.unit_size == len(view) < self.file_size:  # it may have grown
+                more = self.region(start, need=len(view) + self.unit_size)
                 if more is None or len(more) == len(view):
                     break
                 view = more
-                count = count_visible(view, len(view) // UNIT_SIZE, end, count)
+                count = self._visible(view, end, count)
             is_last = index == len(self.starts) - 1
             if count == units_per_file and is_last and self.find_next():
-                known = (start + self.file_size) // UNIT_SIZE
+                known = (start + self.file_size) // self.unit_size
                 continue
-            return QueueOffset(start // UNIT_SIZE + count)
-        return QueueOffset(0)
+            return start // self.unit_size + count
+        return 0
+
+    def _visible(self, view: memoryview, end: int, low: int = 0) -> int:
+        """Return how many units of view count; those before low are known to."""
+        return count_visible(view, len(view) // self.unit_size, end, low, self.unit_size)
 
     def _last_begun(self, low: int, end: int) -> int | None:
         """Return the index of the last file whose first unit counts; low if no later file has one.
@@ -230,23 +238,23 @@ class QueueFiles:
         high = len(self.starts) - 1
         while low < high:
             middle = (low + high + 1) // 2
-            view = self.region(self.starts[middle], need=UNIT_SIZE)
+            view = self.region(self.starts[middle], need=self.unit_size)
             if view is None:
                 return None
-            if len(view) >= UNIT_SIZE and count_visible(view, 1, end) == 1:
+            if len(view) >= self.unit_size and self._visible(view[: self.unit_size], end) == 1:
                 low = middle
             else:
                 high = middle - 1
         return low
 
-    def first_at(self, min_physical: int, known: int = 0) -> QueueOffset | None:
-        """Return the queue offset of the first unit whose record begins at or above min_physical.
+    def first_at(self, min_physical: int, known: int = 0) -> int | None:
+        """Return the number of the first unit whose record begins at or above min_physical.
         known: no unit below it matches. None if there is no match, or if the file that should hold
         it is gone: try again after ``refresh``."""
         low, high = 0, len(self.starts) - 1
         while low < high:  # find the first file whose last unit matches; a missing file does not
             middle = (low + high) // 2
-            last = self.unit((self.starts[middle] + self.file_size) // UNIT_SIZE - 1)
+            last = self.unit((self.starts[middle] + self.file_size) // self.unit_size - 1)
             if last is None or is_filler(*last[:2]) or last.physical_offset < min_physical:
                 low = middle + 1
             else:
@@ -257,23 +265,84 @@ class QueueFiles:
         view = self.region(start, need=self.file_size)
         if view is None:
             return None
-        first = start // UNIT_SIZE
-        count = recovered_units(view, len(view) // UNIT_SIZE)
-        found = first_kept(view, count, min_physical, min(max(0, known - first), count))
-        return QueueOffset(first + found) if found < count else None
+        first = start // self.unit_size
+        count = recovered_units(view, len(view) // self.unit_size, self.unit_size)
+        low = min(max(0, known - first), count)
+        found = first_kept(view, count, min_physical, low, self.unit_size)
+        return first + found if found < count else None
 
-    def unit(self, queue_offset: int) -> Unit | None:
-        """Return the unit at queue_offset, visible or not; None if its file is missing."""
-        if queue_offset < 0:
+    def unit(self, number: int) -> Unit | None:
+        """Return the unit with that number, visible or not; None if its file is missing."""
+        if number < 0:
             return None
-        start, position = place(queue_offset, self.file_size)
-        view = self.region(start, need=position + UNIT_SIZE)
+        start, position = place(number, self.file_size, self.unit_size)
+        view = self.region(start, need=position + self.unit_size)
         if view is None:
             return None
-        if position + UNIT_SIZE > len(view):
-            is_in_file = position + UNIT_SIZE <= self._mapped[start].size
+        if position + self.unit_size > len(view):
+            is_in_file = position + self.unit_size <= self._mapped[start].size
             return Unit(0, 0, 0) if is_in_file else None
         return Unit._make(UNIT.unpack_from(view, position))
+
+    # -- queue offsets ------------------------------------------------------------------------
+
+    def range_of(self, number: int) -> tuple[QueueOffset, QueueOffset] | None:
+        """Return the queue offsets [first, after last) of the unit's messages.
+
+        None if a batch queue has no such unit; in an ordinary queue the number is the offset.
+        """
+        if self.unit_size == UNIT_SIZE:
+            return QueueOffset(number), QueueOffset(number + 1)
+        if number < 0:
+            return None
+        start, position = place(number, self.file_size, self.unit_size)
+        view = self.region(start, need=position + self.unit_size)
+        if view is None or position + self.unit_size > len(view):
+            return None
+        first, after = batch_range(view, position)
+        return QueueOffset(first), QueueOffset(after)
+
+    def offset_of(self, number: int) -> QueueOffset | None:
+        """Return the queue offset of the unit's first message; None as for ``range_of``."""
+        found = self.range_of(number)
+        return None if found is None else found[0]
+
+    def sound_offset(self, number: int) -> QueueOffset | None:
+        """Return the same as ``offset_of``; None also if the next unit does not continue there.
+
+        A damaged unit of a batch queue would otherwise give a queue that never existed.
+        """
+        own, following = self.range_of(number), self.unit(number + 1)
+        if own is None or self.unit_size == UNIT_SIZE or following is None or not following.size:
+            return None if own is None else own[0]
+        return own[0] if self.offset_of(number + 1) == own[1] > own[0] else None
+
+    def next_offset(self, number: int) -> QueueOffset:
+        """Return the queue offset after the messages of the unit before number; 0 if no unit shows
+        it."""
+        before = self.range_of(number - 1)
+        if before is not None:
+            return before[1]
+        return self.offset_of(number) or QueueOffset(0)
+
+    def number_of(self, queue_offset: int, end: int) -> int:
+        """Return the number of the unit that has the message, among the units below end.
+
+        The result is end if the message is after them, and the first unit's number if it is before.
+        """
+        if self.unit_size == UNIT_SIZE:
+            return min(queue_offset, end)
+        low = self.starts[0] // self.unit_size if self.starts else end
+        high = end
+        while low < high:
+            middle = (low + high) // 2
+            found = self.range_of(middle)
+            # A missing unit expired with its file.
+            if found is None or found[1] <= queue_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def farthest_record_end(self, record_size_max: int) -> int:
         """Return the largest record end of the last unit and of all units after the first gap.
@@ -288,14 +357,14 @@ class QueueFiles:
         proves = last is not None and _is_witness(last, before, record_size_max)
         farthest = last.end if last is not None and proves else -1
         for start in reversed(self.starts):
-            if start + self.file_size <= length * UNIT_SIZE:
+            if start + self.file_size <= length * self.unit_size:
                 break
             view = self.region(start, need=self.file_size)
             if view is None:
                 continue
-            low = max(0, length * UNIT_SIZE - start)
-            before = self.unit((start + low) // UNIT_SIZE - 1) if low else None
-            found = _farthest_in(view, low, len(view), before, record_size_max)
+            low = max(0, length * self.unit_size - start)
+            before = self.unit((start + low) // self.unit_size - 1) if low else None
+            found = _farthest_in(view, low, len(view), before, record_size_max, self.unit_size)
             farthest = max(farthest, found)
         return farthest
 

@@ -1,9 +1,11 @@
 """Arithmetic of consume queues: positions and searches (docs/formats.md, section 4). Pure.
 
 All functions work on a view of one file's units and on numbers; reader, writer and recovery use
-them. A unit *counts* if it was written and its record ends at or below an end. Record ends increase
-along a queue, so the number of units that count is found by a search. Pre-blank units always count:
-they hold the numbers before a queue's first message.
+them. Units are numbered in the order of the files: in an ordinary queue the number of a unit is its
+queue offset, in a batch queue (``unit_size`` is BATCH_UNIT_SIZE) it is not. A unit *counts* if it
+was written and its record ends at or below an end. Record ends increase along a queue, so the
+number of units that count is found by a search. Pre-blank units always count: they hold the numbers
+before a queue's first message.
 
 ``queue_files`` provides the views, ``consume_queue`` uses the results.
 """
@@ -37,9 +39,9 @@ class Place(NamedTuple):
     position: int
 
 
-def place(queue_offset: int, file_size: int) -> Place:
+def place(number: int, file_size: int, unit_size: int = UNIT_SIZE) -> Place:
     """Return the location of the unit with this number (section 4.1)."""
-    logic_offset = queue_offset * UNIT_SIZE
+    logic_offset = number * unit_size
     position = logic_offset % file_size
     return Place(logic_offset - position, position)
 
@@ -55,7 +57,9 @@ def is_filler(physical_offset: int, size: int) -> bool:
     return size == PRE_BLANK_SIZE and physical_offset == 0
 
 
-def count_visible(view: memoryview, count: int, end: int, low: int = 0) -> int:
+def count_visible(
+    view: memoryview, count: int, end: int, low: int = 0, unit_size: int = UNIT_SIZE
+) -> int:
     """Return how many of view's first count units count below end.
 
     Units before low are known to count. The search doubles its steps from low, then halves: an
@@ -64,7 +68,7 @@ def count_visible(view: memoryview, count: int, end: int, low: int = 0) -> int:
     high, step = count, 1
     while low < high:
         middle = low + step - 1 if low + step - 1 < high else (low + high) // 2
-        offset, size, _ = UNIT.unpack_from(view, middle * UNIT_SIZE)
+        offset, size, _ = UNIT.unpack_from(view, middle * unit_size)
         if size > 0 and offset >= 0 and (offset + size <= end or is_filler(offset, size)):
             low, step = middle + 1, step * 2 if high == count else high
         else:
@@ -72,7 +76,9 @@ def count_visible(view: memoryview, count: int, end: int, low: int = 0) -> int:
     return low
 
 
-def first_kept(view: memoryview, count: int, min_physical: int, low: int = 0) -> int:
+def first_kept(
+    view: memoryview, count: int, min_physical: int, low: int = 0, unit_size: int = UNIT_SIZE
+) -> int:
     """Return the first unit at or after low whose record starts at or above min_physical.
 
     The result is count if there is none. This is the search of section 4.8 with one difference:
@@ -82,7 +88,7 @@ def first_kept(view: memoryview, count: int, min_physical: int, low: int = 0) ->
     high = count
     while low < high:
         middle = (low + high) // 2
-        offset, size, _ = UNIT.unpack_from(view, middle * UNIT_SIZE)
+        offset, size, _ = UNIT.unpack_from(view, middle * unit_size)
         if offset >= min_physical and not is_filler(offset, size):
             high = middle
         else:
@@ -90,9 +96,9 @@ def first_kept(view: memoryview, count: int, min_physical: int, low: int = 0) ->
     return low
 
 
-def recovered_units(view: memoryview, count: int) -> int:
+def recovered_units(view: memoryview, count: int, unit_size: int = UNIT_SIZE) -> int:
     """Return the number of view's leading units that were ever written, as for recovery (4.6)."""
-    return count_visible(view, count, EVERYTHING)
+    return count_visible(view, count, EVERYTHING, unit_size=unit_size)
 
 
 def search_by_time(
@@ -106,9 +112,9 @@ def search_by_time(
     unit_at: Callable[[int], tuple[int, int]],
     store_time: Callable[[int, int], int],
 ) -> int:
-    """Return the queue offset for a time inside one file, by the table of section 4.10.
+    """Return the number of the unit for a time inside one file, by the table of section 4.10.
 
-    file_offset: queue offset of the file's first unit. floor, ceiling: indexes in the file of the
+    file_offset: number of the file's first unit. floor, ceiling: indexes in the file of the
     first and last unit to search. unit_at: index → (physical offset, size). store_time:
     (physical offset, size) → ms, −1 if the record cannot be read.
     """

@@ -32,6 +32,7 @@ from shared.files.positions import Positions
 from shared.files.queue_files import COPIED_MAX, QueueFiles
 from shared.files.queue_math import is_filler
 from shared.files.store_dir import StoreDir
+from shared.files.unit_witness import LastUnit
 from shared.files.valid_end import (
     AfterEnd,
     Decision,
@@ -54,7 +55,6 @@ from tidemark.errors import (
     StoreError,
 )
 from tidemark.formats.checkpoint import REGION_MAGIC, Slot, min_timestamp, resume_check
-from tidemark.formats.queue_unit import Unit
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 JUDGE_ALL: Final = 2**63 - 1
@@ -144,7 +144,7 @@ class _Recovery:
         """Ranges that RocketMQ wrote according to state records; read only if needed."""
         self.log_min = self._drop_leftovers()
         self._lengths: dict[int, dict[tuple[str, int], QueueOffset]] = {}
-        self._last_units: list[tuple[tuple[str, int], int, Unit]] = []
+        self._last_units: list[LastUnit] = []
         """(queue, queue offset, unit) of each queue's last unit below DISPATCHED_DURABLE."""
 
     def _mark(self, slot: Slot) -> int:
@@ -360,10 +360,11 @@ class _Recovery:
                 progress(0, 0)  # the size of the walk depends on the result of this step
             with closing(self._queue_files(topic, queue)) as units:
                 farthest = max(farthest, units.farthest_record_end(size_max))
-                length = lengths[topic, queue] = units.count(durable)
-                last = units.unit(length - 1)
-            if last is not None and not is_filler(*last[:2]):
-                last_units.append(((topic, queue), length - 1, last))
+                count = units.count(durable)
+                lengths[topic, queue] = units.next_offset(count)
+                last, numbers = units.unit(count - 1), units.range_of(count - 1)
+            if last is not None and numbers is not None and not is_filler(*last[:2]):
+                last_units.append(LastUnit((topic, queue), numbers, last))
         return farthest
 
     def _dispatched_durable(self) -> int | None:
@@ -393,22 +394,18 @@ class _Recovery:
         return durable
 
     def _queue_lengths(self, end: int) -> dict[tuple[str, int], QueueOffset]:
-        """Return for each queue how many units point to records that end at or below end."""
+        """Return each queue's offset after the last message whose record ends at or below end."""
         if end in self._lengths:
             return self._lengths[end]
         lengths = self._lengths[end] = {}
         for topic, queue in self.store.queues():
             with closing(self._queue_files(topic, queue)) as units:
-                lengths[topic, queue] = units.count(end)
+                lengths[topic, queue] = units.next_offset(units.count(end))
         return lengths
 
     def _queue_files(self, topic: str, queue: int) -> QueueFiles:
-        return QueueFiles(
-            self.store.disk,
-            self.store.consume_queue_dir(topic, queue),
-            self.store.config.consume_queue_file_size,
-            copied_max=COPIED_MAX,
-        )
+        directory = self.store.queue_directory(topic, queue)
+        return QueueFiles(self.store.disk, directory, copied_max=COPIED_MAX)
 
     def _start(self, queues_end: int, dispatched_durable: int | None) -> PhysicalOffset:
         if not self.files.starts:

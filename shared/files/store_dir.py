@@ -23,7 +23,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing
 from enum import IntEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from shared.files import kept_cuts
 from shared.files.disk import Disk, RecordLock, read_whole, write_atomically
@@ -50,6 +50,7 @@ from tidemark.errors import (
 )
 from tidemark.formats.checkpoint import Slot, pid_of, start_id
 from tidemark.formats.filenames import RUNNING_SIGN
+from tidemark.offsets import BATCH_UNIT_SIZE, UNIT_SIZE
 
 __all__ = ["LockByte", "StoreConfig", "StoreDir", "config_of"]
 
@@ -68,11 +69,17 @@ DELAY_LEVELS_KEPT: Final = 16
 QUEUE_MAX: Final = (1 << 31) - 1
 """Largest queue id that a record can contain."""
 
-UNSUPPORTED: Final = (
-    ("batchconsumequeue", "queues of inner batches (BatchCQ)"),
-    ("compaction", "compacted topics"),
-)
+UNSUPPORTED: Final = (("compaction", "compacted topics"),)
 """Data of RocketMQ that Tidemark neither serves nor changes (docs/formats.md 1)."""
+
+
+class QueueDirectory(NamedTuple):
+    """The directory of one queue, and the shape of its files."""
+
+    path: Path
+    unit_size: int
+    """BATCH_UNIT_SIZE for a batch queue, otherwise UNIT_SIZE."""
+    file_size: int
 
 
 class LockByte(IntEnum):
@@ -140,6 +147,7 @@ class StoreDir:
         self.run_dir = run_dir if run_dir is not None else root / "run"
         self.commit_log_dir = root / "commitlog"
         self.consume_queues_dir = root / "consumequeue"
+        self.batch_queues_dir = root / "batchconsumequeue"
         self.extensions_dir = root / "consumequeue_ext"
         """Files of RocketMQ's ``enableConsumeQueueExt``. They are never read or changed."""
         self.index_dir = root / "index"
@@ -169,9 +177,24 @@ class StoreDir:
         """Whether the store belongs to a group of nodes."""
         return self.disk.stat(self.identity_path) is not None
 
-    def consume_queue_dir(self, topic: str, queue: int) -> Path:
-        """Return the directory of one queue's files."""
-        return self.consume_queues_dir / topic / str(queue)
+    def queue_directory(
+        self, topic: str, queue: int, unit_size: int | None = None
+    ) -> QueueDirectory:
+        """Return the directory of one queue's files, which may not exist.
+
+        unit_size: the kind of the queue; None: a batch queue if it has a directory as such.
+        """
+        if unit_size is None:
+            batches = self.disk.stat(self.batch_queues_dir / topic / str(queue)) is not None
+            unit_size = BATCH_UNIT_SIZE if batches else UNIT_SIZE
+        parent = self.batch_queues_dir if unit_size == BATCH_UNIT_SIZE else self.consume_queues_dir
+        units = self.config.consume_queue_file_size // UNIT_SIZE
+        return QueueDirectory(parent / topic / str(queue), unit_size, units * unit_size)
+
+    def queue_directories(self, topic: str, queue: int) -> list[QueueDirectory]:
+        """Return the directories of a queue that exist: one of each kind at most."""
+        kinds = [self.queue_directory(topic, queue, size) for size in (UNIT_SIZE, BATCH_UNIT_SIZE)]
+        return [kind for kind in kinds if self.disk.stat(kind.path) is not None]
 
     def queues(self, topics: Container[str] | None = None) -> list[tuple[str, int]]:
         """Return every (topic, queue) that has a directory, of the given topics if any.
@@ -179,16 +202,17 @@ class StoreDir:
         Directories whose names are not queue numbers in canonical form are ignored: 007 would be
         queue 7 a second time, and a number above the 32 bits of a record's queue id is impossible.
         """
-        found = []
-        for topic in self.disk.list_directory(self.consume_queues_dir):
-            if not topic.is_directory or topic.name.startswith(LMQ_PREFIX):
-                continue
-            if topics is not None and topic.name not in topics:
-                continue
-            for queue in self.disk.list_directory(self.consume_queues_dir / topic.name):
-                number = _queue_number(queue.name) if queue.is_directory else None
-                if number is not None:
-                    found.append((topic.name, number))
+        found = set()
+        for parent in (self.consume_queues_dir, self.batch_queues_dir):
+            for topic in self.disk.list_directory(parent):
+                if not topic.is_directory or topic.name.startswith(LMQ_PREFIX):
+                    continue
+                if topics is not None and topic.name not in topics:
+                    continue
+                for queue in self.disk.list_directory(parent / topic.name):
+                    number = _queue_number(queue.name) if queue.is_directory else None
+                    if number is not None:
+                        found.add((topic.name, number))
         return sorted(found)
 
     def unsupported(self) -> list[str]:

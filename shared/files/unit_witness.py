@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from typing import NamedTuple
 
 from shared.files.log_walk import LogFiles
 from shared.files.queue_files import QueueFiles
 from tidemark.formats import record
+from tidemark.formats.inner_batch import message_count
 from tidemark.formats.queue_unit import UNIT, Unit
 from tidemark.formats.record import Checks, Kind
-from tidemark.offsets import UNIT_SIZE, Queue
+from tidemark.offsets import Queue
 
 CHECKS = Checks(record_crc=False)
 """RocketMQ copies the record CRC property like any other, so it is not checked."""
@@ -46,13 +48,22 @@ def proven_end(
     return farthest if is_proven else 0
 
 
-def names_another(files: LogFiles, last_units: Iterable[tuple[Queue, int, Unit]]) -> bool:
-    """Return whether one of these units points to a valid record that is another message, as after
-    an exchange of two queues' files. last_units: (queue, queue offset, unit) of each queue.
+class LastUnit(NamedTuple):
+    """The last unit of a queue."""
+
+    key: Queue
+    numbers: tuple[int, int]
+    """Queue offsets [first, after last) of its messages, as the queue's files show them."""
+    unit: Unit
+
+
+def names_another(files: LogFiles, last_units: Iterable[LastUnit]) -> bool:
+    """Return whether one of these units points to a valid record with other messages, as after an
+    exchange of two queues' files, or if a batch's unit has wrong numbers.
 
     A damaged record proves nothing about a unit, so it does not count.
     """
-    for key, number, unit in sorted(last_units, key=lambda each: each[2].physical_offset):
+    for key, numbers, unit in sorted(last_units, key=lambda each: each.unit.physical_offset):
         at = unit.physical_offset
         start = files.start_of(at)
         if start not in files.starts or not _is_in_a_file(files, unit):
@@ -61,25 +72,27 @@ def names_another(files: LogFiles, last_units: Iterable[tuple[Queue, int, Unit]]
         if record.validate(view, at - start, at=at, checks=Checks()).kind is not Kind.VALID:
             continue
         found = record.decode(view, at - start)
-        if (found.topic, found.queue_id, found.queue_offset) != (*key, number):
+        count = message_count(found.sys_flag, found.properties, found.queue_offset) or 1
+        first = found.queue_offset
+        if (found.topic, found.queue_id, first, first + count) != (*key, *numbers):
             return True
     return False
 
 
 def _units_after(units: QueueFiles, end: int) -> Iterable[tuple[int, Unit]]:
-    """Yield all units that point to end or after it, with their queue offsets."""
-    low = units.count(end)
+    """Yield all units that point to end or after it, with the queue offsets of their messages: of
+    the first one for a batch."""
+    low, unit_size = units.count(end), units.unit_size
     for start in list(units.starts):
-        if start + units.file_size <= low * UNIT_SIZE:
-            continue
         view = units.region(start, need=units.file_size)
         if view is None:
             continue
-        at = max(0, low * UNIT_SIZE - start)
-        for index, found in enumerate(UNIT.iter_unpack(view[at:])):
-            unit = Unit._make(found)
+        for at in range(max(0, low * unit_size - start), len(view), unit_size):
+            unit = Unit._make(UNIT.unpack_from(view, at))
             if unit.physical_offset >= end and unit.size > 0:
-                yield (start + at) // UNIT_SIZE + index, unit
+                number = units.offset_of((start + at) // unit_size)
+                if number is not None:
+                    yield number, unit
 
 
 def _is_in_a_file(files: LogFiles, unit: Unit) -> bool:

@@ -19,6 +19,10 @@ Delayed: TypeAlias = tuple[int, int]
 """(level, queue offset) of a delayed message; level 0 is the timer's queue."""
 
 TIMER_LEVEL: Final = 0
+QUEUE_TYPE: Final = "queue.type"
+"""RocketMQ's attribute for the type of a topic's queues; without it they are simple."""
+BATCH_QUEUES: Final = "BatchCQ"
+"""Its value for queues whose records are inner batches."""
 RETRY_POLICY_DEFAULT: Final = '{"type":"CUSTOMIZED"}'
 
 
@@ -48,6 +52,16 @@ class TopicConfig(NamedTuple):
     def is_writable(self) -> bool:
         """Whether producers may send to it."""
         return bool(self.perm & PERM_WRITE)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether its queues are batch queues: every record is an inner batch."""
+        return self.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
+
+    @property
+    def queue_type(self) -> str:
+        """The type of its queues as the API names it."""
+        return "batch" if self.is_batch else "simple"
 
     @property
     def queue_count(self) -> int:

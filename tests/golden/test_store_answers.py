@@ -117,7 +117,7 @@ def test_every_queue_has_the_bounds_of_the_manifest(opened: Opened) -> None:
         first = units.min_offset(opened.log.min_offset)
         end = units.max_offset(opened.end)
         last = units.last_record_end(opened.end)
-        directory = opened.store.consume_queue_dir(queue["topic"], queue["queueId"])
+        directory = opened.store.queue_directory(queue["topic"], queue["queueId"]).path
         files = sorted(path.name for path in directory.iterdir())
         readable = (number for number in range(first, end) if units.unit(number) is not None)
         answer = {
@@ -308,7 +308,7 @@ def test_after_retention_queues_and_index_equal_the_manifest(name: str, tmp_path
             units.min_offset(log_min)
             files = MappedFileQueue(
                 opened.store.disk,
-                opened.store.consume_queue_dir(queue["topic"], queue["queueId"]),
+                opened.store.queue_directory(queue["topic"], queue["queueId"]).path,
                 config.consume_queue_file_size,
                 writable=True,
             )

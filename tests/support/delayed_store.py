@@ -75,6 +75,8 @@ class DelayedStore(SmallBroker):
     def _begin(self) -> None:
         self.delayed = make_delayed(
             log_context_of(
+                config=SimpleNamespace(store=self.store.config),
+                host=HOST,
                 store=SimpleNamespace(directory=self.store),
                 positions=self.positions,
                 clock=_Clock(self),
@@ -87,6 +89,7 @@ class DelayedStore(SmallBroker):
             cast(Append, self),
             cast(StateLog, self),
             self.queue_offsets,
+            self.topics,
             state=self.state,
             on_fault=self.faults.append,
         )

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from tests.support.runs import runs_of
-from tidemark.formats import batch, hashing, properties, queue_unit, record
+from tidemark.formats import batch, hashing, inner_batch, properties, queue_unit, record
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
 from tidemark.formats.index_chains import ENTRY_SIZE, HEADER_SIZE, ROW, SLOT_SIZE, put_rows
@@ -244,7 +244,7 @@ def fuzz_plan_range(rng: Random, same: Same, rounds: int) -> None:
             records_max=rng.choice((1, 2, 100, 1 << 40)),
             delay_levels_ms=rng.choice(((), DELAY_LEVELS_MS)),
             index=rng.random() < 0.7,
-            no_units_for=rng.choice((frozenset(), frozenset({"TopicA", "größe"}))),
+            batch_topics=rng.choice((frozenset(), frozenset({"TopicA", "größe"}))),
         )
 
 
@@ -253,9 +253,30 @@ def fuzz_read_record(rng: Random, same: Same, rounds: int) -> None:
         same("read_record", Exact(data), at=at, checks=rng.choice(ALL_CHECKS))
 
 
+def batch_record(body: bytes, count: int, base: int) -> bytes:
+    """The record of an inner batch with this body, whose CRC is right."""
+    raw = inner_batch.encode_properties("B", count, tags=None, keys=None)
+    host = Host(b"\x0a\x00\x00\x01", 10911)
+    return record.encode(
+        Message(
+            "orders", 3, body, host, host, inner_batch.with_base(raw, base), 0,
+            inner_batch.SYS_FLAGS,
+        ),
+        queue_offset=base,
+        physical_offset=91,
+        store_timestamp_ms=5,
+        record_crc=False,
+    )  # fmt: skip
+
+
 def fuzz_decode_messages(rng: Random, same: Same, rounds: int) -> None:
     for data, _ in damaged_logs(rng, 12 * rounds):
         same("decode_messages", Exact(data))
+    for _ in range(12 * rounds):
+        count = rng.randrange(1, 5)
+        entries = batch.encode([WireMessage(rng.randbytes(rng.randrange(9))) for _ in range(count)])
+        for body in damaged(rng, entries, 20):  # the record's CRC is right
+            same("decode_messages", Exact(batch_record(body, count, rng.randrange(1 << 40))))
 
 
 # --- runs ---------------------------------------------------------------------------------------
@@ -367,6 +388,7 @@ def fuzz_read_plain(rng: Random, same: Same, rounds: int) -> None:
                 properties_size_max=rng.choice((32_747, 32_767, 60)),
                 messages_max=rng.choice((4096, 5)),
                 timeout_ms_max=60_000,
+                makes_ids=rng.random() < 0.8,
                 id_head=rng.choice((b"7F000001ABCD12345678", b"7F" * 22, b"")),
                 id_ms=rng.choice((0, 123_456_789, 1 << 40)),
                 id_count=rng.choice((0, 65_534, 1 << 20)),
@@ -379,6 +401,7 @@ def fuzz_read_plain(rng: Random, same: Same, rounds: int) -> None:
             properties_size_max=32_747,
             messages_max=4096,
             timeout_ms_max=60_000,
+            makes_ids=True,
             id_head=b"7F000001ABCD12345678",
             id_ms=5,
             id_count=5,
@@ -406,6 +429,53 @@ def fuzz_pack_answer(rng: Random, same: Same, rounds: int) -> None:
                 first_queue_offset=rng.choice((0, 250, 65_530, (1 << 63) - 2)),
                 first_physical_offset=rng.choice((0, 1 << 33, (1 << 63) - 2, -1)),
                 store_timestamp_ms=1_790_000_000_000,
+                batch_id=rng.choice((None, None, "A", "ö" * 40, "\ud800")),
+            )
+
+
+def batch_entries(rng: Random) -> bytes:
+    """Entries of a batch request, most of them without a fault."""
+    words = ("a", "b", "k1", "größe", "x" * 20, "k1 k2", " ", "a b  c")
+    messages = []
+    for _ in range(rng.choice((0, 1, 2, 5, 20))):
+        pairs = {name: rng.choice(words) for name in ("TAGS", "KEYS", "a") if rng.random() < 0.5}
+        if rng.random() < 0.5:
+            pairs["UNIQ_KEY"] = rng.choice(("7F" * 16, "a", "é" * 128, "x" * 600))
+        raw = properties.encode(pairs)
+        match rng.randrange(20):
+            case 0:
+                raw = raw_properties(rng)
+            case 1:
+                raw += rng.choice(
+                    (b"WAIT\x01t\x02", b"__SHARDINGKEY\x01s\x02", b"\x02", b"TAGS\x01")
+                )
+            case 2:
+                raw = raw.removesuffix(b"\x02")
+        messages.append(WireMessage(rng.randbytes(rng.randrange(40)), raw, rng.randrange(5)))
+    return batch.encode(messages)
+
+
+def fuzz_split(rng: Random, same: Same, rounds: int) -> None:
+    for _ in range(15 * rounds):
+        for raw in damaged(rng, batch_entries(rng), 150):
+            same(
+                "split",
+                raw,
+                body_size_max=rng.choice((1 << 22, 200, 0)),
+                properties_size_max=rng.choice((32_767, 600, 620, 0)),
+            )
+
+
+def fuzz_read_batch(rng: Random, same: Same, rounds: int) -> None:
+    for _ in range(15 * rounds):
+        for raw in damaged(rng, batch_entries(rng), 150):
+            same(
+                "read_batch",
+                raw,
+                message_size_max=rng.choice((300, 300, 20)),
+                message_properties_size_max=rng.choice((31_743, 31_743, 60)),
+                body_size_max=rng.choice((1 << 22, 1 << 22, 200)),
+                properties_size_max=rng.choice((32_767, 32_767, 600, 620)),
             )
 
 
@@ -598,10 +668,12 @@ FUZZERS: Final[dict[str, Callable[[Random, Same, int], None]]] = {
     "plan_range": fuzz_plan_range,
     "property_values": fuzz_property_values,
     "put_rows": fuzz_put_rows,
+    "read_batch": fuzz_read_batch,
     "read_plain": fuzz_read_plain,
     "read_record": fuzz_read_record,
     "runs_size": fuzz_runs_size,
     "select": fuzz_select,
+    "split": fuzz_split,
     "walk": fuzz_walk,
 }
 """By name in ``native``; rounds scale how many cases each makes."""

@@ -28,7 +28,13 @@ def maker(address: bytes = V4, count: int = 0) -> UniqueIdMaker:
 
 
 def read(
-    twin: ModuleType, body: Any, *, rules: Rules = RULES, address: bytes = V4, count: int = 0
+    twin: ModuleType,
+    body: Any,
+    *,
+    rules: Rules = RULES,
+    address: bytes = V4,
+    count: int = 0,
+    makes_ids: bool = True,
 ) -> PlainRequest | None:
     unique_ids = maker(address, count)
     plain: PlainRequest | None = twin.read_plain(
@@ -37,6 +43,7 @@ def read(
         properties_size_max=rules.properties_size_max,
         messages_max=MESSAGES_MAX,
         timeout_ms_max=ACK_TIMEOUT_MS_MAX,
+        makes_ids=makes_ids,
         id_head=unique_ids.head,
         id_ms=MS,
         id_count=unique_ids.take(0),

@@ -39,7 +39,7 @@ from shared.state.records import STATE_QUEUE, STATE_TOPIC
 from shared.state.state import BrokerState
 from tests.support.log_contexts import log_context_of
 from tidemark.errors import FileNotReady, NotServing
-from tidemark.formats import batch, delay, properties, record
+from tidemark.formats import batch, delay, inner_batch, properties, record
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hashing import SCHEDULE_TOPIC
@@ -237,6 +237,23 @@ class SmallBroker:
         raw = properties.encode({**named, **(pairs or {})})
         entries = batch.encode([WireMessage(body, raw, flag)])
         run = Run(topic, queue, entries, 1, BORN, HOST, 77, reconsume_times=reconsume_times)
+        appended = self.append_now([run])
+        self.dispatch()
+        return self.record(appended.start)
+
+    def send_batch(
+        self,
+        topic: str,
+        messages: Sequence[WireMessage],
+        *,
+        queue: int = 0,
+        unique_id: str = "BATCH",
+        keys: bytes | None = None,
+    ) -> Record:
+        """Store messages as one inner batch and dispatch it; return its record."""
+        raw = inner_batch.encode_properties(unique_id, len(messages), tags=None, keys=keys)
+        entries, count = batch.encode(messages), len(messages)
+        run = Run(topic, queue, entries, count, BORN, HOST, 77, batch_properties=raw)
         appended = self.append_now([run])
         self.dispatch()
         return self.record(appended.start)

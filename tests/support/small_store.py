@@ -6,6 +6,7 @@ where the test wants them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,19 +19,22 @@ from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
 from shared.files.queue_math import place
 from shared.files.recovery import recover
-from shared.files.store_dir import StoreConfig, StoreDir
+from shared.files.store_dir import QueueDirectory, StoreConfig, StoreDir
 from tests.support.index_rows import packed
 from tests.support.runs import runs_of
+from tidemark.formats import batch, inner_batch
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot, resume_check
 from tidemark.formats.filenames import offset_name
 from tidemark.formats.hashing import tags_code
 from tidemark.formats.hosts import Host
 from tidemark.formats.index_file import IndexFile
 from tidemark.formats.properties import encode
-from tidemark.formats.queue_unit import Unit
+from tidemark.formats.queue_unit import Unit, encode_batch
 from tidemark.formats.queue_unit import encode as encode_unit
 from tidemark.formats.record import Message
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.formats.runs import Run
+from tidemark.offsets import BATCH_UNIT_SIZE, UNIT_SIZE, PhysicalOffset, QueueOffset
 
 CONFIG = StoreConfig(
     commit_log_file_size=4096,
@@ -61,6 +65,8 @@ class SmallStore:
         self.units: list[tuple[str, int, QueueOffset, Unit]] = []
         """(topic, queue, queue offset, unit) of every record that a queue should point to."""
         self._next: dict[tuple[str, int], int] = dict(self.recovered.next_queue_offsets)
+        self._batches: Counter[tuple[str, int]] = Counter()
+        """Units of each batch queue."""
 
     @property
     def end(self) -> PhysicalOffset:
@@ -97,6 +103,46 @@ class SmallStore:
             self.units.append((topic, queue, QueueOffset(number), unit))
         return unit
 
+    def put_batch(
+        self,
+        messages: Sequence[bytes | WireMessage],
+        topic: str = "batches",
+        queue: int = 0,
+        *,
+        tags: str | None = None,
+        keys: str | None = None,
+        unique_id: str = "BATCH",
+        dispatched: bool = True,
+    ) -> Unit:
+        """Append one inner batch; if dispatched, write its unit. Bytes are a body without
+        properties."""
+        self.now_ms += 1
+        base = self._next.get((topic, queue), 0)
+        entries = batch.encode(
+            WireMessage(each) if isinstance(each, bytes) else each for each in messages
+        )
+        raw = inner_batch.encode_properties(
+            unique_id,
+            len(messages),
+            tags=None if tags is None else tags.encode(),
+            keys=None if keys is None else keys.encode(),
+        )
+        run = Run(topic, queue, entries, len(messages), HOST, HOST, batch_properties=raw)
+        self.appender.prepare_next()
+        at, sizes = self.appender.append([run], [base], self.now_ms)
+        (size,) = memoryview(sizes).cast("I")
+        unit = Unit(at, size, tags_code(tags))
+        self._next[topic, queue] = base + len(messages)
+        if dispatched:
+            number = self._batches[topic, queue]
+            self._batches[topic, queue] += 1
+            self._put_at(
+                self.store.queue_directory(topic, queue, BATCH_UNIT_SIZE),
+                number,
+                encode_batch(unit, self.now_ms, base, len(messages)),
+            )
+        return unit
+
     def flush(self) -> None:
         """Make everything appended durable and publish it."""
         self.appender.flush()
@@ -123,18 +169,21 @@ class SmallStore:
     def put_unit(self, topic: str, queue: int, number: int, unit: Unit | bytes) -> None:
         """Store one unit, making its file if need be."""
         raw = unit if isinstance(unit, bytes) else encode_unit(unit)
-        start, position = place(number, self.store.config.consume_queue_file_size)
-        path = self.queue_file(topic, queue, start)
+        self._put_at(self.store.queue_directory(topic, queue, UNIT_SIZE), number, raw)
+
+    def _put_at(self, directory: QueueDirectory, number: int, raw: bytes) -> None:
+        start, position = place(number, directory.file_size, directory.unit_size)
+        path = directory.path / offset_name(start)
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            path.write_bytes(bytes(self.store.config.consume_queue_file_size))
+            path.write_bytes(bytes(directory.file_size))
         with path.open("r+b") as file:
             file.seek(position)
             file.write(raw)
 
     def queue_file(self, topic: str, queue: int, start: int) -> Path:
         """Path of a queue's file."""
-        return self.store.consume_queue_dir(topic, queue) / offset_name(start)
+        return self.store.queue_directory(topic, queue).path / offset_name(start)
 
     def log_file(self, start: int = 0) -> Path:
         """Path of a commit log file."""

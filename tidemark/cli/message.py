@@ -35,6 +35,13 @@ RECORD: Final = frozenset({*PLACE, "message_id", "physical_offset"})
 """Fields of an event that identify its record; shown only in JSON."""
 
 
+queue_offset_option = click.option(
+    "--queue-offset",
+    type=click.IntRange(min=0),
+    help="Which message of a batch, whose messages all have the same ID; default: the first.",
+)
+
+
 @click.group()
 def message() -> None:
     """Messages by id or key: get, find, trace."""
@@ -43,11 +50,18 @@ def message() -> None:
 @message.command()
 @click.argument("message_id", metavar="ID")
 @click.option("--topic", help="Topic in which to search for a unique id; default: all topics.")
+@queue_offset_option
 @read_from_option
 @with_broker
-def get(message_id: str, topic: str | None, url: str, read_from: ReadFrom) -> None:
+def get(
+    message_id: str, topic: str | None, queue_offset: int | None, url: str, read_from: ReadFrom
+) -> None:
     """Show the message with this ID: an offset message id or a unique id."""
-    found = with_client(url, lambda client: _find(client, message_id, topic), read_from=read_from)
+    found = with_client(
+        url,
+        lambda client: _find(client, message_id, topic, queue_offset),
+        read_from=read_from,
+    )
     print_facts(message_facts(found))
 
 
@@ -86,14 +100,15 @@ def find(
 @message.command()
 @click.argument("message_id", metavar="ID")
 @click.option("--topic", help="Topic in which to search for a unique id; default: all topics.")
+@queue_offset_option
 @with_broker
-def trace(message_id: str, topic: str | None, url: str) -> None:
+def trace(message_id: str, topic: str | None, queue_offset: int | None, url: str) -> None:
     """Show what happened to the message with this ID, step by step.
 
     Produced, delayed, flushed, dispatched, delivered to which member of which group, committed,
     retried, dead, redriven: from the log, and from the broker's memory of deliveries.
     """
-    found = with_client(url, lambda client: _trace(client, message_id, topic))
+    found = with_client(url, lambda client: _trace(client, message_id, topic, queue_offset))
     if as_json():
         click.echo(to_json(found.facts | {"message": _as_text(found.message)}))
         return
@@ -111,15 +126,17 @@ def trace(message_id: str, topic: str | None, url: str) -> None:
     print_rows(rows, ["at", "what", "facts"])
 
 
-async def _trace(client: Client, message_id: str, topic: str | None) -> Trace:
+async def _trace(
+    client: Client, message_id: str, topic: str | None, queue_offset: int | None
+) -> Trace:
     """Trace by either kind of id. The broker needs the topic of a unique id; search it here."""
     if is_offset_id(message_id):
         try:
-            return await client.trace(message_id)
+            return await client.trace(message_id, queue_offset=queue_offset)
         except RequestError:
             pass  # as in _find
     if topic is None:
-        found = await _find(client, message_id, None)
+        found = await _find(client, message_id, None, None)
         # A delayed or retried message has the topic to which it belongs in its properties.
         names = (found.properties.get(name) for name in (RETRY_TOPIC, REAL_TOPIC))
         topic = next((name for name in names if name is not None), found.topic)
@@ -147,11 +164,13 @@ def _shown_facts(event: TraceEvent, message: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in shown.items() if value is not None)
 
 
-async def _find(client: Client, message_id: str, topic: str | None) -> Message:
+async def _find(
+    client: Client, message_id: str, topic: str | None, queue_offset: int | None
+) -> Message:
     """Search by message id, then by unique id, since both are 32 or 56 hex digits."""
     if is_offset_id(message_id):
         try:
-            return await client.message_by_id(message_id)
+            return await client.message_by_id(message_id, queue_offset=queue_offset)
         except RequestError:
             pass  # no record at that offset: it may still be a unique id
     if topic is not None:

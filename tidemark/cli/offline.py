@@ -59,10 +59,10 @@ from tidemark.formats.checkpoint import (
     min_timestamp,
     proven,
 )
-from tidemark.formats.queue_unit import EXTENSION_ADDRESS_MAX, Unit
+from tidemark.formats.queue_unit import EXTENSION_ADDRESS_MAX, UNIT, Unit, batch_range
 from tidemark.formats.record import Checks
 from tidemark.formats.scan import Entry, Stop
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import UNIT_SIZE, PhysicalOffset
 
 RECORDS_AT_ONCE = 2048
 UNITS_AT_ONCE = 4096
@@ -237,7 +237,7 @@ class OfflineStore:
                 delay_levels_ms=self.config.delay_levels_ms,
             )
             for entry in found.entries:
-                self._next_offsets[entry.topic, entry.queue_id] = entry.queue_offset + 1
+                self._next_offsets[entry.topic, entry.queue_id] = entry.next_queue_offset
             if found.entries:
                 yield Window(view, file_start, found.entries)
             at += found.end
@@ -344,12 +344,8 @@ class OfflineStore:
         return proven_end(self.files, at, queues, self._next_offsets)
 
     def _files(self, topic: str, queue: int) -> QueueFiles:
-        return QueueFiles(
-            self.disk,
-            self.store.consume_queue_dir(topic, queue),
-            self.config.consume_queue_file_size,
-            copied_max=COPIED_MAX,
-        )
+        directory = self.store.queue_directory(topic, queue)
+        return QueueFiles(self.disk, directory, copied_max=COPIED_MAX)
 
     def _queue_end(self) -> int:
         """Return the farthest record end to which a queue unit points."""
@@ -380,12 +376,22 @@ class _NoTimes(NamedTuple):
 def units_of(
     reader: ConsumeQueueReader, first: int, end: int, log_end: int
 ) -> Iterator[tuple[int, Unit]]:
-    """Yield the units from first to end by queue offset, without those whose file is missing."""
-    at = first
+    """Yield the units from first to end with the queue offsets of their first messages, without
+    those whose file is missing."""
+    at, unit_size = first, reader.unit_size
     while at < end:
-        units = reader.units(at, UNITS_AT_ONCE, log_end)
-        yield from enumerate(units, start=at)
-        at = at + len(units) if units else reader.roll_next(at)
+        view = reader.view(at, UNITS_AT_ONCE, log_end)
+        if not view:
+            if unit_size != UNIT_SIZE:
+                return  # the reader has passed missing files already
+            at = reader.roll_next(at)
+            continue
+        for start in range(0, len(view) // unit_size * unit_size, unit_size):
+            number, after = at, at + 1
+            if unit_size != UNIT_SIZE:
+                number, after = batch_range(view, start)
+            yield number, Unit._make(UNIT.unpack_from(view, start))
+            at = after
 
 
 def described(end: LogEnd) -> str | None:

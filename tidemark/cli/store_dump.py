@@ -16,6 +16,7 @@ from shared.state.state import BrokerState
 from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore, apply_state, units_of
 from tidemark.cli.output import body_facts
 from tidemark.formats import record
+from tidemark.formats.inner_batch import message_count
 from tidemark.formats.record import Record
 from tidemark.formats.scan import Entry
 
@@ -34,7 +35,10 @@ def record_lines(offline: OfflineStore) -> Iterator[str | LogEnd]:
 
 
 def record_facts(stored: Record, tags_code: int) -> dict[str, object]:
-    """Return a record with the names of the API, and the body's SHA-256."""
+    """Return a record with the names of the API, and the body's SHA-256.
+
+    batch_size: number of messages of an inner batch; 0 if the record is one message.
+    """
     return {
         "message_id": stored.message_id,
         "unique_id": stored.unique_id,
@@ -57,6 +61,7 @@ def record_facts(stored: Record, tags_code: int) -> dict[str, object]:
         "body_crc": stored.body_crc,
         "tags_code": tags_code,
         "prepared_transaction_offset": stored.prepared_transaction_offset,
+        "batch_size": message_count(stored.sys_flag, stored.properties, stored.queue_offset),
         "body_sha256": hashlib.sha256(stored.body).hexdigest(),
     }
 
@@ -123,7 +128,7 @@ def _queue_facts(
         if entry.queue_offset == end:
             if end >= first:
                 units.append(_unit(end, entry.physical_offset, entry.size, entry.tags_code))
-            end += 1
+            end = entry.next_queue_offset
     return {
         "topic": reader.topic,
         "queue": reader.queue,

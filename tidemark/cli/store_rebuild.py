@@ -383,7 +383,7 @@ def _remove_derived(offline: OfflineStore, plan: RebuildPlan) -> None:
     """Remove files of queues and index; durable on return."""
     disk, store = offline.disk, offline.store
     for topic, queue in plan.queues:
-        directory = store.consume_queue_dir(topic, queue)
+        directory = store.queue_directory(topic, queue).path
         for entry in disk.list_directory(directory):
             disk.unlink(directory / entry.name)
         disk.sync_directory(directory)

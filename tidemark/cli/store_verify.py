@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
@@ -25,10 +24,11 @@ from tidemark.formats import json_dialect, record
 from tidemark.formats.checkpoint import SIZE, SLOT_SIZE, Slot
 from tidemark.formats.filenames import offset_name
 from tidemark.formats.hashing import SCHEDULE_TOPIC
-from tidemark.formats.plan import INNER_BATCH
+from tidemark.formats.inner_batch import INNER_BATCH
+from tidemark.formats.plan import unit_of
 from tidemark.formats.queue_unit import Unit, is_pre_blank
 from tidemark.formats.scan import Entry
-from tidemark.offsets import UNIT_SIZE, Queue
+from tidemark.offsets import BATCH_UNIT_SIZE, Queue
 
 READERS_MAX: Final = 256
 DAMAGES_MAX: Final = 1000
@@ -213,17 +213,19 @@ class _QueueCheck:
         if entry.sys_flag & record.TRANSACTION_MASK in UNQUEUED:
             return
         key = entry.topic, entry.queue_id
-        if entry.sys_flag & INNER_BATCH:
-            # RocketMQ queues it only in batchconsumequeue/. It counts as several messages, so the
-            # queue offset of the next record is not known.
+        reader = self._reader(key)
+        if bool(entry.sys_flag & INNER_BATCH) != (entry.batch_size > 0) or (
+            not entry.batch_size and reader.unit_size == BATCH_UNIT_SIZE
+        ):
+            # An inner batch without its numbers and a single message in a batch queue, both by
+            # RocketMQ, have no unit; the queue offset of the next record is not known.
             self._next.pop(key, None)
             return
-        reader = self._reader(key)
         self._check_order(key, entry)
         unit = reader.unit(entry.queue_offset)
         expected = Unit(entry.physical_offset, entry.size, entry.tags_code)
         if unit is not None and (
-            unit == expected
+            reader.stored_unit(entry.queue_offset) == unit_of(entry)
             or self._offline.has_extension(unit, expected)
             or self._is_due_by_other_levels(entry, unit, expected)
         ):
@@ -235,11 +237,10 @@ class _QueueCheck:
             and not is_pre_blank(unit)
             and self._was_dispatched(entry)
         ):
-            self._damage(
-                key,
-                entry.queue_offset,
-                f"the unit is {_shown(unit)}, the record {_shown(expected)}",
-            )
+            problem = f"the unit is {_shown(unit)}, the record {_shown(expected)}"
+            if unit == expected:
+                problem = "the unit has another store time, queue offset or size than the batch"
+            self._damage(key, entry.queue_offset, problem)
         elif self._was_dispatched(entry):
             missing = self._missing.get(key)
             if missing is None:
@@ -282,7 +283,7 @@ class _QueueCheck:
                 f"the record has queue offset {entry.queue_offset} of topic {key[0]} queue "
                 f"{key[1]}; the one before it had {expected - 1}",
             )
-        self._next[key] = entry.queue_offset + 1
+        self._next[key] = entry.next_queue_offset
 
     def finish(self, log_end: int) -> None:
         """Report units that belong to no record, and records without a unit."""
@@ -323,8 +324,8 @@ class _QueueCheck:
         behind = reader.max_offset(EVERYTHING) - end
         if behind and not self._offline.in_use:
             self._report.remarks.append(
-                f"topic {key[0]} queue {key[1]}: {behind} units point beyond the log's end; the "
-                "next start removes them"
+                f"topic {key[0]} queue {key[1]}: {behind} messages are beyond the log's end; the "
+                "next start removes their units"
             )
         first = reader.min_offset(self._offline.min_offset)
         in_log = sum(
@@ -358,9 +359,8 @@ class _QueueCheck:
     def _damage(self, key: Queue, queue_offset: int, problem: str) -> None:
         if len(self._named) < DAMAGES_MAX:
             self._named.add((key, queue_offset))
-        position = queue_offset * UNIT_SIZE
-        in_file = position % self._offline.config.consume_queue_file_size
-        where = Path("consumequeue", key[0], str(key[1]), offset_name(position - in_file))
+        path, in_file = self._reader(key).location(queue_offset)
+        where = path.relative_to(self._offline.store.root)
         self._report.damage(str(where), in_file, f"queue offset {queue_offset}: {problem}")
 
     def _reader(self, key: Queue) -> ConsumeQueueReader:

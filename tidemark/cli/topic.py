@@ -31,11 +31,22 @@ def topic() -> None:
     type=DURATION,
     help="How long a message can be read, such as 7d; 0ms: as long as its file is kept.",
 )
+@click.option(
+    "--queue-type",
+    type=click.Choice(["simple", "batch"]),
+    help="batch: store the messages of a request as one record.  [default: unchanged, simple if "
+    "new]",
+)
 @with_broker
-def create(name: str, queues: int | None, retention: int | None, url: str) -> None:
+def create(
+    name: str, queues: int | None, retention: int | None, queue_type: str | None, url: str
+) -> None:
     """Create a topic NAME, or give it this many queues and this retention."""
     made = with_client(
-        url, lambda client: client.create_topic(name, queues=queues, retention_ms=retention)
+        url,
+        lambda client: client.create_topic(
+            name, queues=queues, retention_ms=retention, queue_type=queue_type
+        ),
     )
     print_facts(
         {
@@ -43,6 +54,7 @@ def create(name: str, queues: int | None, retention: int | None, url: str) -> No
             "queues": made.queues,
             "write_queues": made.write_queues,
             "retention_ms": made.settings.get("retention_ms"),
+            "queue_type": made.queue_type,
         }
     )
     if queues is not None and made.queues != queues:
@@ -62,9 +74,15 @@ def list_topics(everything: bool, url: str) -> None:
     rows: list[dict[str, object]] = []
     for found in topics:
         if everything or not found.system:
-            retention_ms = found.settings.get("retention_ms")
-            rows.append({"topic": found.name, "queues": found.queues, "retention_ms": retention_ms})
-    print_rows(rows, ["topic", "queues", "retention_ms"])
+            rows.append(
+                {
+                    "topic": found.name,
+                    "queues": found.queues,
+                    "retention_ms": found.settings.get("retention_ms"),
+                    "queue_type": found.queue_type,
+                }
+            )
+    print_rows(rows, ["topic", "queues", "retention_ms", "queue_type"])
 
 
 @topic.command()
@@ -73,7 +91,7 @@ def list_topics(everything: bool, url: str) -> None:
 def show(name: str, url: str) -> None:
     """Show the queues of topic NAME and their offset ranges."""
     found = with_client(url, lambda client: client.topic(name))
-    print_rows(_ranges(found), ["queue", "min_offset", "max_offset", "messages"])
+    print_rows(_ranges(found), ["queue", "queue_type", "min_offset", "max_offset", "messages"])
 
 
 @topic.command()
@@ -100,6 +118,7 @@ def _ranges(found: Topic) -> list[dict[str, object]]:
     return [
         {
             "queue": queue.queue,
+            "queue_type": found.queue_type,
             "min_offset": queue.min_offset,
             "max_offset": queue.max_offset,
             "messages": queue.max_offset - queue.min_offset,

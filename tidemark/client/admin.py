@@ -19,18 +19,28 @@ class Admin:
         self.connection = connection
 
     async def create_topic(
-        self, topic: str, *, queues: int | None = None, retention_ms: int | None = None
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        retention_ms: int | None = None,
+        queue_type: str | None = None,
     ) -> Topic:
         """Create a topic, or give an existing one this many queues. The call may be repeated.
 
         queues: None leaves the number unchanged; a new topic gets 4. retention_ms: older messages
-        are not served; 0 serves all messages, None leaves the setting unchanged.
+        are not served; 0 serves all messages, None leaves the setting unchanged. queue_type:
+        "simple", or "batch" to store the messages of a request as one record; None leaves it
+        unchanged, and a new topic gets simple queues. Raises NotPermitted if the topic has queues
+        of another type.
         """
         body: dict[str, object] = {}
         if queues is not None:
             body["queues"] = queues
         if retention_ms is not None:
             body["retention_ms"] = retention_ms
+        if queue_type is not None:
+            body["queue_type"] = queue_type
         answer = await self.connection.call(
             "PUT", path("topics", topic), body=body, idempotent=True
         )

@@ -277,12 +277,15 @@ class Client(Admin, Consumer):
             self._subscriptions,
         )
 
-    async def trace(self, message_id: str, *, topic: str | None = None) -> Trace:
+    async def trace(
+        self, message_id: str, *, topic: str | None = None, queue_offset: int | None = None
+    ) -> Trace:
         """Return every recorded step of a message. Raises UnknownMessage.
 
-        topic: required if ``message_id`` is a unique id.
+        topic: required if ``message_id`` is a unique id; otherwise queue_offset says which message
+        of a batch queue's record it is.
         """
-        return await trace(self.connection, message_id, topic)
+        return await trace(self.connection, message_id, topic, queue_offset)
 
 
 def boot_ms() -> float:

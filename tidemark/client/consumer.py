@@ -18,7 +18,7 @@ from tidemark.client.answers import RECORDS, Answer
 from tidemark.client.connection import Connection
 from tidemark.client.messages import Message, PullResult, RawPull
 from tidemark.client.paths import path
-from tidemark.client.received import decode_sound
+from tidemark.client.received import at_or_after, decode_sound
 from tidemark.client.tags import passing, wanted_tags
 from tidemark.client.times import as_ms
 
@@ -45,7 +45,10 @@ class Consumer:
         tags: str | None = None,
         wait_ms: int = 0,
     ) -> RawPull:
-        """Like ``pull``, but returns the stored records, neither decoded nor checked."""
+        """Like ``pull``, but returns the stored records, neither decoded nor checked.
+
+        A record of a batch queue holds several messages; the first may begin before ``offset``.
+        """
         for _ in range(self.connection.readers):
             answer = await self.connection.call(
                 "GET",
@@ -82,15 +85,17 @@ class Consumer:
     ) -> PullResult:
         """Messages of one queue from ``offset`` on; an empty list if there are none.
 
-        tags: ``a || b``, or None for all. wait_ms: how long the broker holds the call while there
-        are no messages. The CRC of every body is checked. If a record is damaged, the messages
-        before it are returned and ``next_offset`` points past them. If the first record is
-        damaged, raises CorruptRecord, or BrokenAnswer if only the answer is.
+        max: of a batch queue the last batch is returned whole. tags: ``a || b``, or None for all.
+        wait_ms: how long the broker holds the call while there are no messages. The CRC of every
+        body is checked. If a record is damaged, the messages before it are returned and
+        ``next_offset`` points past them. If the first record is damaged, raises CorruptRecord, or
+        BrokenAnswer if only the answer is.
         """
         raw = await self.pull_raw(
             topic, queue, offset, max=max, max_bytes=max_bytes, tags=tags, wait_ms=wait_ms
         )
-        messages, damage = decode_sound(raw.records)
+        decoded, damage = decode_sound(raw.records)
+        messages = at_or_after(decoded, offset)
         next_offset = raw.next_offset
         if damage is not None:
             if not messages:
@@ -101,13 +106,12 @@ class Consumer:
                     f"{topic} queue {queue} at {offset}: {damage}"
                 ) from damage
             next_offset = messages[-1].queue_offset + 1
-        messages = passing(messages, wanted_tags(tags))
         return PullResult(
             raw.status,
             next_offset,
             raw.min_offset,
             raw.max_offset,
-            messages,
+            passing(messages, wanted_tags(tags)),
             raw.poll_after_ms,
         )
 
@@ -203,10 +207,18 @@ class Consumer:
             raise errors.BrokenAnswer("the answer to an offset by time has no number `offset`")
         return offset
 
-    async def message_by_id(self, message_id: str) -> Message:
-        """Return the message with this offset message id. Raises UnknownMessage."""
+    async def message_by_id(self, message_id: str, *, queue_offset: int | None = None) -> Message:
+        """Return the message with this offset message id. Raises UnknownMessage.
+
+        queue_offset: which message of a batch queue's record; all of them have its id. None: the
+        first.
+        """
         answer = await self.connection.call(
-            "GET", path("messages", message_id), idempotent=True, is_plain_read=True
+            "GET",
+            path("messages", message_id),
+            query={"queue_offset": queue_offset},
+            idempotent=True,
+            is_plain_read=True,
         )
         return _message(answer.map())
 
@@ -263,7 +275,7 @@ class Consumer:
                 raise errors.BrokenAnswer("the answer to a query has no list `messages`")
             messages[:0] = [_message(wire) for wire in found]
             if len(messages) >= count_max or before is None:
-                return messages
+                return messages[-count_max:]  # the last batch may have brought more
 
 
 async def check_records(

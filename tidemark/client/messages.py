@@ -230,6 +230,11 @@ class Topic(NamedTuple):
         return int(self.settings.get("write_queues", self.queues))
 
     @property
+    def queue_type(self) -> str:
+        """Type of its queues: simple or batch."""
+        return str(self.settings.get("queue_type", "simple"))
+
+    @property
     def system(self) -> bool:
         """Whether it is an internal topic of the broker."""
         return self.settings.get("system") is True

@@ -12,7 +12,8 @@ they are sent or dropped, and requests in flight.
 
 Every message gets a unique id here. A request that the broker may have stored (``ack-timeout``, a
 lost connection, a failover) is repeated with the same ids and marked as a retry: the broker then
-stores only the messages that it does not find (``retries``).
+stores only the messages that it does not find (``retries``). For topics with batch queues a request
+is packed as the batch that is stored (``batch_form``), and only the batch has a unique id.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import copy
 import functools
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgpack
@@ -32,12 +33,20 @@ from msgspec.structs import force_setattr
 from tidemark import errors
 from tidemark.client import checks
 from tidemark.client.answers import Answer
+from tidemark.client.batch_form import (
+    OCTETS,
+    StoredBatch,
+    is_one_record,
+    packed_batch,
+    single_results,
+)
 from tidemark.client.batching import MESSAGE_OVERHEAD, Limits, Verdict, cut, decide, take
 from tidemark.client.connection import Connection
 from tidemark.client.messages import NewMessage, Outgoing, SendResult, outgoing
 from tidemark.client.paths import path
 from tidemark.client.turns import Turns
 from tidemark.client.unique_ids import UniqueIds
+from tidemark.formats.produce_wire import PlainRequest
 
 LEVEL_TIMEOUT_MS: Final = 3000
 """How long the broker waits at a time for the ack level of a send without its own timeout."""
@@ -64,7 +73,15 @@ class _Stored(msgspec.Struct):
     results: list[SendResult]
 
 
+class _SentBatch(msgspec.Struct):
+    """The answer to a successful batch request."""
+
+    ack: _Ack
+    batch: StoredBatch
+
+
 _STORED: Final = msgspec.msgpack.Decoder(_Stored)
+_SENT_BATCH: Final = msgspec.msgpack.Decoder(_SentBatch)
 
 
 class _Key(NamedTuple):
@@ -128,6 +145,8 @@ class Producer:
         self._lanes: dict[_Key, _Lane] = {}
         self._room = Turns(limits.waiting_size_max)
         self._requests = Turns(limits.requests_max)
+        self._batch_topics: set[str] = set()
+        """Topics that are known to have batch queues."""
         self._answered_at = -math.inf
         """When the broker last answered a send, on the loop's clock."""
 
@@ -147,7 +166,6 @@ class Producer:
         checks.check_send(topic, ack, timeout_ms)
         loop = asyncio.get_running_loop()
         started = loop.time()
-        self._give_ids((message.wire,))
         size = message.held_size
         key = _Key(topic, message.wire.get("queue"), ack, timeout_ms)
         if not self._room.take_now(size) and not await self._room.take(
@@ -217,7 +235,6 @@ class Producer:
                 raise self._out_of_time(timeout_ms, has_left=False)
             try:
                 wires = [message.wire for message in messages]
-                self._give_ids(wires)
                 return await self._request(topic, wires, ack=ack, timeout_ms=timeout_ms)
             finally:
                 self._requests.give(1)
@@ -232,7 +249,6 @@ class Producer:
         timeout_ms: how long the broker waits for the ack level. A unique id is added to the given
         maps that have none.
         """
-        self._give_ids(wires)
         return await self._call(topic, wires, ack=ack, level_timeout_ms=timeout_ms, ends_in_s=None)
 
     async def close(self) -> None:
@@ -259,6 +275,7 @@ class Producer:
         level_timeout_ms: int,
         ends_in_s: float | None,
     ) -> Answer:
+        self._give_ids(wires)
         body = functools.partial(_body, wires, ack, level_timeout_ms)
         return await self._connection.call(
             "POST",
@@ -282,19 +299,21 @@ class Producer:
             level_timeout_ms = int(min(LEVEL_TIMEOUT_MS, self._connection.request_timeout_s * 1000))
         else:
             level_timeout_ms = timeout_ms
-        try:
-            call = await self._call(
-                topic,
-                wires,
-                ack=ack,
-                level_timeout_ms=level_timeout_ms,
-                ends_in_s=self._timeout_s(timeout_ms),
+        ends_in_s = self._timeout_s(timeout_ms)
+        if topic in self._batch_topics and (batch := packed_batch(wires)) is not None:
+            try:
+                return await self._batch_request(topic, batch, ack, level_timeout_ms, ends_in_s)
+            except (errors.MessageTooLarge, errors.TooManyMessages):
+                pass  # the broker divides an ordinary request
+            except errors.NotPermitted as error:
+                if error.facts.get("queue_type") != "simple":
+                    raise
+                self._batch_topics.discard(topic)  # another topic has the name now
+        call = await self._noted(
+            self._call(
+                topic, wires, ack=ack, level_timeout_ms=level_timeout_ms, ends_in_s=ends_in_s
             )
-        except errors.TidemarkError as error:
-            if not isinstance(error, errors.Unreachable):
-                self._answered_at = asyncio.get_running_loop().time()
-            raise
-        self._answered_at = asyncio.get_running_loop().time()
+        )
         answer = call.decoded(_STORED)
         results, ack_info = answer.results, answer.ack
         if len(results) != len(wires):
@@ -302,7 +321,60 @@ class Producer:
         for result in results:
             force_setattr(result, "level", ack_info.level)
             force_setattr(result, "copies", ack_info.copies)
+        if is_one_record(results):
+            self._batch_topics.add(topic)
         return results
+
+    async def _batch_request(
+        self,
+        topic: str,
+        batch: PlainRequest,
+        ack: str | None,
+        level_timeout_ms: int,
+        ends_in_s: float,
+    ) -> list[SendResult]:
+        """Make a batch request. Raises NotPermitted if the topic has no batch queues."""
+        is_repeated = self._connection.retries
+        try:
+            call = await self._noted(
+                self._connection.call(
+                    "POST",
+                    path("topics", topic, "batches"),
+                    query={
+                        "queue": batch.queue,
+                        "unique_id": self._ids.make() if is_repeated else None,
+                        "ack": ack,
+                        "timeout_ms": level_timeout_ms,
+                    },
+                    query_again={"retry": "true"} if is_repeated else None,
+                    body=batch.entries,
+                    content_type=OCTETS,
+                    idempotent=is_repeated,
+                    is_held=True,
+                    ends_in_s=ends_in_s,
+                )
+            )
+        except errors.TidemarkError as error:
+            if "results" in error.facts:
+                error.facts["results"] = single_results(error.facts["results"])
+            raise
+        sent = call.decoded(_SENT_BATCH)
+        if sent.batch.message_count != batch.message_count:
+            raise errors.BrokenAnswer(
+                f"a batch of {sent.batch.message_count} messages for {batch.message_count}"
+            )
+        return sent.batch.results(level=sent.ack.level, copies=sent.ack.copies)
+
+    async def _noted(self, call: Awaitable[Answer]) -> Answer:
+        """Make a call and note when the broker has answered it, with whatever result."""
+        try:
+            answer = await call
+        except errors.TidemarkError as error:
+            if not isinstance(error, errors.Unreachable):
+                self._answered_at = asyncio.get_running_loop().time()
+            raise
+        self._answered_at = asyncio.get_running_loop().time()
+        return answer
 
     # -- time -----------------------------------------------------------------------------------
 

@@ -52,6 +52,16 @@ def decode_sound(records: Buffer) -> tuple[list[Message], UndecodableRecord | No
     return sound, damage
 
 
+def at_or_after(messages: Sequence[Message], offset: int) -> Sequence[Message]:
+    """The messages of one queue from ``offset`` on: a batch comes whole and may begin before it.
+
+    messages: in the queue's order.
+    """
+    if messages and messages[0].queue_offset < offset:
+        return [message for message in messages if message.queue_offset >= offset]
+    return messages
+
+
 def received(
     messages: Sequence[Message], topic: str, wanted: Mapping[str, Wanted], *, from_offset: int
 ) -> Sequence[Message]:
@@ -60,8 +70,7 @@ def received(
     messages: in the queue's order. wanted: the wanted tags of each subscribed topic; all messages
     of a retry topic pass.
     """
-    if messages and messages[0].queue_offset < from_offset:
-        messages = [message for message in messages if message.queue_offset >= from_offset]
+    messages = at_or_after(messages, from_offset)
     if topic.startswith(RETRY_PREFIX):
         return [_restored(message) for message in messages]
     tags = wanted.get(topic)

@@ -32,10 +32,18 @@ class Trace(NamedTuple):
     """The whole answer."""
 
 
-async def trace(connection: Connection, message_id: str, topic: str | None) -> Trace:
-    """Fetch the trace of a message. topic: if the id is a unique id. Raises UnknownMessage."""
+async def trace(
+    connection: Connection, message_id: str, topic: str | None, queue_offset: int | None
+) -> Trace:
+    """Fetch the trace of a message. Raises UnknownMessage.
+
+    topic: if the id is a unique id. queue_offset: which message of a batch queue's record.
+    """
     answer = await connection.call(
-        "GET", path("messages", message_id, "trace"), query={"topic": topic}, idempotent=True
+        "GET",
+        path("messages", message_id, "trace"),
+        query={"topic": topic, "queue_offset": queue_offset},
+        idempotent=True,
     )
     wire = answer.map()
     try:

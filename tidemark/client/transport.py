@@ -89,6 +89,7 @@ class Transport:
         data: bytes | None,
         *,
         accept: str = MSGPACK,
+        content_type: str = MSGPACK,
         timeout_s: float,
         connect_timeout_s: float,
         is_held: bool = False,
@@ -103,7 +104,7 @@ class Transport:
             raise RuntimeError("the client is closed; use it inside `async with`")
         headers = {"Accept": accept}
         if data is not None:
-            headers["Content-Type"] = MSGPACK
+            headers["Content-Type"] = content_type
         if from_any:
             headers[READ_FROM] = "any"
         timeout = aiohttp.ClientTimeout(

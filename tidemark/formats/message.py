@@ -1,7 +1,8 @@
 """A stored message as a program reads it, and its decoding from raw records. Pure.
 
 Pulls and queries of the client return ``Message``. A raw pull returns records as stored
-(docs/formats.md, section 2); this module decodes them and compares each body with its CRC.
+(docs/formats.md, section 2); this module decodes them and compares each body with its CRC. A record
+that is an inner batch gives one ``Message`` for each of its messages.
 ``speedups.decode`` is the native implementation of ``decode_messages``; ``native`` chooses.
 
 Read path, step 3: the step before is the broker's answer.
@@ -14,7 +15,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tidemark.formats import hashing, properties, record
+from tidemark.formats import hashing, inner_batch, properties, record
+from tidemark.formats.batch import BadBatch
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Record
 from tidemark.formats.record_layout import Buffer
@@ -41,13 +43,14 @@ class Message(NamedTuple):
     """Offset of the message in its queue, from 0 without gaps."""
     body: bytes
     message_id: str
-    """Offset message id: hex of store host and physical offset, for ``message_by_id``."""
+    """Offset message id: hex of store host and physical offset, for ``message_by_id``. All messages
+    of an inner batch have the id of their record."""
     unique_id: str | None
     """Unique id from the sender or the broker: the property UNIQ_KEY."""
     physical_offset: int
     """Physical offset of its record in the commit log."""
     size: int
-    """Size of its record in bytes."""
+    """Size of its record in bytes; of an inner batch, the size of the whole record."""
     tags: str | None
     keys: tuple[str, ...]
     properties: dict[str, str]
@@ -137,9 +140,10 @@ def host_text(host: Host) -> str:
 
 
 def iterate_records(raw: Buffer) -> Iterator[Record]:
-    """Yield the records of a raw pull; bodies borrow from ``raw``.
+    """Yield the messages of a raw pull, those of an inner batch apart; bodies borrow from ``raw``.
 
-    Raises UndecodableRecord at the first that is incomplete or whose body does not match its CRC.
+    Raises UndecodableRecord at the first record that is incomplete, whose body does not match its
+    CRC, or whose body does not hold as many messages as its properties say.
     """
     start = 0
     while start < len(raw):
@@ -148,7 +152,14 @@ def iterate_records(raw: Buffer) -> Iterator[Record]:
             raise record.UndecodableRecord(
                 f"the body of the record at byte {start} of the answer does not match its CRC"
             )
-        yield stored
+        try:
+            messages = list(inner_batch.unpack(stored))
+        except BadBatch as error:
+            raise record.UndecodableRecord(
+                f"the record at byte {start} of the answer is an inner batch with a wrong body: "
+                f"{error}"
+            ) from None
+        yield from messages
         start += stored.size
 
 

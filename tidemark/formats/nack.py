@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tidemark.formats import properties
+from tidemark.formats import ids, properties
 from tidemark.formats.delay import TIMER_DELIVER_MS, TIMER_OUT_MS, TIMER_ROLL_TIMES
 from tidemark.formats.record import TOPIC_SIZE_MAX, Record
 
@@ -127,8 +127,9 @@ def nacked(stored: Record, *, dead: bool, nack_id: str | None = None) -> bytes:
     """Properties of the record that a nacked message becomes.
 
     For a message that is not dead, pass them to ``delay.by_level``. The earlier delay origin is
-    removed, because the record would otherwise mark that origin as delivered again. nack_id: id of
-    this nack; that of an earlier nack is removed.
+    removed, because the record would otherwise mark that origin as delivered again. A message
+    without a unique id gets one, by which its copies are found. nack_id: id of this nack; that of
+    an earlier nack is removed.
     """
     raw = stored.properties
     pairs = [(_WAIT, b"false")]
@@ -136,6 +137,8 @@ def nacked(stored: Record, *, dead: bool, nack_id: str | None = None) -> bytes:
         pairs.append((_RETRY_TOPIC, stored.topic.encode(errors="replace")))
     if properties.find(raw, _ORIGIN_ID) is None:
         pairs.append((_ORIGIN_ID, stored.message_id.encode()))
+    if properties.find(raw, _UNIQUE_ID) is None:
+        pairs.append((_UNIQUE_ID, nacked_unique_id(stored).encode()))
     removed = {_WAIT, _DELAY_ORIGIN, _CRC, _NACK_ID}
     if nack_id is not None:
         pairs.append((_NACK_ID, nack_id.encode()))
@@ -143,6 +146,27 @@ def nacked(stored: Record, *, dead: bool, nack_id: str | None = None) -> bytes:
         removed.add(_DELAY)
         pairs.append((_DELAY, b"0"))
     return properties.changed(raw, removed, pairs)
+
+
+def nacked_unique_id(stored: Record) -> str:
+    """The unique id of the copies of a nacked message.
+
+    A message without one is named by message id and queue offset: all messages of an inner batch
+    have the message id of their record.
+    """
+    return stored.unique_id or f"{stored.message_id}-{stored.queue_offset}"
+
+
+def nacked_place(unique_id: str) -> tuple[str, int] | None:
+    """Message id and queue offset in a unique id that ``nacked_unique_id`` has made; else None."""
+    message_id, _, queue_offset = unique_id.rpartition("-")
+    if not queue_offset.isdecimal() or not queue_offset.isascii() or len(queue_offset) > 19:
+        return None
+    try:
+        ids.parse_offset_id(message_id)
+    except ValueError:
+        return None
+    return message_id, int(queue_offset)
 
 
 def shortened(raw: bytes, size_max: int) -> tuple[bytes, list[str]]:

@@ -55,8 +55,9 @@ if COMPILED:
     from tidemark.formats.speedups.select import select
     from tidemark.formats.speedups.units import leading_units
     from tidemark.formats.speedups.walk import plan_range, walk
-    from tidemark.formats.speedups.wire import pack_answer, read_plain
+    from tidemark.formats.speedups.wire import pack_answer, read_batch, read_plain, split
 else:
+    from tidemark.formats.batch_parts import read_batch, split
     from tidemark.formats.checked_record import read_record
     from tidemark.formats.index_chains import chains_are_sound, held_rows, look_up, put_rows
     from tidemark.formats.message import decode_messages
@@ -84,9 +85,11 @@ __all__ = [
     "plan_range",
     "property_values",
     "put_rows",
+    "read_batch",
     "read_plain",
     "read_record",
     "runs_size",
     "select",
+    "split",
     "walk",
 ]

@@ -2,8 +2,8 @@
 
 The rules are those of docs/formats.md, sections 4 and 5. A record without
 transaction bits or with COMMIT gets a unit; these and PREPARED ones are indexed; ROLLBACK gets
-neither. An inner batch has no unit in an ordinary queue, because it counts as several messages. The
-native implementation is ``speedups.walk``; ``native`` chooses.
+neither. The unit of an inner batch has 46 bytes and belongs to a batch queue. The native
+implementation is ``speedups.walk``; ``native`` chooses.
 
 Read path, step 1: reput reads up to the confirm offset, ``scan`` decodes the records, and
 ``queue_writer`` and ``index_writer`` write what is planned here.
@@ -12,12 +12,14 @@ Read path, step 1: reput reads up to the confirm offset, ``scan`` decodes the re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tidemark.errors import CorruptRecord
+from tidemark.formats import queue_unit
 from tidemark.formats.hashing import index_hash
 from tidemark.formats.index_chains import ROW
-from tidemark.formats.queue_unit import UNIT
+from tidemark.formats.inner_batch import INNER_BATCH
+from tidemark.formats.queue_unit import Unit
 from tidemark.formats.record_check import Checks
 from tidemark.formats.record_layout import (
     TRANSACTION_MASK,
@@ -25,10 +27,7 @@ from tidemark.formats.record_layout import (
     TRANSACTION_ROLLBACK,
 )
 from tidemark.formats.scan import Entry, Stop, walk
-from tidemark.offsets import UNIT_SIZE, PhysicalOffset, Queue, QueueOffset
-
-INNER_BATCH: Final = 0x80
-"""SYSFLAG bit: one record, several messages, indexed in batchconsumequeue/ (2.3, 2.12)."""
+from tidemark.offsets import BATCH_UNIT_SIZE, UNIT_SIZE, PhysicalOffset, Queue, QueueOffset
 
 
 class QueueRun(NamedTuple):
@@ -38,14 +37,25 @@ class QueueRun(NamedTuple):
     queue: int
     first: QueueOffset
     units: bytes
-    """20 bytes each, in order."""
+    """``unit_size`` bytes each, in order."""
     at: PhysicalOffset
     """Physical offset of the first unit's record, for messages."""
+    unit_size: int = UNIT_SIZE
+    """BATCH_UNIT_SIZE for inner batches, whose units belong to a batch queue."""
 
     @property
     def unit_count(self) -> int:
         """Number of units."""
-        return len(self.units) // UNIT_SIZE
+        return len(self.units) // self.unit_size
+
+    def offset_of(self, index: int) -> int:
+        """Return the queue offset of the first message of the unit with that index; if index is
+        ``unit_count``, the one after the last message."""
+        if self.unit_size == UNIT_SIZE:
+            return self.first + index
+        if index == self.unit_count:
+            return queue_unit.batch_range(self.units, (index - 1) * self.unit_size)[1]
+        return queue_unit.batch_range(self.units, index * self.unit_size)[0]
 
 
 class Plan(NamedTuple):
@@ -80,23 +90,24 @@ def plan_range(
     records_max: int,
     delay_levels_ms: Sequence[int],
     index: bool,
-    no_units_for: frozenset[str] = frozenset(),
+    batch_topics: frozenset[str] = frozenset(),
 ) -> PlannedRange:
     """Plan the records from view[0] on: ``scan.walk`` and ``plan`` in one step.
 
     view, at, checks, records_max, delay_levels_ms: as in ``scan.walk``. index: False omits the
-    rows. no_units_for: topics whose units are stored elsewhere.
+    rows. batch_topics: topics in which a record that is no inner batch gets a unit of a batch
+    queue, too. RocketMQ gives it none, so that nobody can read it.
     Raises CorruptRecord for a record whose topic or queue cannot name a directory.
     """
     walked = walk(
         view, at=at, checks=checks, records_max=records_max, delay_levels_ms=delay_levels_ms
     )
-    planned = plan(walked.entries, index=index, no_units_for=no_units_for)
+    planned = plan(walked.entries, index=index, batch_topics=batch_topics)
     return PlannedRange(planned, walked.end, walked.stop, walked.reason)
 
 
 def plan(
-    entries: Sequence[Entry], *, index: bool, no_units_for: frozenset[str] = frozenset()
+    entries: Sequence[Entry], *, index: bool, batch_topics: frozenset[str] = frozenset()
 ) -> Plan:
     """Group the units of entries by queue and list the index rows, both in the log's order.
 
@@ -113,18 +124,25 @@ def plan(
             bits = sys_flag & TRANSACTION_MASK
             if bits == TRANSACTION_ROLLBACK:
                 continue
-            has_unit = bits != TRANSACTION_PREPARED and not sys_flag & INNER_BATCH
+            is_whole = entry.batch_size > 0 or not sys_flag & INNER_BATCH
+            has_unit = bits != TRANSACTION_PREPARED and is_whole
         else:
             has_unit = True
         if index:
             rows += _rows_of(entry)
-        if not has_unit or entry.topic in no_units_for:
+        if not has_unit:
             continue
+        if entry.topic in batch_topics and not entry.batch_size:
+            entry = entry._replace(batch_size=1)
         units += 1
         unit_timestamp_ms = entry.store_timestamp_ms
         queue_key = (entry.topic, entry.queue_id)
         run = open_runs.get(queue_key)
-        if run is not None and run[-1].queue_offset + 1 == entry.queue_offset:
+        if (
+            run is not None
+            and run[-1].next_queue_offset == entry.queue_offset
+            and (run[-1].batch_size > 0) == (entry.batch_size > 0)
+        ):
             run.append(entry)
             continue
         if run is None:
@@ -150,14 +168,24 @@ def _rows_of(entry: Entry) -> bytes:
 
 
 def _packed(entries: Sequence[Entry]) -> QueueRun:
-    pack = UNIT.pack
     first = entries[0]
     return QueueRun(
         first.topic,
         first.queue_id,
         QueueOffset(first.queue_offset),
-        b"".join([pack(entry.physical_offset, entry.size, entry.tags_code) for entry in entries]),
+        b"".join(map(unit_of, entries)),
         first.physical_offset,
+        BATCH_UNIT_SIZE if first.batch_size else UNIT_SIZE,
+    )
+
+
+def unit_of(entry: Entry) -> bytes:
+    """Encode the unit of a record: 46 bytes for an inner batch, otherwise 20."""
+    unit = Unit(entry.physical_offset, entry.size, entry.tags_code)
+    if not entry.batch_size:
+        return queue_unit.encode(unit)
+    return queue_unit.encode_batch(
+        unit, entry.store_timestamp_ms, entry.queue_offset, entry.batch_size
     )
 
 

@@ -58,6 +58,7 @@ def read_plain(
     properties_size_max: int,
     messages_max: int,
     timeout_ms_max: int,
+    makes_ids: bool,
     id_head: bytes,
     id_ms: int,
     id_count: int,
@@ -71,21 +72,21 @@ def read_plain(
     an invalid, damaged or other request gives None.
 
     message_size_max: bytes of one body. properties_size_max: bytes of one message's properties.
-    Unique ids are generated for messages without one: id_head, id_ms (32 bits) and a 16-bit counter
-    from id_count on, in hex (``ids``).
+    makes_ids: whether unique ids are generated for messages without one, unless the request says
+    otherwise: id_head, id_ms (32 bits) and a 16-bit counter from id_count on, in hex (``ids``).
     """
     fields = _decoded(body)
     if fields is None or not fields.keys() <= _REQUEST_FIELDS:
         return None
     messages, ack, timeout_ms = fields.get("messages"), fields.get("ack"), fields.get("timeout_ms")
-    makes_ids = fields.get("make_unique_ids")
+    asks_for_ids = fields.get("make_unique_ids")
     if not isinstance(messages, list) or not 1 <= len(messages) <= messages_max:
         return None
     if ack is not None and not (isinstance(ack, str) and ack in ACK_LEVELS):
         return None
     if timeout_ms is not None and not _is_whole(timeout_ms, 1, timeout_ms_max):
         return None
-    if makes_ids is not None and not isinstance(makes_ids, bool):
+    if asks_for_ids is not None and not isinstance(asks_for_ids, bool):
         return None
     entries: list[WireMessage] = []
     queues: set[int | None] = set()
@@ -94,7 +95,7 @@ def read_plain(
         if not _is_message(message):
             return None
         given = message.get("unique_id")
-        if given is None and makes_ids is not False:
+        if given is None and makes_ids and asks_for_ids is not False:
             unique_id: str | None = _made_id(id_head, id_ms, id_count + made_ids)
             made_ids += 1
         elif given is None or _is_unique_id(given):
@@ -131,23 +132,31 @@ def pack_answer(
     first_queue_offset: int,
     first_physical_offset: int,
     store_timestamp_ms: int,
+    batch_id: str | None,
 ) -> bytes:
-    """Encode the msgpack answer for a request whose messages became adjacent records of one queue.
+    """Encode the msgpack answer for a request whose messages have adjacent offsets in one queue.
 
     entries: as they were encoded. sizes: sizes of the records, as ``encode_runs`` returned them.
-    host: the encoded store host. Raises BadBatch, and ValueError if there is not one size per entry
-    or an offset does not fit into 63 bits.
+    host: the encoded store host. batch_id: unique id of the inner batch that the messages became,
+    which messages without one have in the answer; None: each became a record. Raises BadBatch, and
+    ValueError if there is not one size per record or an offset does not fit into 63 bits.
     """
     if len(sizes) % 4:
         raise ValueError(f"{len(sizes)} bytes are not sizes of 4 bytes each")
     results: list[dict[str, object]] = []
     at = first_physical_offset
-    for entry, size in zip(batch.iterate(entries), memoryview(sizes).cast("I"), strict=True):
+    found = list(batch.iterate(entries))
+    steps = list(memoryview(sizes).cast("I"))
+    if batch_id is not None:
+        if len(steps) != 1:
+            raise ValueError(f"one batch with {len(steps)} sizes")
+        steps = [0] * len(found)
+    for entry, size in zip(found, steps, strict=True):
         unique_id = properties.find(bytes(entry.properties), b"UNIQ_KEY")
         results.append(
             {
                 "message_id": (host + _offset(at)).hex().upper(),
-                "unique_id": None if unique_id is None else properties.text(unique_id),
+                "unique_id": batch_id if unique_id is None else properties.text(unique_id),
                 "queue": queue,
                 "queue_offset": first_queue_offset + len(results),
                 "physical_offset": at,

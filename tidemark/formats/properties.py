@@ -76,6 +76,11 @@ class BadPropertyText(ValueError):
     """A name or value that could not be read back unchanged."""
 
 
+def size_max(*, record_crc: bool) -> int:
+    """Return the largest size [bytes] of a record's properties without the record CRC property."""
+    return PROPERTIES_SIZE_MAX - (CRC_SLOT_SIZE if record_crc else 0)
+
+
 def is_reserved(name: str) -> bool:
     """Whether users may not set this property."""
     return name in RESERVED or name.startswith(RESERVED_PREFIXES)

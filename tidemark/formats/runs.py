@@ -2,7 +2,8 @@
 
 An append consists of runs (docs/formats.md, sections 2.1 to 2.12). A run has its messages as wire
 entries of ``batch``, so that no object is created per message between the request and the log; the
-common fields are stored once. The native implementation is ``speedups.encode``; ``native`` chooses.
+common fields are stored once. In a topic with batch queues, a run becomes one record, an inner
+batch. The native implementation is ``speedups.encode``; ``native`` chooses.
 
 Write path, step 4: ``queue_offsets`` has assigned the queue offsets; afterwards
 ``commit_log_appender`` writes the bytes.
@@ -15,7 +16,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tidemark.formats import batch
+from tidemark.formats import batch, inner_batch
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import BufferTooSmall, Message, encode, encoded_size
 
@@ -37,6 +38,14 @@ class Run(NamedTuple):
     """The V6 bits are set according to the hosts."""
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    batch_properties: bytes = b""
+    """Properties of the inner batch that the run becomes (``inner_batch.encode_properties``); empty
+    if each message becomes a record."""
+
+    @property
+    def record_count(self) -> int:
+        """Number of records that the run becomes."""
+        return 1 if self.batch_properties else self.message_count
 
 
 def runs_size(runs: Sequence[Run], *, record_crc: bool) -> int:
@@ -46,7 +55,7 @@ def runs_size(runs: Sequence[Run], *, record_crc: bool) -> int:
     the number of entries.
     """
     return sum(
-        encoded_size(message, record_crc=record_crc) for run in runs for message in _messages(run)
+        encoded_size(message, record_crc=record_crc) for run in runs for message in _records(run, 0)
     )
 
 
@@ -69,7 +78,7 @@ def encode_runs(
     records: list[bytes] = []
     at = physical_offset
     for run, first in zip(runs, firsts, strict=True):
-        for queue_offset, message in enumerate(_messages(run), first):
+        for queue_offset, message in enumerate(_records(run, first), first):
             made = encode(
                 message,
                 queue_offset=queue_offset,
@@ -99,6 +108,17 @@ def body_size_counts(entries: bytes, bounds: Sequence[int]) -> list[int]:
         counts[bisect.bisect_left(bounds, len(entry.body))] += 1
         total += len(entry.body)
     return [*counts, total]
+
+
+def _records(run: Run, first: int) -> list[Message]:
+    """Return the contents of the run's records. first: queue offset of its first message."""
+    messages = _messages(run)
+    if not run.batch_properties:
+        return messages
+    raw = inner_batch.with_base(run.batch_properties, first)
+    sys_flag = run.sys_flag | inner_batch.SYS_FLAGS
+    whole = messages[0]._replace(body=run.entries, properties=raw, flag=0, sys_flag=sys_flag)
+    return [whole]
 
 
 def _messages(run: Run) -> list[Message]:

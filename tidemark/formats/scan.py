@@ -19,6 +19,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple, cast
 
 from tidemark.formats import hashing, properties, record
+from tidemark.formats.inner_batch import INNER_BATCH, message_count
 from tidemark.formats.record_check import Checks, Kind, record_crc_fault, validate
 from tidemark.formats.record_layout import MAGIC_V1, MAGIC_V2, SHAPES
 from tidemark.offsets import PhysicalOffset
@@ -49,6 +50,13 @@ class Entry(NamedTuple):
     unique_id: str | None
     keys: str
     """The KEYS property as stored, not split; "" if it is missing."""
+    batch_size: int = 0
+    """Number of messages of an inner batch; 0 if the record is one message."""
+
+    @property
+    def next_queue_offset(self) -> int:
+        """Queue offset after the record's last message."""
+        return self.queue_offset + (self.batch_size or 1)
 
 
 class Stop(Enum):
@@ -236,6 +244,8 @@ def walk(
                     sys_flag,
                     unique_id,
                     keys,
+                    sys_flag & INNER_BATCH
+                    and message_count(sys_flag, data[properties_at:end], queue_offset),
                 )
             )
         )

@@ -16,7 +16,9 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from tidemark.formats import properties
-from tidemark.formats.queue_unit import UNIT, Unit
+from tidemark.formats.inner_batch import message_count
+from tidemark.formats.queue_unit import UNIT, Unit, batch_range
+from tidemark.formats.record import UndecodableRecord, decode
 from tidemark.formats.record_layout import (
     BORN_HOST_V6,
     MAGIC_V1,
@@ -25,7 +27,7 @@ from tidemark.formats.record_layout import (
     STORE_HOST_V6,
     Buffer,
 )
-from tidemark.offsets import UNIT_SIZE
+from tidemark.offsets import BATCH_UNIT_SIZE, UNIT_SIZE
 
 _HEAD: Final = struct.Struct(">ii4xi4xqqi")
 """Size, magic, queue id, queue offset, physical offset, sys flag: a record's first 40 bytes."""
@@ -86,7 +88,7 @@ class Selected(NamedTuple):
     bytes_total: int
     """Size of their records in bytes."""
     filtered: int
-    """Number of units that did not match the subscription."""
+    """Number of units, or of messages in a batch queue, that did not match the subscription."""
     halt: Halt
 
 
@@ -152,6 +154,82 @@ def select(
     if end >= 0:
         stretches.append((start, end))
     return Selected(looked, stretches, count, bytes_total, filtered, halt)
+
+
+def select_batches(
+    units: Buffer,
+    offset: int,
+    window: Buffer,
+    window_at: int,
+    *,
+    topic: bytes,
+    queue: int,
+    limits: Limits,
+    wanted: Wanted | None = None,
+    count: int = 0,
+    bytes_total: int = 0,
+    skip_until: int = -1,
+) -> Selected:
+    """Select units of a batch queue as ``select`` does, whole batches only.
+
+    units: the first one's batch has the message with queue offset ``offset``; messages before it do
+    not count. A batch without a tag of its own may have any tags, so it is selected.
+    """
+    stretches: list[tuple[int, int]] = []
+    looked = filtered = 0
+    halt = Halt.END
+    for start in range(0, len(units) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE, BATCH_UNIT_SIZE):
+        unit = Unit._make(UNIT.unpack_from(units, start))
+        first, after = batch_range(units, start)
+        if not first <= offset < after:  # batches follow each other without a gap
+            halt = Halt.STRANGER
+            break
+        messages = after - offset
+        if limits.are_reached(count, bytes_total, unit.size):
+            halt = Halt.FULL
+            break
+        if not 0 <= unit.physical_offset < skip_until:
+            at = unit.physical_offset - window_at
+            if (
+                wanted is not None
+                and unit.tags_code
+                and _low_32(unit.tags_code) not in wanted.hashes
+            ):
+                filtered += messages
+            elif at < 0 or unit.size <= 0 or at + unit.size > len(window):
+                halt = Halt.OUTSIDE
+                break
+            elif not _names_batch(
+                memoryview(window)[at : at + unit.size], topic, queue, (first, after), unit
+            ):
+                halt = Halt.STRANGER
+                break
+            else:
+                if stretches and stretches[-1][1] == at:
+                    stretches[-1] = stretches[-1][0], at + unit.size
+                else:
+                    stretches.append((at, at + unit.size))
+                count += messages
+                bytes_total += unit.size
+                skip_until = -1
+        looked += 1
+        offset = after
+    return Selected(looked, stretches, count, bytes_total, filtered, halt)
+
+
+def _names_batch(
+    view: memoryview, topic: bytes, queue: int, numbers: tuple[int, int], unit: Unit
+) -> bool:
+    """Whether the record in view has the messages of a batch's unit: queue offsets [first, after
+    last)."""
+    first, after = numbers
+    if not names(view, topic, queue, first, unit):
+        return False
+    try:
+        stored = decode(view)
+    except UndecodableRecord:
+        return False
+    return after - first == (message_count(stored.sys_flag, stored.properties, first) or 1)
 
 
 def names(view: memoryview, topic: bytes, queue: int, queue_offset: int, unit: Unit) -> bool:

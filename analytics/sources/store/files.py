@@ -108,7 +108,7 @@ class StoreFiles:
 
     def queue_files(self, topic: str, queue: int) -> list[tuple[int, Path]]:
         """(start in bytes, path) of a queue's files, ascending; other files are ignored."""
-        directory = self.directory.consume_queue_dir(topic, queue)
+        directory = self.directory.queue_directory(topic, queue).path
         found = [
             (start, directory / entry.name)
             for entry in self.disk.list_directory(directory)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from services.broker.api import traces
-from services.broker.api.encodings import JSON, MSGPACK, RECORDS
+from services.broker.api.encodings import JSON, MSGPACK, OCTETS, RECORDS
 from services.broker.api.messages import Rules
 from services.broker.schema import (
     delayed,
@@ -109,6 +109,9 @@ def _operation(call: Call) -> Schema:
         # Only JSON is described: the msgpack body is the same map with bytes in `body`.
         content = {JSON: {"schema": _ref(call.body)}}
         operation["requestBody"] = {"required": call.body_required, "content": content}
+    if call.octets is not None:
+        schema = {"type": "string", "format": "binary", "description": call.octets}
+        operation["requestBody"] = {"required": True, "content": {OCTETS: {"schema": schema}}}
     errors = {400, *call.errors, *((421,) if 503 in call.errors else ())}
     operation["responses"] = {
         **_done(call),

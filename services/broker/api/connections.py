@@ -16,7 +16,14 @@ from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
 from services.broker.api.http_requests import SMALL, Body, host_of, peer_of
-from services.broker.api.request_head import HEAD_END, HEAD_SIZE_MAX, missing_bytes, send_head
+from services.broker.api.request_head import (
+    BATCHES,
+    HEAD_END,
+    HEAD_SIZE_MAX,
+    batch_head,
+    missing_bytes,
+    send_head,
+)
 from services.broker.request_classes import ClientRole
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds, CallHandler
@@ -153,7 +160,10 @@ class ApiHandler(BoundedHandler):
                 self._pass_on(data)
             return
         end = data.find(HEAD_END, 0, HEAD_SIZE_MAX)
-        head = send_head(data[:end]) if end >= 0 else None
+        head = None
+        if end >= 0:
+            raw = data[:end]
+            head = (batch_head(raw) if BATCHES in raw else None) or send_head(raw)
         if head is None or head.body_size > direct_sends.body_size_max:
             self._pass_on(data)
             return

@@ -59,6 +59,7 @@ class DirectSends:
         self._puts = request_classes.of[RequestClass.PUT]
         self._put_results = metrics.put_results
         self._duration = metrics.request_duration.labels("send")
+        self._batch_duration = metrics.request_duration.labels("send-batch")
         self._monotonic = clock.monotonic
         self.body_size_max: Final = bodies.size_max
         """Bytes of a body; a longer one is refused."""
@@ -109,7 +110,7 @@ class DirectSends:
         finally:
             if held is not None:
                 self._bodies.end(held)
-        self._duration.observe(self._monotonic() - started)
+        self._note_duration(head, started)
         return answer
 
     async def _answer_later(
@@ -130,7 +131,11 @@ class DirectSends:
         finally:
             self._bodies.end(body)
             self._puts.end(number)
-            self._duration.observe(self._monotonic() - started)
+            self._note_duration(head, started)
+
+    def _note_duration(self, head: SendHead, started: float) -> None:
+        duration = self._duration if head.batch is None else self._batch_duration
+        duration.observe(self._monotonic() - started)
 
     def _answer(self, head: SendHead, appended: AppendedSend) -> bytes:
         self._request_classes.note_sent()
@@ -140,7 +145,8 @@ class DirectSends:
     def _refusal(self, head: SendHead, error: Exception) -> bytes:
         if isinstance(error, TidemarkError):
             self._put_results.labels(result_of(error)).inc()
-        refused = self._refusals.of(error, RequestClass.PUT, f"/v1/topics/{head.topic}/messages")
+        call = "messages" if head.batch is None else "batches"
+        refused = self._refusals.of(error, RequestClass.PUT, f"/v1/topics/{head.topic}/{call}")
         body = encodings.encode(error_fields(refused), head.accepted)
         status, more = HTTPStatus(refused.status), "Retry-After: 1\r\n"
         return (

@@ -24,6 +24,7 @@ from tidemark.errors import BadRequest, TooManyValues, UnsupportedMediaType
 MSGPACK: Final = "application/msgpack"
 JSON: Final = "application/json"
 RECORDS: Final = "application/vnd.tidemark.records"
+OCTETS: Final = "application/octet-stream"
 _MSGPACK_NAMES: Final = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.msgpack"})
 
 Rest = Callable[[], None]
@@ -50,6 +51,17 @@ def of_request(content_type: str | None) -> Encoding:
         f"content type {shown(name)} is not understood. Nothing was stored.",
         f"Send {MSGPACK} or {JSON}; with curl: -H 'content-type: {JSON}'.",
     )
+
+
+@functools.lru_cache(maxsize=256)
+def check_octets(content_type: str | None) -> None:
+    """Check the content type of a body that is bytes and no map. Raises UnsupportedMediaType."""
+    name = (content_type or OCTETS).split(";", 1)[0].strip().lower()
+    if name != OCTETS:
+        raise UnsupportedMediaType(
+            f"content type {shown(name)} is not understood here. Nothing was stored.",
+            f"Send {OCTETS}.",
+        )
 
 
 @functools.lru_cache(maxsize=256)

@@ -19,9 +19,9 @@ from services.broker.api.encodings import RECORDS, Items
 from services.broker.api.zero_copy import Stretches
 from services.broker.groups.fetch import Fetched, Piece
 from services.broker.read.message_map import message_map
+from services.broker.read.unpacking import pulled_messages
 from tidemark.errors import CorruptRecord
 from tidemark.formats import record
-from tidemark.formats.queue_unit import Unit
 
 MAP_SIZE: Final = struct.Struct(">I")
 """Size of the map in bytes; the prefix of the raw form."""
@@ -55,15 +55,13 @@ def answer_map(
     message_count = 0
     for piece in fetched.pieces:
         described, sound = _described(piece), list[tuple[record.Record, int]]()
-        for number, unit, data in piece.result.messages():
-            try:
-                found = _checked(data, unit, checks_at(unit.physical_offset))
-            except CorruptRecord as error:
-                damage = error
+        for number, found, code in pulled_messages(piece.result, checks_at, piece.tags):
+            if isinstance(found, CorruptRecord):
+                damage = found
                 fetched.stop_at(piece, int(number))
                 described["next_offset"] = int(number)
                 break
-            sound.append((found, unit.tags_code))
+            sound.append((found, code))
         message_count += len(sound)
         queues.append({**described, "messages": _maps(sound, json_body=json_body)})
     if damage is not None and not message_count:
@@ -94,11 +92,3 @@ def _described(piece: Piece) -> dict[str, object]:
         "min_offset": piece.result.min_offset,
         "max_offset": piece.result.max_offset,
     }
-
-
-def _checked(data: memoryview, unit: Unit, checks: record.Checks) -> record.Record:
-    """Decode the record that a unit points to. Raises CorruptRecord if its CRCs do not match."""
-    outcome = record.validate(data, 0, at=unit.physical_offset, checks=checks)
-    if outcome.kind is not record.Kind.VALID:
-        raise CorruptRecord(unit.physical_offset, outcome.reason)
-    return record.decode(data)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -52,6 +52,7 @@ from services.broker.limits import (
 )
 from services.broker.read.message_map import message_map, tags_code
 from services.broker.read.pull import PullRequest, parse_tags
+from services.broker.read.unpacking import message_at, pulled_messages
 from services.broker.request_classes import (
     CHANGE_SLICES,
     CHANGES,
@@ -62,13 +63,20 @@ from services.broker.request_classes import (
     RequestClasses,
 )
 from services.broker.schema.calls import ANYWHERE, READ_FROM
+from services.broker.schema.messages import BatchQuery
 from services.broker.schema.parsing import query
-from services.broker.schema.topics import FindQuery, NewTopic, OffsetQuery, PullQuery
+from services.broker.schema.topics import (
+    FindQuery,
+    MessageQuery,
+    NewTopic,
+    OffsetQuery,
+    PullQuery,
+)
 from services.broker.schema.values import ListQuery, NoParameters
 from services.broker.send.unique_ids import UniqueIds
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.files.index import IndexPlace
-from shared.files.pull import PullResult
+from shared.files.pull import PullResult, PullStatus
 from shared.files.queue_math import Boundary
 from shared.metrics.instruments import Count
 from shared.runtime.connections import BoundedHandler, CallHandler, error_fields
@@ -82,13 +90,13 @@ from tidemark.errors import (
     UnknownMethod,
 )
 from tidemark.formats import ids, record
-from tidemark.formats.queue_unit import Unit
-from tidemark.offsets import QueueOffset
 
 PULL_PATH: Final = re.compile(
     r"/v1/topics/([^/%?#]+)/queues/([0-9]{1,9})/messages\?([A-Za-z0-9_=&*.-]+)"
 )
 """Path of a usual pull. Paths with escapes or mistakes are handled by the router."""
+SEND_BATCH: Final = "send-batch"
+"""Name of the route of batch requests."""
 
 
 def modules(tools: CallTools) -> Sequence[Calls]:
@@ -180,6 +188,7 @@ class Api:
             Route("GET", "/v1/topics/{topic}", "topic-get", self._get_topic),
             Route("DELETE", "/v1/topics/{topic}", "topic-delete", self._delete_topic),
             Route("POST", "/v1/topics/{topic}/messages", "send", self._send),
+            Route("POST", "/v1/topics/{topic}/batches", SEND_BATCH, self._send_batch),
             Route("GET", "/v1/topics/{topic}/messages", "query", self._query),
             Route("GET", "/v1/topics/{topic}/queues/{queue}/messages", "pull", self._pull),
             Route("GET", "/v1/topics/{topic}/queues/{queue}/offset", "offset", self._offset),
@@ -253,6 +262,10 @@ class Api:
         query_of(request, NoParameters)
         return await self._send_call.answer(request, topic_of(request))
 
+    async def _send_batch(self, request: web.Request) -> web.StreamResponse:
+        asked = query_of(request, BatchQuery)
+        return await self._send_call.answer(request, topic_of(request), asked)
+
     async def _pull(self, request: web.Request) -> web.StreamResponse:
         asked = query_of(request, PullQuery)
         topic, queue = self._queue(request)
@@ -281,10 +294,13 @@ class Api:
         )
         if pull.wait_ms and self._gate.role is not None:
             self._check_reads(request)  # the node's role may have changed during the wait
-        self._count_out(topic, result)
+        handed_out = result.message_count
+        if not raw:
+            handed_out = min(handed_out, max(1, pull.count_max))  # a batch is divided
+        self._count_out(topic, handed_out, result.bytes_total)
         if result.message_count and (trace := self.traces.of(request.headers)) is not None:
             trace.delivered(topic, queue, result)
-        return records_answer(result) if raw else await self._pull_answer(request, result)
+        return records_answer(result) if raw else await self._pull_answer(request, pull, result)
 
     async def _offset(self, request: web.Request) -> web.StreamResponse:
         asked = query_of(request, OffsetQuery)
@@ -300,7 +316,7 @@ class Api:
         )
 
     async def _message(self, request: web.Request) -> web.StreamResponse:
-        query_of(request, NoParameters)
+        asked = query_of(request, MessageQuery)
         text = request.match_info["message_id"]
         try:
             _, offset = ids.parse_offset_id(text)
@@ -319,8 +335,8 @@ class Api:
                 "Ask the node that stored it, or by that id.",
                 physical_offset=int(offset),
             )
-        encoding = encoding_of(request)
-        return answer(request, self._as_map(found, encoding))
+        message = message_at(found, asked.queue_offset)
+        return answer(request, self._as_map(message, encoding_of(request)))
 
     async def _query(self, request: web.Request) -> web.StreamResponse:
         asked = query_of(request, FindQuery)
@@ -340,10 +356,10 @@ class Api:
         )
         encoding = encoding_of(request)
         messages = (self._as_map(each, encoding) for each in page.messages)
-        count, size = len(page.messages), sum(each.size for each in page.messages)
+        count = len(page.messages)
         next_place = None if page.next is None else str(page.next)
         said = {"messages": Items(count, messages), "next": next_place}
-        reserved = self._answers.reserve(request, size=size, count=count)
+        reserved = self._answers.reserve(request, size=page.size, count=count)
         return self._answers.answer(request, said, reserved)
 
     # -- requests -------------------------------------------------------------------------------
@@ -367,7 +383,8 @@ class Api:
     async def _expect(self, request: web.Request) -> web.StreamResponse | None:
         """Check an announced body (Expect: 100-continue) before the client sends it."""
         try:
-            self._bodies.check_announced(request)
+            is_octets = request.match_info.route.name == SEND_BATCH
+            self._bodies.check_announced(request, is_octets=is_octets)
         except TidemarkError as error:
             return self._answer_to(request, error, _class_of(request))
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -383,41 +400,52 @@ class Api:
             json_body=encoding is Encoding.JSON,
         )
 
-    async def _pull_answer(self, request: web.Request, result: PullResult) -> web.Response:
+    async def _pull_answer(
+        self, request: web.Request, pull: PullRequest, result: PullResult
+    ) -> web.Response:
         json_body = encoding_of(request) is Encoding.JSON
-        reserved = self._answers.reserve(
-            request, size=result.bytes_total, count=result.message_count
-        )
+        count = min(result.message_count, max(1, pull.count_max))
+        reserved = self._answers.reserve(request, size=result.bytes_total, count=count)
         try:
-            said = await self._said(result, json_body=json_body)
+            said = await self._said(pull, result, json_body=json_body)
         except BaseException:
             reserved.release()
             raise
         return self._answers.answer(request, said, reserved)
 
-    async def _said(self, result: PullResult, *, json_body: bool) -> dict[str, object]:
-        """Return the decoded answer to a pull; checks CRCs. Raises CorruptRecord, DamagedFile."""
-        sound: list[tuple[record.Record, Unit]] = []
-        next_offset = result.next_offset
-        steps = self._checks(result)
+    async def _said(
+        self, pull: PullRequest, result: PullResult, *, json_body: bool
+    ) -> dict[str, object]:
+        """Return the decoded answer to a pull; checks CRCs. Raises CorruptRecord, DamagedFile.
+
+        A batch is divided where the caller's limit of messages is reached.
+        """
+        sound: list[tuple[record.Record, int]] = []
+        count_max, next_offset = max(1, pull.count_max), result.next_offset
+        checks_at = self._components().read.puller.checks_at
+        # One more than the caller gets, to know where the next pull begins.
+        steps = itertools.islice(pulled_messages(result, checks_at, pull.tags), count_max + 1)
         while taken := (
             list(steps) if result.message_count <= MANY else await self._answers.take(steps)
         ):
-            for queue_offset, unit, found in taken:
-                if isinstance(found, record.Record):
-                    sound.append((found, unit))
-                    continue
-                if not sound:
-                    raise found
-                # The messages before the damage are valid and are returned. The pull that begins at
-                # the damage raises the error.
-                self._gate.judge(found)
-                next_offset = queue_offset
-        messages = (
-            message_map(found, code=unit.tags_code, json_body=json_body) for found, unit in sound
-        )
+            for queue_offset, found, code in taken:
+                if isinstance(found, CorruptRecord):
+                    if not sound:
+                        raise found
+                    # The messages before the damage are valid and are returned. The pull that
+                    # begins at the damage raises the error.
+                    self._gate.judge(found)
+                    next_offset = queue_offset
+                elif len(sound) < count_max:
+                    sound.append((found, code))
+                else:
+                    next_offset = queue_offset
+        messages = (message_map(found, code=code, json_body=json_body) for found, code in sound)
+        status = result.status
+        if status is PullStatus.FOUND and not sound:
+            status = PullStatus.NO_MATCHED_MESSAGE  # in batches without a tag of their own
         said: dict[str, object] = {
-            "status": result.status.value,
+            "status": status.value,
             "next_offset": next_offset,
             "min_offset": result.min_offset,
             "max_offset": result.max_offset,
@@ -427,29 +455,16 @@ class Api:
             said["poll_after_ms"] = result.poll_after_ms
         return said
 
-    def _checks(
-        self, result: PullResult
-    ) -> Iterator[tuple[QueueOffset, Unit, record.Record | CorruptRecord]]:
-        """Yield queue offset, unit and checked record of each message, up to the first damage."""
-        checks_at = self._components().read.puller.checks_at
-        for queue_offset, unit, data in result.messages():
-            try:
-                found = _checked(data, unit, checks_at(unit.physical_offset))
-            except CorruptRecord as error:
-                yield queue_offset, unit, error
-                return
-            yield queue_offset, unit, found
-
-    def _count_out(self, topic: str, result: PullResult) -> None:
-        if result.message_count:
+    def _count_out(self, topic: str, message_count: int, size: int) -> None:
+        if message_count:
             counters = self._counted_out.get(topic)
             if counters is None:  # looked up once: a lookup by labels costs more than counting
                 counters = self._counted_out[topic] = (
                     self._metrics.messages_out.labels(topic, "").inc,
                     self._metrics.sent_bytes.labels(topic, "").inc,
                 )
-            counters[0](result.message_count)
-            counters[1](result.bytes_total)
+            counters[0](message_count)
+            counters[1](size)
 
     def _timed(self, name: str, handler: Handler) -> Handler:
         series = self._metrics.request_duration.labels(name)
@@ -551,11 +566,3 @@ def _place(text: str | None) -> IndexPlace | None:
             f"before is {shown(text)}, which is not the `next` of an earlier answer.",
             field="before",
         ) from None
-
-
-def _checked(data: memoryview, unit: Unit, checks: record.Checks) -> record.Record:
-    """Return the record that a unit points to. Raises CorruptRecord if its CRC does not match."""
-    outcome = record.validate(data, 0, at=unit.physical_offset, checks=checks)
-    if outcome.kind is not record.Kind.VALID:
-        raise CorruptRecord(unit.physical_offset, outcome.reason)
-    return record.decode(data)

@@ -22,6 +22,7 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import hdrs, web
 
 from services.broker.api import encodings
+from services.broker.api.encodings import Encoding
 from services.broker.fields import NAME_RULE, SHOWN_MAX, check_name, shown
 from services.broker.limits import BODY_SILENCE_S, BODY_STALL_S, BODY_STEP
 from services.broker.request_classes import RequestClasses
@@ -210,7 +211,7 @@ class Bodies:
         encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
         body = self.begin(request)
         try:
-            data = await self.whole(request, body)
+            data = await self.whole(request, body, encoding)
             if encodings.is_long(data, encoding):
                 yield await self.in_thread(
                     functools.partial(encodings.decode, data, encoding, self.pauses.rest_in_thread)
@@ -232,11 +233,17 @@ class Bodies:
     async def _in_worker(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
-    def check_announced(self, request: web.Request) -> None:
-        """Check an announced body (Expect: 100-continue) before the client sends it."""
+    def check_announced(self, request: web.Request, *, is_octets: bool = False) -> None:
+        """Check an announced body (Expect: 100-continue) before the client sends it.
+
+        is_octets: whether the call takes bytes, and no map."""
         if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
             raise BadRequest("of Expect only 100-continue is known. Nothing was stored.")
-        encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
+        content_type = request.headers.get(hdrs.CONTENT_TYPE)
+        if is_octets:
+            encodings.check_octets(content_type)
+        else:
+            encodings.of_request(content_type)
         check_size(request, self.size_max)
 
     def arrived(self, request: web.Request, body: Body) -> bytes | None:
@@ -258,9 +265,10 @@ class Bodies:
         self._take(body, size, None)
         return data
 
-    async def whole(self, request: web.Request, body: Body) -> bytes:
+    async def whole(self, request: web.Request, body: Body, encoding: Encoding | None) -> bytes:
         """Read and return the whole body, at most size_max bytes, within timeout_s.
 
+        encoding: that of the body; None: it is not decoded.
         Raises MessageTooLarge, TooManyValues, SlowRequest, BadRequest or Overloaded. Call it
         between ``begin`` and ``end``.
         """
@@ -269,15 +277,16 @@ class Bodies:
         length = request.content_length
         peer = peer_of(request.transport) if length is None or length > SMALL else None
         with self._request_classes.long_send():
-            parts = await self._parts(request, body, peer)
+            parts = await self._parts(request, body, peer, encoding)
             if body.size <= LONG:
                 return b"".join(parts)
             return await self._in_worker(functools.partial(_joined, parts, self.pauses))
 
-    async def _parts(self, request: web.Request, body: Body, peer: str | None) -> list[bytes]:
+    async def _parts(
+        self, request: web.Request, body: Body, peer: str | None, encoding: Encoding | None
+    ) -> list[bytes]:
         """Read a body until its end; return its parts."""
         content = request.content
-        encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
         parts: list[bytes] = []
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -295,7 +304,7 @@ class Bodies:
                     if body.size + len(part) > self.size_max:
                         raise too_large(body.size + len(part), self.size_max)
                     self._take(body, len(part), peer)
-                    if not parts:
+                    if not parts and encoding is not None:
                         encodings.check_count(part[:ANNOUNCED], encoding)
                     parts.append(part)
                     if body.size > LONG:

@@ -41,7 +41,6 @@ from tidemark.formats import batch, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.nack import PROPERTIES_ROOM
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
-from tidemark.formats.record import CRC_PROPERTY_SIZE
 
 I32_MAX: Final = (1 << 31) - 1
 ACK_TIMEOUT_MS_DEFAULT: Final = 3000
@@ -70,12 +69,7 @@ class Rules(NamedTuple):
         It leaves room for the properties that a delay, a retry or a dead letter adds, so that every
         accepted message can be negatively acknowledged.
         """
-        return record_properties_size_max(record_crc=self.record_crc) - PROPERTIES_ROOM
-
-
-def record_properties_size_max(*, record_crc: bool) -> int:
-    """Return the largest size [bytes] of a record's properties without the record CRC property."""
-    return properties.PROPERTIES_SIZE_MAX - (CRC_PROPERTY_SIZE if record_crc else 0)
+        return properties.size_max(record_crc=self.record_crc) - PROPERTIES_ROOM
 
 
 def parse_produce(
@@ -84,14 +78,16 @@ def parse_produce(
     rules: Rules,
     json_body: bool,
     make_unique_id: Callable[[], str],
+    has_batches: bool = False,
     rest: Rest | None = None,
 ) -> ProduceRequest:
     """Check a decoded produce body; the first mistake is raised with its field's name.
 
     json_body: ``body`` is base64 text; otherwise it is bytes. make_unique_id: called once per
-    message without a ``unique_id``, unless the request has ``make_unique_ids: false``. rest: as in
-    ``encodings.decode``. Raises BadRequest, BadProperty, DelayOutOfRange, MessageTooLarge or
-    TooManyMessages.
+    message without a ``unique_id``, unless the request has ``make_unique_ids: false``. has_batches:
+    whether the topic has batch queues; then it is called for delayed messages only, which wait as
+    records of their own. rest: as in ``encodings.decode``. Raises BadRequest, BadProperty,
+    DelayOutOfRange, MessageTooLarge or TooManyMessages.
     """
     fields = table(value, "the request body")
     # The messages are checked below, one by one, as they are encoded.
@@ -121,7 +117,9 @@ def parse_produce(
         if rest is not None:
             rest()
         try:
-            entry, pick, wait = _message(message, index, rules, json_body, make)
+            entry, pick, wait = _message(
+                message, index, rules, json_body, make, has_batches=has_batches
+            )
         except RequestError as error:
             error.facts["index"] = index  # lets a client repeat the request without this message
             raise
@@ -166,6 +164,8 @@ def _message(
     rules: Rules,
     json_body: bool,
     make_unique_id: Callable[[], str] | None,
+    *,
+    has_batches: bool,
 ) -> tuple[WireMessage, Pick, Delay | None]:
     """Return one checked message, its queue selection and its delay."""
     at = f"messages[{index}]"
@@ -180,7 +180,7 @@ def _message(
             field=at,
         )
     flag = fields.get("flag")
-    pairs = _properties(fields, at, make_unique_id)
+    pairs = _properties(fields, at, None if has_batches and wait is None else make_unique_id)
     encoded = properties.encode(pairs)
     limit = rules.properties_size_max
     if len(encoded) > limit:

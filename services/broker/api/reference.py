@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from services.broker.api.api_document import THEMES, Schema, document
+from services.broker.api.encodings import OCTETS
 from services.broker.api.messages import Rules
 from services.broker.schema.calls import Call
 from shared.files.store_config import StoreConfig
@@ -57,6 +58,8 @@ def _call(call: Call, operation: Schema) -> str:
     if call.body is not None:
         optional = "" if call.body_required else ", may be left out"
         lines.append(f"Body: {_link(call.body.__name__)}{optional}.")
+    if call.octets is not None:
+        lines.append(f"Body, `{OCTETS}`: {call.octets[0].lower()}{call.octets[1:]}")
     answer = "none" if call.answer is None else _link(call.answer.__name__)
     errors = ", ".join(status for status in operation["responses"] if status >= "400")
     lines.append(f"Answer: {answer}. {call.answered} Errors: {errors}.")

@@ -1,9 +1,9 @@
 """Finds the end of a request in the bytes of its connection, and recognises plain sends. Pure.
 
 A plain send has a short head, a body of announced size, a topic without escapes, and no header that
-asks for more than to store the body. ``connections`` gives it to ``direct_sends`` (write path, step
-1) and every other request to aiohttp. A head that is not exactly as HTTP has it is aiohttp's, which
-refuses it.
+asks for more than to store the body. A batch request is one if its parameters have no escapes.
+``connections`` gives it to ``direct_sends`` (write path, step 1) and every other request to
+aiohttp. A head that is not exactly as HTTP has it is aiohttp's, which refuses it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,22 @@ from services.broker.api import encodings
 from services.broker.api.encodings import Encoding
 from services.broker.api.traces import HEADER as TRACE_HEADER
 from services.broker.fields import plain_name
+from services.broker.schema.messages import BatchQuery
+from services.broker.schema.parsing import query
 from shared.runtime.connections import HEADERS_MAX
-from tidemark.errors import UnsupportedMediaType
+from tidemark.errors import BadRequest, UnsupportedMediaType
 
 HEAD_END: Final = b"\r\n\r\n"
 HEAD_SIZE_MAX: Final = 1024
 """Bytes of a plain send's head, with HEAD_END."""
 HEADS_KEPT: Final = 512
 """Heads whose meaning is kept: a client sends the same few again and again."""
+BATCHES: Final = b"/batches"
+"""Part of the head of every batch request."""
 _SEND: Final = re.compile(r"POST /v1/topics/([^/%?#\s]+)/messages HTTP/1\.1")
+_BATCH: Final = re.compile(
+    rb"POST /v1/topics/([^/%?#\s]+)/batches(?:\?([A-Za-z0-9_=&.:-]+))? HTTP/1\.1\r\n"
+)
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\x20-\x7e\t]*)")
 _SIZE: Final = re.compile(r"[0-9]{1,10}")
 _ANY_SIZE: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,10})[ \t]*\r\n")
@@ -51,20 +58,71 @@ class SendHead(NamedTuple):
     topic: str
     body_size: int
     """Announced size of the body [bytes]."""
-    encoding: Encoding
-    """Encoding of the body."""
+    encoding: Encoding | None
+    """Encoding of the body; None: it has the entries of a batch."""
     accepted: Encoding
     """Encoding of the answer."""
+    batch: BatchQuery | None = None
+    """Parameters of a batch request; None: it is another send."""
+
+
+class _Headers(NamedTuple):
+    """The headers that matter to a plain send."""
+
+    body_size: int
+    content_type: str | None
+    accept: str | None
 
 
 @functools.lru_cache(maxsize=HEADS_KEPT)
 def send_head(head: bytes) -> SendHead | None:
-    """Return what a head says, or None if it is not the head of a plain send.
+    """Return what a head says, or None if it is not the head of a plain send of messages.
 
     head: request line and headers, without HEAD_END."""
-    request_line, *lines = head.decode("latin-1").split("\r\n")
-    matched = _SEND.fullmatch(request_line)
-    if matched is None or (topic := plain_name(matched[1])) is None or len(lines) > HEADERS_MAX:
+    request_line, _, lines = head.partition(b"\r\n")
+    matched = _SEND.fullmatch(request_line.decode("latin-1"))
+    if matched is None or (topic := plain_name(matched[1])) is None:
+        return None
+    headers = _headers(lines)
+    if headers is None:
+        return None
+    try:
+        encoding = encodings.of_request(headers.content_type)
+    except UnsupportedMediaType:
+        return None
+    accepted = encodings.of_answer(headers.accept, headers.content_type)
+    return SendHead(topic, headers.body_size, encoding, accepted)
+
+
+def batch_head(head: bytes) -> SendHead | None:
+    """Return what the head of a batch request says; None if it is none, or an unusual one.
+
+    It is not kept like those of other sends, because it has the id of the batch."""
+    line = _BATCH.match(head)
+    if line is None or (topic := plain_name(line[1].decode("latin-1"))) is None:
+        return None
+    headers = _kept_headers(head[line.end() :])
+    if headers is None:
+        return None
+    pairs = [] if line[2] is None else line[2].decode("ascii").split("&")
+    given = {
+        name: value for name, equals, value in (each.partition("=") for each in pairs) if equals
+    }
+    if len(given) != len(pairs):
+        return None
+    try:
+        asked = query(given, BatchQuery)
+        encodings.check_octets(headers.content_type)
+    except (BadRequest, UnsupportedMediaType):
+        return None
+    accepted = encodings.of_answer(headers.accept, headers.content_type)
+    return SendHead(topic, headers.body_size, None, accepted, asked)
+
+
+def _headers(raw: bytes) -> _Headers | None:
+    """Parse header lines; None if they are not those of a plain send."""
+    lines = raw.decode("latin-1").split("\r\n") if raw else []
+    if len(lines) > HEADERS_MAX:
         return None
     headers: dict[str, str] = {}
     for line in lines:
@@ -74,15 +132,13 @@ def send_head(head: bytes) -> SendHead | None:
         headers[name] = header[2].strip(" \t")
     if "host" not in headers or headers.get("connection", "keep-alive").lower() != "keep-alive":
         return None
-    size, content_type = headers.get("content-length", ""), headers.get("content-type")
+    size = headers.get("content-length", "")
     if _SIZE.fullmatch(size) is None:
         return None
-    try:
-        encoding = encodings.of_request(content_type)
-    except UnsupportedMediaType:
-        return None
-    accepted = encodings.of_answer(headers.get("accept"), content_type)
-    return SendHead(topic, int(size), encoding, accepted)
+    return _Headers(int(size), headers.get("content-type"), headers.get("accept"))
+
+
+_kept_headers = functools.lru_cache(maxsize=HEADS_KEPT)(_headers)
 
 
 def missing_bytes(missing: int, data: bytes) -> int | None:

@@ -92,7 +92,7 @@ class RetryCalls:
                 field="message_id",
             )
         tracer = self._tools.for_reads().groups.tracer
-        trace = await tracer.trace(message_id, asked.topic)
+        trace = await tracer.trace(message_id, asked.topic, asked.queue_offset)
         json_body = encoding_of(request) is Encoding.JSON
         return answer(request, trace.as_dict(tracer.as_map(trace.message, json_body=json_body)))
 

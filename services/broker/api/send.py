@@ -1,20 +1,22 @@
-"""The call that stores messages, with a fast path for the common form of its body.
+"""The calls that store messages, with a fast path for the common form of a body.
 
 A body of the common form (msgpack, one queue, nothing to refuse) is parsed in one pass by
 ``tidemark.formats.produce_wire``, and the answer is packed in one pass as well. Any other body is
 decoded and checked field by field; the result is the same kind of request, or an error that names
-the wrong field. ``direct_sends`` has recognised a plain send before this step (write path, step 1),
-or ``http_api`` has routed any other. After it come ``deduplicator`` and ``sender`` (steps 3 and 4).
+the wrong field. The body of a batch request is stored as it is (``batches``). ``direct_sends`` has
+recognised a plain send before this step (write path, step 1), or ``http_api`` has routed any other.
+After it come ``deduplicator`` and ``sender`` (steps 3 and 4).
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp import hdrs, web
 
 from services.broker.api import encodings
+from services.broker.api.batches import batch_request, check
 from services.broker.api.connections import repeats_before
 from services.broker.api.encodings import Encoding, Rest
 from services.broker.api.gate import Gate
@@ -26,6 +28,7 @@ from services.broker.api.traces import Traces
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
 from services.broker.log.ack_levels import AckLevel
 from services.broker.request_classes import REPEAT_SLICES, RequestClasses
+from services.broker.schema.messages import BatchQuery
 from services.broker.send.deduplicator import Deduplicator, RepeatCount
 from services.broker.send.request import ProduceRequest
 from services.broker.send.send_result import SendResult, result_of
@@ -36,11 +39,25 @@ from tidemark.errors import TidemarkError
 from tidemark.formats import native
 from tidemark.formats.hosts import Host
 
+CHECKED_SIZE_MAX: Final = 1 << 15
+"""Bytes of a batch with a fault whose check takes a few milliseconds at most."""
 LEVELS: Final = {level.value: level for level in AckLevel}
 
 
+class Form(NamedTuple):
+    """What is known of a body before it is read."""
+
+    encoding: Encoding | None
+    """None: the body has the entries of a batch."""
+    batch: BatchQuery | None
+    """Parameters of a batch request."""
+    has_batches: bool
+    """Whether the topic has batch queues. Then the broker makes an id for a batch, and none for its
+    messages."""
+
+
 class SendCall:
-    """POST /v1/topics/{topic}/messages, from the request's head to its answer."""
+    """POST /v1/topics/{topic}/messages and …/batches, from the request's head to its answer."""
 
     def __init__(
         self,
@@ -72,22 +89,26 @@ class SendCall:
         assert self._of_role is not None, "the gate is shut before"
         return self._of_role
 
-    async def answer(self, request: web.Request, topic: str) -> web.StreamResponse:
-        """Store the request's messages and answer. A TidemarkError is counted and raised."""
+    async def answer(
+        self, request: web.Request, topic: str, batch: BatchQuery | None = None
+    ) -> web.StreamResponse:
+        """Store the request's messages and answer. A TidemarkError is counted and raised.
+
+        batch: the parameters of a batch request; None: the messages are those of a send."""
         headers, repeats = request.headers, repeats_before(request)
         trace = self._traces.of(headers) if TRACE_HEADER in headers else None
         try:
             self._gate.check_sends()
             content_type = headers.get(hdrs.CONTENT_TYPE)
-            encoding = encodings.of_request(content_type)
+            form = self._form(topic, _encoding_of(content_type, batch), batch)
             body = self._bodies.begin(request)
             try:
                 # The usual body arrived together with the head and has the common form: no wait.
                 data = self._bodies.arrived(request, body)
-                produce = None if data is None else self._at_once(data, encoding)
+                produce = None if data is None else self._at_once(data, form)
                 if produce is None:
                     repeats = repeats or self.repeats_so_far()  # its own repeat may overtake it
-                    produce = await self._later(request, body, data, encoding)
+                    produce = await self._later(request, body, data, form)
                     self._gate.check_sends()  # the node's role may have changed during the wait
                 appended = None if trace is None else trace.appended
                 deduplicator, host = self._deduplicator(), born_host(request)
@@ -127,7 +148,7 @@ class SendCall:
             self._bodies.check_room(len(body))
         else:
             self._bodies.grow(held, len(body) - held.size)
-        produce = self._at_once(body, head.encoding)
+        produce = self._at_once(body, self._form(head.topic, head.encoding, head.batch))
         return (
             None
             if produce is None
@@ -144,7 +165,7 @@ class SendCall:
         return RepeatCount(deduplicator, deduplicator.repeat_count)
 
     async def _later(
-        self, request: web.Request, body: Body, data: bytes | None, encoding: Encoding
+        self, request: web.Request, body: Body, data: bytes | None, form: Form
     ) -> ProduceRequest:
         """Read and check a request whose body has not arrived or takes long to check.
 
@@ -152,22 +173,33 @@ class SendCall:
         """
         produce = None
         if data is None:
-            data = await self._bodies.whole(request, body)
-            produce = self._at_once(data, encoding)
+            data = await self._bodies.whole(request, body, form.encoding)
+            produce = self._at_once(data, form)
         if produce is None:
             check = functools.partial(
-                self._check_fields,
+                self._checked,
                 data,
-                encoding,
+                form,
                 self._thread_ids,
                 self._bodies.pauses.rest_in_thread,
             )
             produce = await self._bodies.in_thread(check)
         return produce
 
-    def _at_once(self, body: bytes, encoding: Encoding) -> ProduceRequest | None:
+    def _form(self, topic: str, encoding: Encoding | None, batch: BatchQuery | None) -> Form:
+        return Form(encoding, batch, self._deduplicator().is_batch(topic))
+
+    def _at_once(self, body: bytes, form: Form) -> ProduceRequest | None:
         """Parse a body without an await; None if it is long and not of the common form."""
-        rules, unique_ids = self._rules, self._unique_ids
+        rules, unique_ids, encoding = self._rules, self._unique_ids, form.encoding
+        if form.batch is not None:
+            properties_of = self._deduplicator().batch_properties
+            made = batch_request(body, form.batch, rules, properties_of)
+            return (
+                made
+                if made or len(body) > CHECKED_SIZE_MAX
+                else self._checked(body, form, unique_ids)
+            )
         maker = unique_ids.maker
         if encoding is Encoding.MSGPACK:
             plain = native.read_plain(
@@ -176,6 +208,7 @@ class SendCall:
                 properties_size_max=self._properties_size_max,
                 messages_max=MESSAGES_MAX,
                 timeout_ms_max=ACK_TIMEOUT_MS_MAX,
+                makes_ids=not form.has_batches,
                 id_head=maker.head,
                 id_ms=unique_ids.now_ms(),
                 id_count=maker.next_number,
@@ -189,14 +222,21 @@ class SendCall:
                     rules.ack_default if plain.ack is None else LEVELS[plain.ack],
                     rules.timeout_ms_default if plain.timeout_ms is None else plain.timeout_ms,
                 )
+        assert encoding is not None, "only a batch has none"
         if encodings.is_long(body, encoding):
             return None
-        return self._check_fields(body, encoding, unique_ids)
+        return self._checked(body, form, unique_ids)
 
-    def _check_fields(
-        self, body: bytes, encoding: Encoding, unique_ids: UniqueIds, rest: Rest | None = None
+    def _checked(
+        self, body: bytes, form: Form, unique_ids: UniqueIds, rest: Rest | None = None
     ) -> ProduceRequest:
-        """Decode a body and check it field by field. rest: as in ``encodings.decode``."""
+        """Decode a body and check it field by field; raise the fault of a batch.
+
+        rest: as in ``encodings.decode``."""
+        encoding = form.encoding
+        if encoding is None:
+            check(body, self._rules)
+            raise AssertionError("both checks of a batch have the same result")
         decoded = encodings.decode(body, encoding, rest)
         try:
             return parse_produce(
@@ -204,11 +244,20 @@ class SendCall:
                 rules=self._rules,
                 json_body=encoding is Encoding.JSON,
                 make_unique_id=unique_ids.make,
+                has_batches=form.has_batches,
                 rest=rest,
             )
         finally:
             if rest is not None:
                 _free_in_slices(decoded, rest)
+
+
+def _encoding_of(content_type: str | None, batch: BatchQuery | None) -> Encoding | None:
+    """Return the encoding of a body; None: it has a batch. Raises UnsupportedMediaType."""
+    if batch is None:
+        return encodings.of_request(content_type)
+    encodings.check_octets(content_type)
+    return None
 
 
 def _free_in_slices(decoded: object, rest: Rest) -> None:

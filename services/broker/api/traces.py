@@ -18,14 +18,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from services.broker.read.unpacking import pulled_messages
 from services.broker.send.send_result import SendResult
 from shared.files.pull import PullResult
 from shared.runtime import traced_ranges
 from shared.runtime.rate_limited_logger import RateLimitedLogger
 from shared.runtime.traced_ranges import TracedRange
 from tidemark.clock import Clock
-from tidemark.errors import DamagedFile, TidemarkError
-from tidemark.formats import properties, record
+from tidemark.errors import CorruptRecord, DamagedFile, TidemarkError
+from tidemark.formats import record
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,6 @@ TRACED_PER_S: Final = 50
 MESSAGES_NAMED_MAX: Final = 32
 """Messages listed in one line; the field ``count`` holds the total."""
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
 
 
 class Trace:
@@ -204,17 +204,18 @@ def _handed_out(result: PullResult) -> list[dict[str, Any]]:
     """Return ids and locations of the first messages of an answer, up to the first damage."""
     found: list[dict[str, Any]] = []
     try:
-        for number, unit, data in itertools.islice(result.messages(), MESSAGES_NAMED_MAX):
-            stored = record.decode(data)
-            unique = properties.find(bytes(stored.properties), _UNIQUE_ID)
+        messages = pulled_messages(result, lambda _: record.SHAPE_ONLY)
+        for _, stored, _ in itertools.islice(messages, MESSAGES_NAMED_MAX):
+            if isinstance(stored, CorruptRecord):
+                break
             found.append(
                 {
                     "message_id": stored.message_id,
-                    "unique_id": None if unique is None else properties.text(unique),
-                    "queue_offset": int(number),
-                    "physical_offset": int(unit.physical_offset),
+                    "unique_id": stored.unique_id,
+                    "queue_offset": int(stored.queue_offset),
+                    "physical_offset": int(stored.physical_offset),
                 }
             )
-    except (DamagedFile, record.UndecodableRecord):
+    except DamagedFile:
         return found  # the handler that answers reports the damage
     return found

@@ -15,7 +15,9 @@ from services.broker.delay.waiting import Waiting
 from services.broker.log.append import Append
 from services.broker.log.log_context import LogContext
 from services.broker.log.queue_offsets import QueueOffsets
+from services.broker.send.batches import Batches
 from services.broker.state.state_log import StateLog
+from services.broker.state.topics import Topics
 from services.broker.state.wheel_files import WheelFiles
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
@@ -34,6 +36,7 @@ def make_delayed(
     append: Append,
     state_log: StateLog,
     offsets: QueueOffsets,
+    topics: Topics,
     *,
     state: BrokerState,
     on_fault: Callable[[StoreError | None], None],
@@ -70,5 +73,8 @@ def make_delayed(
         WheelFiles(directory.disk, directory.root, directory.config_dir, clock),
     )
     delay_queues = DelayQueues(log_context, offsets)
-    delivery = Delivery(waiting, delay_queues, log_context, append, state_log, on_fault=on_fault)
+    batches = Batches(log_context, topics)
+    delivery = Delivery(
+        waiting, delay_queues, log_context, append, state_log, batches, on_fault=on_fault
+    )
     return DelayedMessages(delivery, waiting, delay_queues, log_context)

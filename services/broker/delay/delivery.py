@@ -25,6 +25,7 @@ from services.broker.delay.slices import Slice
 from services.broker.delay.waiting import Scan, Waiting
 from services.broker.log.append import Append
 from services.broker.log.log_context import LogContext
+from services.broker.send.batches import Batches
 from services.broker.state.state_log import StateLog
 from shared.state import records
 from shared.state.records import DelayRecord
@@ -71,15 +72,18 @@ class Delivery:
         log_context: LogContext,
         append: Append,
         state_log: StateLog,
+        batches: Batches,
         *,
         on_fault: Callable[[StoreError | None], None],
     ) -> None:
-        """waiting: used in this object's thread only. on_fault: called with the error that stops
-        delivery, and with None when delivery continues.
+        """waiting: used in this object's thread only. batches: makes inner batches of the copies
+        for batch topics. on_fault: called with the error that stops delivery, and with None when
+        delivery continues.
         """
         self._waiting = waiting
         self._queues = queues
         self._append = append
+        self._batches = batches
         self._durability = log_context.durability
         self._state_log = state_log
         self._clock = log_context.clock
@@ -289,7 +293,8 @@ class Delivery:
         try:
             for each in slices:
                 if each.runs:
-                    self._appended = (await self._append.append(each.runs, own=own)).end
+                    runs = self._batches.of(each.runs)
+                    self._appended = (await self._append.append(runs, own=own)).end
                     if not delivers:
                         progress.carried_to = self._appended
                 # This is the same step of the loop as the append, so no checkpoint separates the

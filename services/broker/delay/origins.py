@@ -8,6 +8,8 @@ the last one, but may come after copies that the last one does not cover.
 A copy that RocketMQ delivered has no origin, but the unique id, due time and topic of its message.
 ``config/timercheck`` covers most of these copies. Those of RocketMQ's last minute are found here.
 
+Copies for a batch topic are messages of inner batches, which are taken apart.
+
 Blocks; called in the delay thread. Step before: the state is replayed. Step after: ``progress``.
 """
 
@@ -24,7 +26,8 @@ from shared.files.consume_queue import ConsumeQueues
 from shared.state import records
 from shared.state.records import STATE_QUEUE, STATE_TOPIC, DelayRecord, StateRecordUnreadable
 from tidemark.errors import CorruptRecord
-from tidemark.formats import delay, properties, record
+from tidemark.formats import delay, inner_batch, properties, record
+from tidemark.formats.batch import BadBatch
 from tidemark.formats.delay import Identity
 from tidemark.offsets import PhysicalOffset
 
@@ -141,6 +144,14 @@ def find_origins(
     return Found(levels, timer)
 
 
+def _messages_of(stored: record.Record) -> Iterator[record.Record]:
+    """Yield the messages of a record; copies for a batch topic are inner batches."""
+    try:
+        yield from inner_batch.unpack(stored)
+    except BadBatch as error:
+        raise CorruptRecord(stored.physical_offset, f"inner batch: {error}") from None
+
+
 def _rocketmqs(log: CommitLogReader, stored: record.Record) -> Copy | None:
     """Return the copy if RocketMQ delivered the record; None for any other record."""
     if stored.topic == delay.TIMER_TOPIC:
@@ -173,7 +184,7 @@ class _Hits:
 
 
 def _with_origin(window: memoryview, at: PhysicalOffset) -> Iterator[record.Record]:
-    """Return records of one file that may be copies; window[0] is the start of a record."""
+    """Return messages of one file that may be copies; window[0] is the start of a record."""
     base, chunk_size = 0, CHUNK_SIZE
     while base < len(window):
         data = bytes(window[base : base + chunk_size])
@@ -189,7 +200,7 @@ def _with_origin(window: memoryview, at: PhysicalOffset) -> Iterator[record.Reco
             if start + size > len(data):
                 break
             if hit < start + size:
-                yield record.decode(data, start)
+                yield from _messages_of(record.decode(data, start))
                 hit = hits.at_or_after(start + size)
             start += size
         if base + len(data) == len(window):

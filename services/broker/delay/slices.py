@@ -1,9 +1,10 @@
 """Reads due messages from the log and makes slices of them: the messages of one append.
 
 The delivered record is the waiting one with its own topic and queue. Body, flag, system flag, born
-time, both hosts and the retry count are unchanged. Messages of one request
-share all of these and become one run. Messages for the same queue keep the order of their due
-times.
+time, both hosts and the retry count are unchanged. Messages of one request share all of these and
+become one run. Messages for the same queue keep the order of their due times. In a batch topic the
+run is appended as inner batches, which have no system flag of their messages: a body that a client
+of RocketMQ has compressed arrives as it is.
 
 Blocks; called in the delay thread. Step before: ``level_queues`` and ``timer_queue`` find due
 messages. Step after: ``delivery`` appends a slice and moves its progress.

@@ -18,6 +18,7 @@ Step before: ``retry_calls``, ``redrive``. Step after: ``stored_messages`` reads
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from enum import Enum
@@ -26,6 +27,7 @@ from typing import Any, Final, NamedTuple
 from services.broker.groups.stored_messages import Page, StoredMessages
 from services.broker.limits import QUERY_MAX
 from services.broker.read.query import look_up
+from services.broker.read.unpacking import messages_of
 from services.broker.state.topics import Topics
 from shared.files.index import Asked, IndexPlace, IndexReader
 from tidemark.clock import Clock
@@ -233,7 +235,8 @@ class DeadLetters:
         place: IndexPlace | None = None
         while True:
             search = await look_up(self._index, asked, self._clock, hits_max=QUERY_MAX, at=place)
-            if any(nack.redrive_origin(each.properties) == origin for each in search.found):
+            copies = itertools.chain.from_iterable(map(messages_of, search.found))
+            if any(nack.redrive_origin(each.properties) == origin for each in copies):
                 return True
             place = search.place
             if place is None:

@@ -26,8 +26,9 @@ from shared.files.pull import PullResult, PullStatus
 from tidemark.clock import Clock
 from tidemark.errors import TidemarkError
 from tidemark.formats import record
-from tidemark.formats.queue_unit import UNIT
+from tidemark.formats.queue_unit import UNIT, batch_range
 from tidemark.formats.record_layout import LONG
+from tidemark.formats.select import Wanted
 from tidemark.offsets import UNIT_SIZE, Queue
 
 READS_AT_ONCE: Final = 256
@@ -49,6 +50,8 @@ class Piece(NamedTuple):
     from_offset: int
     next_offset: int
     result: PullResult
+    tags: Wanted | None = None
+    """The member's tags: messages of a batch may have others."""
 
 
 class Fetched(NamedTuple):
@@ -260,7 +263,7 @@ class Fetches:
         next_offset = began if result.status in _AT_THE_END else int(result.next_offset)
         place.next_offset = next_offset
         place.is_claimed = False
-        piece = Piece(place.queue, began, next_offset, result)
+        piece = Piece(place.queue, began, next_offset, result, place.tags)
         if result.message_count:
             self._handed(reader, place, result)
         elif result.status is PullStatus.OFFSET_OVERFLOW_BADLY:
@@ -332,11 +335,17 @@ def end_of_messages(result: PullResult) -> int:
     if looked == result.message_count:
         return int(result.next_offset)
     last = result.stretches[-1]
-    for index in range(looked - 1, -1, -1):
-        _, size, _ = UNIT.unpack_from(result.units, index * UNIT_SIZE)
+    unit_size = result.unit_size
+    # In a batch queue fewer units were examined, and those after them begin at next_offset.
+    for index in range(min(looked, len(result.units) // unit_size) - 1, -1, -1):
+        _, size, _ = UNIT.unpack_from(result.units, index * unit_size)
+        first = int(result.looked_from) + index
+        after = first + 1
+        if unit_size != UNIT_SIZE:
+            first, after = batch_range(result.units, index * unit_size)
         at = len(last) - size
-        if 0 < size <= len(last):
+        if 0 < size <= len(last) and after <= result.next_offset:
             (number,) = LONG.unpack_from(last, at + _QUEUE_OFFSET_AT)
-            if number == result.looked_from + index:
-                return int(number) + 1
+            if number == first:
+                return after
     return int(result.next_offset)

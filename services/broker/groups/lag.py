@@ -17,7 +17,8 @@ from enum import StrEnum
 from sys import byteorder
 from typing import Final, NamedTuple, TypeVar
 
-from tidemark.offsets import UNIT_SIZE
+from tidemark.formats.queue_unit import UNIT, Unit, batch_range
+from tidemark.offsets import BATCH_UNIT_SIZE, UNIT_SIZE
 
 _SIZE_AT: Final = 2
 """A unit is five 32-bit words: two of the physical offset, one of the size, two of the tags code
@@ -121,6 +122,21 @@ def record_bytes(units: memoryview) -> int:
     if byteorder == "little":
         sizes.byteswap()
     return sum(sizes)
+
+
+def batch_record_bytes(units: memoryview, end: int) -> tuple[int, int]:
+    """Return the sum of the record sizes of batches, and the queue offset after the last of them.
+
+    units: of a batch queue. end: batches that begin at or after this queue offset do not count.
+    """
+    found = after = 0
+    for at in range(0, len(units) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE, BATCH_UNIT_SIZE):
+        first, next_first = batch_range(units, at)
+        if first >= end:
+            break
+        found += Unit._make(UNIT.unpack_from(units, at)).size
+        after = next_first
+    return found, after
 
 
 class Lag(NamedTuple):

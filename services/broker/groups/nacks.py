@@ -110,7 +110,8 @@ class Nacks:
     ) -> Nacked:
         """Nack one message; its copy is on disk on return.
 
-        message: its message id, or its topic, queue and offset. delay_level: 0 for the rule (third
+        message: its message id, or its topic, queue and offset; a message of an inner batch has no
+        message id of its own. delay_level: 0 for the rule (third
         level first, one more at each retry), DEAD_AT_ONCE for no more retries, else that level.
         member, generation: the caller; required while the group has members. without_member: the
         caller is a tool and no member has the message in hand; members are then not checked.
@@ -123,7 +124,7 @@ class Nacks:
         """
         self._check_level(delay_level)
         stored = (
-            self._messages.by_message_id(message)
+            self._messages.only_message(message)
             if isinstance(message, str)
             else self._messages.by_place(message)
         )
@@ -216,7 +217,7 @@ class Nacks:
             verdict.delay_level,
             self._due_ms(appended.store_timestamp_ms, verdict.delay_level),
             ids.offset_id(self._store_host, appended.start),
-            stored.unique_id,
+            nack.nacked_unique_id(stored),
         )
         return StoredNack(sent, appended.end)
 

@@ -15,6 +15,7 @@ from services.broker.groups.lag import (
     Lag,
     QueuePositions,
     Reason,
+    batch_record_bytes,
     lag_of,
     record_bytes,
     unread,
@@ -135,7 +136,7 @@ class QueueStats:
     async def unread_bytes(
         self, topic: str, queue: int, first: int, end: int, budget: Budget
     ) -> tuple[int | None, Reason | None]:
-        """Return the bytes of the records at the queue offsets [first, end), read in slices.
+        """Return the bytes of the records with the queue offsets [first, end), read in slices.
 
         These messages do not change, but can be deleted: then, and where a queue file is missing,
         the answer is None with a reason.
@@ -151,8 +152,13 @@ class QueueStats:
                 units = reader.view(QueueOffset(at), count, self._dispatched())
                 if not units:
                     return None, Reason.UNREADABLE
-                found += record_bytes(units)
-                at += len(units) // UNIT_SIZE
+                if reader.unit_size == UNIT_SIZE:
+                    size, after = record_bytes(units), at + len(units) // UNIT_SIZE
+                else:
+                    size, after = batch_record_bytes(units, end)
+                if after <= at:
+                    return None, Reason.UNREADABLE
+                found, at = found + size, after
         return found, None
 
     def store_time(self, topic: str, queue: int, queue_offset: int) -> int | None:

@@ -27,6 +27,7 @@ from services.broker.groups.dead_letters import (
 )
 from services.broker.log.append import FILE_TRIES
 from services.broker.send import queue_choice
+from services.broker.send.batches import Batches
 from services.broker.state.topics import Topics, check_user_name
 from tidemark.errors import (
     AckTimeout,
@@ -47,6 +48,10 @@ from tidemark.offsets import PhysicalOffset
 log = logging.getLogger(__name__)
 
 _SHARDING_KEY: Final = properties.SHARDING_KEY.encode()
+
+
+COMPRESSED: Final = 1
+"""SYSFLAG bit of a message whose client has compressed the body (docs/formats.md, 2.3)."""
 
 
 class GroupConfigs(Protocol):
@@ -124,6 +129,16 @@ class _Call:
         ]
 
 
+def _cannot_be_compressed(topic: str) -> NotPermitted:
+    return NotPermitted(
+        f"topic {topic!r} has batch queues, and the body of the letter is compressed: a batch "
+        "cannot say so of its messages. Nothing was stored.",
+        "Redrive it to its group, or send its body again.",
+        topic=topic,
+        queue_type="batch",
+    )
+
+
 def _target(group: str, letter: Record, request: RedriveRequest) -> str:
     """Return the topic that a letter's copy goes to."""
     return nack.retry_topic(group) if request.to_group else nack.original_topic(letter)
@@ -138,15 +153,18 @@ class Redrive:
         letters: DeadLetters,
         topics: Topics,
         configs: GroupConfigs,
+        batches: Batches,
         *,
         bytes_at_once: int = BYTES_AT_ONCE,
     ) -> None:
-        """bytes_at_once: record bytes of one append, which have to fit into a commit log file."""
+        """batches: makes inner batches of the copies for batch topics. bytes_at_once: record bytes
+        of one append, which have to fit into a commit log file."""
         self._copies_to = copies
         self.letters = letters
         """The dead letters, also for calls that only read them."""
         self._topics = topics
         self._configs = configs
+        self._batches = batches
         self._store_host = copies.store_host
         self._bytes_at_once = bytes_at_once
 
@@ -247,7 +265,7 @@ class Redrive:
             # Runs of one queue must be adjacent; the sort keeps the letters' order in each queue.
             runs = sorted((copy.run for copy in copies), key=lambda run: (run.topic, run.queue_id))
             try:
-                appended = self._copies_to.append.append_now(runs)
+                appended = self._copies_to.append.append_now(self._batches.of(runs))
                 break
             except FileNotReady:
                 if tries_left == 1:
@@ -330,6 +348,9 @@ class Redrive:
         queues = queues_of[topic]
         if isinstance(queues, TidemarkError):
             call.refuse(nack.original_topic(letter), queues)
+            return None
+        if letter.sys_flag & COMPRESSED and self._topics.is_batch(topic):
+            call.refuse(topic, _cannot_be_compressed(topic))
             return None
         raw = nack.redriven(letter, group, to_group=request.to_group)
         if len(raw) > self._copies_to.properties_size_max:

@@ -4,7 +4,7 @@ The caller gives a nack an id of its own, and says when it repeats it because th
 unknown. The copy carries that id, so a crash leaves both or neither. Nacks of this process are
 remembered, even while the first attempt is overtaken by its repetition. Copies stored by an earlier
 process are found in the index by the message's unique id: the broker serves only after its log is
-dispatched. Without an index, and for a message without a unique id, they are not found.
+dispatched. Without an index they are not found.
 Step before: ``nacks`` has a nack with an id. Step after: ``nacks`` appends what is not
 found.
 """
@@ -102,13 +102,13 @@ class RepeatedNacks:
 
         Raises DispatchBehind while that is unknown, DamagedFile.
         """
-        if self._index is None or message.unique_id is None:
+        if self._index is None:
             return None
         was_whole = self._index_is_whole()
         for topic in (SCHEDULE_TOPIC, nack.dead_topic(group)):
             asked = Asked(
                 topic,
-                message.unique_id,
+                nack.nacked_unique_id(message),
                 self._dispatched(),
                 unique_id_only=True,
                 floor=int(message.physical_offset),

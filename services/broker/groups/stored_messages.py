@@ -9,16 +9,16 @@ Step before: ``retry_calls`` names a message. Step after: ``nacks``, ``dead_lett
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from services.broker.fields import shown
 from services.broker.read.pull import Puller, PullRequest
 from services.broker.read.query import Queries
 from services.broker.read.topic_views import TopicViews
-from shared.files.pull import PullResult, PullStatus
+from services.broker.read.unpacking import message_at, messages_of, pulled_messages
+from shared.files.pull import PullStatus
 from tidemark.errors import BadRequest, CorruptRecord, UnknownMessage
-from tidemark.formats import ids, record
+from tidemark.formats import ids
 from tidemark.formats.record import Record
 from tidemark.offsets import QueueOffset
 
@@ -49,8 +49,32 @@ class StoredMessages:
         self._puller = puller
         self._topics = topics
 
-    def by_message_id(self, text: str) -> Record:
-        """Return the message with this offset id. Raises BadRequest, UnknownMessage."""
+    def by_message_id(self, text: str, queue_offset: int | None = None) -> Record:
+        """Return the message with this offset id. Raises BadRequest, UnknownMessage, CorruptRecord.
+
+        queue_offset: which message of an inner batch, which all have its id; None: the first.
+        """
+        return message_at(self._record(text), queue_offset)
+
+    def only_message(self, text: str) -> Record:
+        """Return the message with this offset id. Raises BadRequest also if it is the id of
+        several messages, those of an inner batch."""
+        stored = self._record(text)
+        first, *others = messages_of(stored)
+        if others:
+            raise BadRequest(
+                f"message_id {shown(text)} is the id of the {len(others) + 1} messages at queue "
+                f"offset {first.queue_offset} and after it of queue {first.queue_id} of topic "
+                f"{first.topic!r}, which were stored as one batch.",
+                "Give topic, queue and queue_offset of the message instead.",
+                field="message_id",
+                topic=first.topic,
+                queue=first.queue_id,
+                queue_offset=int(first.queue_offset),
+            )
+        return first
+
+    def _record(self, text: str) -> Record:
         try:
             _, offset = ids.parse_offset_id(text)
         except ValueError:
@@ -91,7 +115,7 @@ class StoredMessages:
         self, topic: str, queue: int, offset: int, count_max: int, bytes_max: int | None = None
     ) -> Page:
         """Return up to count_max messages from offset on, of up to about bytes_max bytes of
-        records.
+        records; at least one.
 
         Messages that expired before offset or within the page are skipped silently: the next offset
         lies after them. Raises CorruptRecord, DamagedFile.
@@ -100,14 +124,13 @@ class StoredMessages:
         result = self._puller.read(request)
         if result.status is PullStatus.OFFSET_TOO_SMALL:
             result = self._puller.read(request._replace(offset=result.next_offset))
-        return Page(
-            list(self._checked(result)), result.next_offset, result.min_offset, result.max_offset
-        )
-
-    def _checked(self, result: PullResult) -> Iterator[Record]:
-        for _, unit, data in result.messages():
-            offset = unit.physical_offset
-            outcome = record.validate(data, 0, at=offset, checks=self._puller.checks_at(offset))
-            if outcome.kind is not record.Kind.VALID:
-                raise CorruptRecord(offset, outcome.reason)
-            yield record.decode(data)
+        messages: list[Record] = []
+        next_offset = result.next_offset
+        for queue_offset, found, _ in pulled_messages(result, self._puller.checks_at):
+            if len(messages) == max(1, count_max):  # the rest of a batch
+                next_offset = queue_offset
+                break
+            if isinstance(found, CorruptRecord):
+                raise found
+            messages.append(found)
+        return Page(messages, next_offset, result.min_offset, result.max_offset)

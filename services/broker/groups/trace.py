@@ -31,12 +31,13 @@ from services.broker.groups.trace_events import (
 from services.broker.limits import QUERY_MAX
 from services.broker.read.message_map import message_map, tags_code
 from services.broker.read.query import look_up
+from services.broker.read.unpacking import named_messages
 from services.broker.state.topics import Topics
 from shared.files.index import Asked, IndexReader
 from tidemark.clock import Clock
 from tidemark.errors import UnknownMessage
 from tidemark.formats import delay
-from tidemark.formats.nack import dead_topic, retry_topic
+from tidemark.formats.nack import dead_topic, nacked_place, nacked_unique_id, retry_topic
 from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset, Queue
 
@@ -145,22 +146,30 @@ class Tracer:
         self._flushed = flushed
         self._dispatched = dispatched
 
-    async def trace(self, message_id: str, topic: str | None = None) -> Trace:
+    async def trace(
+        self, message_id: str, topic: str | None = None, queue_offset: int | None = None
+    ) -> Trace:
         """Return the history of a message.
 
         message_id: id of any of its records; with a topic: the unique id of a message of that
-        topic. Raises BadRequest, UnknownTopic, UnknownMessage.
+        topic. queue_offset: which message of a record that is an inner batch; None: the first.
+        Raises BadRequest, UnknownTopic, UnknownMessage.
         """
+        found: dict[PhysicalOffset, Record] = {}
         if topic is None:
-            known = self._messages.by_message_id(message_id)
-            home, unique_id, first = home_of(known), known.unique_id, [known]
+            known = self._messages.by_message_id(message_id, queue_offset)
+            home, unique_id = home_of(known), known.unique_id
+            found[known.physical_offset] = known
+            name = nacked_unique_id(known)
         else:
             self._topics.get(topic)
-            home, unique_id, first = topic, message_id, []
-        found = {each.physical_offset: each for each in first}
-        left_out, complete = 0, unique_id is not None and self._index is not None
-        if unique_id is not None and self._index is not None:
-            left_out, complete = await self._gather(home, unique_id, found)
+            home, unique_id, name = topic, message_id, message_id
+        self._add_original(home, name, found)
+        left_out, complete = 0, False
+        if self._index is not None:
+            left_out, complete = await self._gather(home, name, found)
+            # Copies that earlier versions made of a message without a unique id have none either.
+            complete &= unique_id is not None
         if not found:
             raise UnknownMessage(
                 f"topic {home!r} has no message with the unique id {message_id[:80]!r}.",
@@ -178,6 +187,18 @@ class Tracer:
         return message_map(
             stored, code=tags_code(stored, self._delay_levels_ms), json_body=json_body
         )
+
+    def _add_original(self, home: str, unique_id: str, found: dict[PhysicalOffset, Record]) -> None:
+        """Add the message whose nacks made up this unique id, because it had none."""
+        place = nacked_place(unique_id)
+        if place is None:
+            return
+        try:
+            original = self._messages.by_message_id(*place)
+        except UnknownMessage:
+            return  # it has expired, or a sender has made up such an id
+        if home_of(original) == home:
+            found.setdefault(original.physical_offset, original)
 
     async def _gather(
         self, home: str, unique_id: str, found: dict[PhysicalOffset, Record]
@@ -209,7 +230,8 @@ class Tracer:
             if home_of(each) == home and each.queue_offset >= self._topics.min_offset(
                 each.topic, each.queue_id
             ):
-                found[each.physical_offset] = each
+                message = named_messages(each, unique_id, unique_id_only=True)[0]
+                found.setdefault(each.physical_offset, message)
         return search.has_ended and len(search.found) < QUERY_MAX
 
     async def _groups_of(self, topic: str) -> set[str]:

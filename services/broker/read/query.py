@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from services.broker.limits import DECODED_BYTES_MAX
+from services.broker.read.unpacking import named_messages
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import TIME_MAX, Asked, Budget, IndexPlace, IndexReader, Search
@@ -29,6 +30,8 @@ class Page(NamedTuple):
     """One page of the messages that a look-up finds."""
 
     messages: list[Record]
+    size: int
+    """Bytes of their records."""
     next: IndexPlace | None
     """Start of the next page; None: there are no older messages."""
 
@@ -73,7 +76,7 @@ class Queries:
         self._dispatched = dispatched
 
     def by_offset(self, offset: PhysicalOffset) -> Record:
-        """Return the message whose record starts at offset.
+        """Return the record that starts at offset and is in a queue.
 
         Raises UnknownMessage, or CorruptRecord if a damaged record begins there."""
         end = self._dispatched()
@@ -142,8 +145,9 @@ class Queries:
     ) -> Page:
         """Return messages of topic with this key or unique id, in physical order.
 
-        The page holds the newest ones, at most hits_max or about DECODED_BYTES_MAX bytes, or fewer
-        if the look-up reaches its bounds. It runs in slices, one look-up at a time, so that other
+        The page holds the newest ones, at most hits_max records or about DECODED_BYTES_MAX bytes,
+        or fewer if the look-up reaches its bounds. Of an inner batch it holds the messages that
+        have the key or unique id. It runs in slices, one look-up at a time, so that other
         calls are served in between. before: place where an earlier page stopped. pauses: the pauses
         between slices; None: only yield to the loop. A page ends before a damaged record. Raises
         DamagedFile if nothing is left; ``next`` is then the place after that record.
@@ -161,8 +165,14 @@ class Queries:
             except DamagedFile as error:
                 if not search.found:
                     raise _passable(error, search) from None
-        shown = [message for message in search.found if self._is_shown(message)]
-        return Page(shown, search.place)
+            messages: list[Record] = []
+            size = 0
+            for found in filter(self._is_shown, search.found):
+                if slicer.over:
+                    await slicer.pass_on()
+                messages += named_messages(found, key, unique_id_only=unique_id_only)
+                size += found.size
+        return Page(messages, size, search.place)
 
     def _is_queued(self, found: Record, end: PhysicalOffset) -> bool:
         queue = self._queues.get(found.topic, found.queue_id)

@@ -66,6 +66,7 @@ class TopicViews:
                     "queues": self._topics.queue_count(topic),
                     "perm": topic.perm,
                     "system": is_reserved(topic.name),
+                    "queue_type": topic.queue_type,
                 }
                 for topic in topics
             ],
@@ -95,10 +96,11 @@ class TopicViews:
             "write_queues": topic.queues,
             "system": is_reserved(topic.name),
             "retention_ms": retention_of(topic),
+            "queue_type": topic.queue_type,
         }
 
     async def put(self, name: str, wanted: NewTopic) -> None:
-        """Create or change a topic as a request wants it. Raises BadName.
+        """Create or change a topic as a request wants it. Raises BadName, NotPermitted.
 
         retention_ms: time for which messages are shown; 0 removes the setting. Messages that it has
         hidden before stay hidden.
@@ -115,6 +117,7 @@ class TopicViews:
             name,
             queues,
             perm=wanted.perm,
+            is_batch=None if wanted.queue_type is None else wanted.queue_type == "batch",
             attributes=attributes,
             begins_at=begins_at,
         )

@@ -7,6 +7,7 @@ one too early. Step before: ``deletion`` and ``expiry`` call it. Step after: ``l
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 
 from shared.files.queue_files import COPIED_MAX, QueueFiles
 from shared.files.queue_math import EVERYTHING, is_filler
@@ -22,23 +23,18 @@ def borders(store: StoreDir, queues: Iterable[Queue], physical: int) -> dict[Que
 
 def border(store: StoreDir, queue: Queue, physical: int) -> int:
     """Return the min offset of one queue in a log that begins at physical."""
-    files = QueueFiles(
-        store.disk,
-        store.consume_queue_dir(*queue),
-        store.config.consume_queue_file_size,
-        copied_max=COPIED_MAX,
-    )
-    try:
+    directory = store.queue_directory(*queue)
+    with closing(QueueFiles(store.disk, directory, copied_max=COPIED_MAX)) as files:
         end = files.count(EVERYTHING)
         last = files.unit(end - 1)
+        next_offset = files.next_offset(end)
         if last is None:
-            return end
+            return next_offset
         if is_filler(last.physical_offset, last.size) or last.physical_offset < physical:
-            return end
+            return next_offset
         found = files.first_at(physical)
         if found is None:  # reput has just removed the file
             files.refresh()
             found = files.first_at(physical)
-        return end if found is None else found
-    finally:
-        files.close()
+        offset = None if found is None else files.offset_of(found)
+        return next_offset if offset is None else offset

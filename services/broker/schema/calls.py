@@ -50,6 +50,8 @@ class Call(NamedTuple):
     query: type[Query] = NoParameters
     body: type[Request] | None = None
     body_required: bool = True
+    octets: str | None = None
+    """Describes the body if it is bytes and no map."""
     description: str = ""
     records: str | None = None
     """Describes the answer with raw records; None: the call has none."""

@@ -11,10 +11,11 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
+from services.broker.limits import ACK_TIMEOUT_MS_MAX, BATCH_SIZE_MAX, MESSAGES_MAX
 from services.broker.schema.calls import CHANGING, Call
-from services.broker.schema.values import I32, Answer, Count, QueueNumber, Request
+from services.broker.schema.values import I32, Answer, Count, Query, QueueNumber, Request
 from tidemark.formats.delay import DELAY_MS_MAX
+from tidemark.formats.inner_batch import COUNT_MAX
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 
 AckLevel = Literal["memory", "disk", "replicated"]
@@ -159,6 +160,32 @@ class Send(Request, frozen=True):
     ] = None
 
 
+class BatchQuery(Query, frozen=True):
+    """The parameters of a batch request."""
+
+    queue: Annotated[
+        QueueNumber | None, Meta(description="Queue number; default: the broker picks.")
+    ] = None
+    unique_id: Annotated[
+        Annotated[Word, Meta(max_length=UNIQUE_ID_SIZE_MAX)] | None,
+        Meta(
+            description="The sender's id of the batch. Default: that of its first message; if it "
+            "has none, the broker creates one. Both may be given only if they are equal."
+        ),
+    ] = None
+    ack: Annotated[AckLevel | None, Meta(description="As in a send.")] = None
+    timeout_ms: Annotated[
+        Annotated[int, Meta(ge=1, le=ACK_TIMEOUT_MS_MAX)] | None, Meta(description="As in a send.")
+    ] = None
+    retry: Annotated[
+        Literal["true", "false"],
+        Meta(
+            description="true: it was sent before, and its outcome is unknown. If a batch of this "
+            "unique id was stored in the last ten minutes, it is not stored again."
+        ),
+    ] = "false"
+
+
 class Acked(Answer, frozen=True):
     """The durability that was reached."""
 
@@ -187,10 +214,40 @@ class Sent(Answer, frozen=True):
     results: list[StoredMessage]
 
 
+class StoredBatch(Answer, frozen=True):
+    """Where a batch was stored."""
+
+    message_id: Annotated[str, Meta(description="Offset id that all of its messages have.")]
+    unique_id: str
+    queue: int
+    queue_offset: Annotated[int, Meta(description="That of its first message.")]
+    message_count: int
+    physical_offset: int
+    store_timestamp_ms: int
+
+
+class SentBatch(Answer, frozen=True):
+    """The outcome of a batch request."""
+
+    status: Literal["PUT_OK"]
+    ack: Acked
+    batch: StoredBatch
+
+
 CALLS: Final = (
     Call(
         "send", "POST", "/v1/topics/{topic}/messages", "Store messages: all of the request or none",
         Sent, "Stored, at the level named.", (403, 404, *CHANGING, 504), body=Send, traced=True,
         description="Messages without queue and sharding_key share one queue, picked in turn.",
+    ),
+    Call(
+        "sendBatch", "POST", "/v1/topics/{topic}/batches",
+        "Store a batch of messages as one record, in a topic with batch queues",
+        SentBatch, "Stored, at the level named.", (403, 404, *CHANGING, 504), query=BatchQuery,
+        octets="The messages as wire entries, one after another (docs/formats.md, section 2.12): "
+        f"at most {COUNT_MAX} messages and {BATCH_SIZE_MAX} bytes.",
+        traced=True,
+        description="The body is stored as it is. Properties are UTF-8 text; names that the store "
+        "sets itself are refused, except TAGS, KEYS, UNIQ_KEY and __SHARDINGKEY.",
     ),
 )  # fmt: skip

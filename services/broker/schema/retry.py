@@ -247,6 +247,18 @@ class TraceQuery(Query, frozen=True):
     """The parameters of a trace."""
 
     topic: Annotated[Name | None, Meta(description="The topic that it was first sent to.")] = None
+    queue_offset: Annotated[
+        Count | None,
+        Meta(
+            description="Which message of a record that is an inner batch: all of them have its "
+            "id. Default: the first. Not allowed with topic."
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Raise BadRequest for parameters that do not go together."""
+        if self.topic is not None and self.queue_offset is not None:
+            raise BadRequest("queue_offset is allowed only without topic.", field="queue_offset")
 
 
 class TraceEvent(Answer, frozen=True):

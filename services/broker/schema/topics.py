@@ -38,6 +38,7 @@ MESSAGES_DEFAULT: Final = 32
 PERM_MAX: Final = 7
 
 I64 = Annotated[int, Meta(ge=-I64_MAX - 1, le=I64_MAX)]
+QueueType = Literal["simple", "batch"]
 
 
 class NewTopic(Request, frozen=True):
@@ -54,6 +55,13 @@ class NewTopic(Request, frozen=True):
     retention_ms: Annotated[
         Annotated[int, Meta(ge=0, le=SHOWN_MS_MAX)] | None,
         Meta(description="Time for which messages are shown; 0: no such limit."),
+    ] = None
+    queue_type: Annotated[
+        QueueType | None,
+        Meta(
+            description="batch: messages of a request for one queue are stored as one record. "
+            "Cannot be changed. Default: as it is; of a new topic, simple."
+        ),
     ] = None
 
 
@@ -77,6 +85,7 @@ class Topic(Answer, frozen=True):
     retention_ms: Annotated[
         int | None, Meta(description="Time for which messages are shown; null: no own limit.")
     ]
+    queue_type: QueueType
 
 
 class ListedTopic(Answer, frozen=True):
@@ -85,6 +94,7 @@ class ListedTopic(Answer, frozen=True):
     topic: str
     queues: int
     perm: int
+    queue_type: QueueType
 
 
 class Topics(Answer, frozen=True):
@@ -152,6 +162,18 @@ class Offset(Answer, frozen=True):
     max_offset: int
 
 
+class MessageQuery(Query, frozen=True):
+    """The parameters of a look-up by id."""
+
+    queue_offset: Annotated[
+        Count | None,
+        Meta(
+            description="Which message of a record that is an inner batch: all of them have its "
+            "id. Default: the first."
+        ),
+    ] = None
+
+
 class FindQuery(Query, frozen=True):
     """The parameters of a search by unique id or key: exactly one of them is given."""
 
@@ -188,7 +210,8 @@ class Messages(Answer, frozen=True):
         str | None,
         Meta(
             description="`before` of a search for older messages; null: there are none. An answer "
-            "may hold fewer messages than `max`, even none, and a next."
+            "may hold fewer messages than `max`, even none, and a next; or more, because an inner "
+            "batch is not divided."
         ),
     ]
 
@@ -207,7 +230,7 @@ CALLS: Final = (
     ),
     Call(
         "putTopic", "PUT", _TOPIC, "Create a topic, or change it",
-        Topic, "The topic as it is now; the same call may be repeated.", CHANGING,
+        Topic, "The topic as it is now; the same call may be repeated.", (403, *CHANGING),
         body=NewTopic, body_required=False,
     ),
     Call(
@@ -235,6 +258,6 @@ CALLS: Final = (
     ),
     Call(
         "getMessage", "GET", "/v1/messages/{message_id}", "One message by its offset id",
-        Message, "The message.", READING, on_slaves=True,
+        Message, "The message.", READING, query=MessageQuery, on_slaves=True,
     ),
 )  # fmt: skip

@@ -11,9 +11,10 @@ appended since it arrived. ``send`` comes before this step; ``stored_ids`` does 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from services.broker.log.append import FILE_TRIES
+from services.broker.send.batches import batch_id
 from services.broker.send.placing import Wait
 from services.broker.send.repeats import Part, Repeats
 from services.broker.send.request import ProduceRequest
@@ -27,7 +28,9 @@ from services.broker.send.sender import (
 )
 from services.broker.send.stored_ids import Indexed, Place, StoredIds, unique_ids_of, without
 from shared.runtime.pauses import Pauses
+from shared.state.values import TopicConfig
 from tidemark.errors import FileNotReady, WriteFailed
+from tidemark.formats.batch_parts import Part as BatchPart
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.hosts import Host
@@ -40,7 +43,7 @@ class _Found(NamedTuple):
     """The messages of a request that are in the log already."""
 
     unique_ids: list[str | None]
-    """The unique id of each message."""
+    """The unique id of each message; of a batch request, only that of the batch."""
     places: list[Place | None]
     """The location of each message in the log; None: it is not stored."""
     waits: Sequence[Wait | None]
@@ -84,6 +87,12 @@ class Deduplicator:
         self._sender = sender
         self._stored = stored
         self._repeats = Repeats()
+        self.is_batch: Final = sender.is_batch
+        """Returns whether a topic exists and has batch queues."""
+
+    def batch_properties(self, part: BatchPart) -> bytes:
+        """Return the properties of a batch; it gets an id if its first message has none."""
+        return self._sender.batches.properties_of(part)
 
     @property
     def repeat_count(self) -> int:
@@ -134,11 +143,11 @@ class Deduplicator:
     def _append_now(self, send: PendingSend) -> AppendedSend | None:
         sender = self._sender
         admitted = sender.admit(send.request.ack)
-        queue_count = sender.queue_count_now(send.topic)
-        if queue_count is None:
+        topic = sender.topic_now(send.topic)
+        if topic is None:
             return None
         try:
-            return sender.append(send, queue_count, admitted)
+            return sender.append(send, topic, admitted)
         except FileNotReady:
             return None
 
@@ -146,15 +155,16 @@ class Deduplicator:
         """Store the missing messages of a repeated request, and record the appended range."""
         request, on_appended = send.request, send.on_appended
 
+        wanted = [each for each in _ids_of(request) if each is not None]
+
         def note(topic: str, result: SendResult, start: int, end: int) -> None:
             part = Part(PhysicalOffset(start), PhysicalOffset(end))
-            self._repeats.note(topic, filter(None, unique_ids_of(request.entries)), part)
+            self._repeats.note(topic, wanted, part)
             if on_appended is not None:
                 on_appended(topic, result, start, end)
 
         assert self._stored is not None
         self._sender.admit(request.ack)
-        wanted = filter(None, unique_ids_of(request.entries))
         topics = _stored_in(send.topic, request)
         indexed = await self._stored.find_indexed(topics, wanted, pauses or Pauses())
         return await self._send_rest(send._replace(on_appended=note), indexed)
@@ -172,19 +182,19 @@ class Deduplicator:
         sender = self._sender
         for tries_left in range(FILE_TRIES, 0, -1):
             admitted = sender.admit(send.request.ack)
-            queue_count = await sender.queue_count(send.topic)
-            found = self._find(send, queue_count, known)
+            topic = await sender.topic(send.topic)
+            found = self._find(send, topic.queues, known)
             try:
                 if found.present:
-                    return await self._complete(send, queue_count, found)
-                return await sender.send(send, queue_count, admitted)
+                    return await self._complete(send, topic, found)
+                return await sender.send(send, topic, admitted)
             except FileNotReady:
                 if tries_left == 1:
                     raise
             await sender.file_made()
         raise AssertionError("the loop returns or raises")
 
-    async def _complete(self, send: PendingSend, queue_count: int, found: _Found) -> SendResult:
+    async def _complete(self, send: PendingSend, topic: TopicConfig, found: _Found) -> SendResult:
         """Append the messages that were not found; wait until all messages have reached the ack
         level.
 
@@ -197,7 +207,7 @@ class Deduplicator:
         if len(present) < len(found.places):
             rest = send._replace(request=_rest(send.request, present))
             try:
-                appended = sender.append(rest, queue_count, admitted)
+                appended = sender.append(rest, topic, admitted)
             except WriteFailed as fault:
                 results = fault.facts.get("results")
                 if results is None:
@@ -208,7 +218,11 @@ class Deduplicator:
                         each["outcome"] = "stored"
                 raise with_results(fault, merged) from fault
             fresh, end = appended.result.results(), appended.end
-        result = SendResult.of_places(admitted.level, found.merged(fresh, sender.store_host))
+        is_batch = bool(send.request.batch_properties)
+        results = found.merged(fresh, sender.store_host)
+        if is_batch and (place := found.places[0]) is not None:
+            results[0]["message_count"] = place.message_count
+        result = SendResult.of_places(admitted.level, results, is_batch=is_batch)
         whole = AppendedSend(sender, send, result, end, admitted)
         await sender.reach(whole, sender.wait(whole))
         return result
@@ -216,7 +230,7 @@ class Deduplicator:
     def _find(self, send: PendingSend, queue_count: int, known: int | Indexed) -> _Found:
         """Find the messages of the request that are stored. known: as in ``_send_rest``."""
         topic, request = send.topic, send.request
-        unique_ids = unique_ids_of(request.entries)
+        unique_ids = _ids_of(request)
         wanted = [unique_id for unique_id in unique_ids if unique_id is not None]
         topics = _stored_in(topic, request)
         places: dict[str, Place] = {}
@@ -233,6 +247,13 @@ class Deduplicator:
         return _Found(
             unique_ids, [None if each is None else places.get(each) for each in unique_ids], waits
         )
+
+
+def _ids_of(request: ProduceRequest) -> list[str | None]:
+    """Return the unique id of each message; of a batch request, that of the batch."""
+    if request.batch_properties:
+        return [batch_id(request.batch_properties)]
+    return unique_ids_of(request.entries)
 
 
 def _rest(request: ProduceRequest, present: frozenset[int]) -> ProduceRequest:

@@ -32,10 +32,14 @@ class Shares(NamedTuple):
     """For each message of the request, its index among all messages of the shares."""
 
 
-def unknown_queue(topic: str, queue: int, count: int, index: int | None = None) -> UnknownQueue:
-    """Return the error for a queue number that is too large. index: index of the message; None: all
-    messages."""
-    field = f"messages[{0 if index is None else index}].queue"
+def unknown_queue(
+    topic: str, queue: int, count: int, index: int | None = None, *, field: str = ""
+) -> UnknownQueue:
+    """Return the error for a queue number that is too large.
+
+    index: index of the message; None: all messages. field: where the number is; "": in the message.
+    """
+    field = field or f"messages[{0 if index is None else index}].queue"
     error = UnknownQueue(
         f"{field} is {queue}; topic {topic} has {count} "
         f"queues, 0 to {count - 1}. Nothing was stored.",

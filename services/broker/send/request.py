@@ -31,3 +31,5 @@ class ProduceRequest(NamedTuple):
     retry: bool = False
     """Whether the request is a repeat with unknown outcome: messages that are already in the log
     are not stored again."""
+    batch_properties: bytes = b""
+    """Of a batch request: properties of the inner batch that its entries are stored as."""

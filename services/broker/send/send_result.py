@@ -7,14 +7,14 @@ Before this step ``sender`` has appended the messages and their level is reached
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgpack
 
 from services.broker.log.ack_levels import AckLevel
 from services.broker.log.append import Appended
+from services.broker.send.batches import batch_id
 from services.broker.send.placing import Wait
 from tidemark.errors import (
     AckTimeout,
@@ -25,7 +25,9 @@ from tidemark.errors import (
     TidemarkError,
 )
 from tidemark.formats import batch, hosts, ids, native, properties
+from tidemark.formats.hosts import Host
 from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset
 
 COPIES: Final = 1
 """Number of copies on a standalone node."""
@@ -40,6 +42,7 @@ class SendResult:
     __slots__ = (
         "_appended",
         "_entries",
+        "_is_batch",
         "_positions",
         "_results",
         "_runs",
@@ -56,10 +59,12 @@ class SendResult:
         appended: Appended,
         positions: Sequence[int] | None = None,
         waits: Sequence[Wait | None] | None = None,
+        is_batch: bool = False,
     ) -> None:
         """entries: all messages, in the request's order. positions: index of each of them among
         the messages of the runs; None: the same order. waits: delay of each message; None: no
-        message is delayed.
+        message is delayed. is_batch: whether it was a batch request; its result is that of the
+        batch, not of each message.
         """
         self.level = level
         self.copies = COPIES
@@ -68,20 +73,23 @@ class SendResult:
         self._appended: Appended | None = appended
         self._positions = positions
         self._waits = waits
+        self._is_batch = is_batch
         self._results: list[dict[str, Any]] | None = None
 
     @classmethod
-    def of_places(cls, level: AckLevel, results: list[dict[str, Any]]) -> SendResult:
+    def of_places(
+        cls, level: AckLevel, results: list[dict[str, Any]], *, is_batch: bool = False
+    ) -> SendResult:
         """The result of a repeated send, whose messages lie in more than one place of the log."""
         made = cls.__new__(cls)
         made.level, made.copies, made._results = level, COPIES, results
-        made._appended = None
+        made._appended, made._is_batch = None, is_batch
         return made
 
     def packed(self) -> bytes:
         """Return the body of the answer in msgpack."""
         appended = self._appended
-        if appended is None or len(self._runs) > 1 or self._waits is not None:
+        if appended is None or len(self._runs) > 1 or self._waits is not None or self._is_batch:
             return cast(bytes, msgpack.packb(self.as_dict()))
         run = self._runs[0]
         return native.pack_answer(
@@ -94,49 +102,88 @@ class SendResult:
             first_queue_offset=appended.firsts[0],
             first_physical_offset=appended.start,
             store_timestamp_ms=appended.store_timestamp_ms,
+            batch_id=batch_id(run.batch_properties) if run.batch_properties else None,
         )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the body of the answer as a map."""
+        results = self.results()
         return {
             "status": "PUT_OK",
             "ack": {"level": self.level.value, "copies": self.copies},
-            "results": self.results(),
+            **({"batch": results[0]} if self._is_batch else {"results": results}),
         }
 
     def results(self) -> list[dict[str, Any]]:
-        """Return the location of each message, in the request's order."""
+        """Return the location of each message, in the request's order; of a batch request, that of
+        the batch."""
         if self._results is None:
             assert self._appended is not None, "of_places sets the results"
             self._results = self._made(self._appended)
         return self._results
 
     def _made(self, appended: Appended) -> list[dict[str, Any]]:
-        runs, (firsts, start, sizes, time_ms, _) = self._runs, appended
-        numbers = [
-            (run.queue_id, number)
-            for run, first in zip(runs, firsts, strict=True)
-            for number in range(first, first + run.message_count)
-        ]
-        offsets = list(itertools.accumulate(memoryview(sizes).cast("I"), initial=int(start)))
-        positions = range(len(numbers)) if self._positions is None else self._positions
+        runs, time_ms = self._runs, appended.store_timestamp_ms
         host = runs[0].store_host
-        results: list[dict[str, Any]] = [
-            {
-                "message_id": ids.offset_id(host, offsets[position]),
-                "unique_id": _unique_id(entry.properties),
-                "queue": numbers[position][0],
-                "queue_offset": numbers[position][1],
-                "physical_offset": offsets[position],
-                "store_timestamp_ms": time_ms,
-            }
-            for entry, position in zip(batch.iterate(self._entries), positions, strict=True)
-        ]
+        if self._is_batch:
+            (run,), (first,), unique_id = runs, appended.firsts, batch_id(runs[0].batch_properties)
+            place = _Place(run.queue_id, first, int(appended.start), unique_id)
+            count = run.message_count
+            return [{**place.result(host, unique_id, time_ms), "message_count": count}]
+        places = _places(runs, appended)
+        positions = range(len(places)) if self._positions is None else self._positions
+        results: list[dict[str, Any]] = []
+        for entry, position in zip(batch.iterate(self._entries), positions, strict=True):
+            place = places[position]
+            own_id = _unique_id(entry.properties)
+            results.append(
+                place.result(host, place.batch_id if own_id is None else own_id, time_ms)
+            )
         for result, wait in zip(results, self._waits or (), strict=False):
             if wait is not None:
                 result["topic"] = wait.topic
                 result["deliver_at_ms"] = wait.due_ms(time_ms)
         return results
+
+
+class _Place(NamedTuple):
+    """Location of an appended message."""
+
+    queue: int
+    queue_offset: int
+    physical_offset: int
+    """That of its record, which may be a batch."""
+    batch_id: str | None
+    """Unique id of the batch; None: the message is a record."""
+
+    def result(self, host: Host, unique_id: str | None, time_ms: int) -> dict[str, Any]:
+        """Return the location as the answer has it. time_ms: store time."""
+        return {
+            "message_id": ids.offset_id(host, PhysicalOffset(self.physical_offset)),
+            "unique_id": unique_id,
+            "queue": self.queue,
+            "queue_offset": self.queue_offset,
+            "physical_offset": self.physical_offset,
+            "store_timestamp_ms": time_ms,
+        }
+
+
+def _places(runs: Sequence[Run], appended: Appended) -> list[_Place]:
+    """Return the locations of the messages of all runs."""
+    places: list[_Place] = []
+    at = int(appended.start)
+    sizes = iter(memoryview(appended.sizes).cast("I"))
+    for run, first in zip(runs, appended.firsts, strict=True):
+        numbers = range(first, first + run.message_count)
+        if run.batch_properties:
+            of_batch = batch_id(run.batch_properties)
+            places += [_Place(run.queue_id, number, at, of_batch) for number in numbers]
+            at += next(sizes)
+            continue
+        for number in numbers:
+            places.append(_Place(run.queue_id, number, at, None))
+            at += next(sizes)
+    return places
 
 
 def _unique_id(raw: bytes | memoryview) -> str | None:

@@ -18,16 +18,19 @@ from services.broker.log.ack_levels import AckLevel, Admitted, not_reached
 from services.broker.log.append import Append, Appended
 from services.broker.log.log_context import LogContext
 from services.broker.send import placing, queue_choice
+from services.broker.send.batches import Batches
 from services.broker.send.placing import Wait
 from services.broker.send.request import Pick, ProduceRequest
 from services.broker.send.send_result import SendResult
 from services.broker.state.topics import Topics
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.metrics.family import SIZE_BUCKETS
+from shared.state.values import TopicConfig
 from tidemark.errors import (
     AckTimeout,
     FlushFailed,
     LogFileReplaced,
+    NotPermitted,
     NotServing,
     StoreError,
     WriteFailed,
@@ -81,6 +84,8 @@ class Sender:
         self._flusher = log_context.flusher
         self._committer = log_context.committer
         self._topics = topics
+        self.batches = Batches(log_context, topics)
+        self.is_batch = topics.is_batch
         self.clock = log_context.clock
         self.store_host = log_context.host
         self._delay_levels_ms: Sequence[int] = log_context.config.store.delay_levels_ms
@@ -95,35 +100,33 @@ class Sender:
         assert self._term is not None, "the gate of a slave refuses sends"
         return self._term.admit(asked)
 
-    def queue_count_now(self, topic: str) -> int | None:
-        """Return the number of queues of a topic; None if the send has to create the topic.
+    def topic_now(self, topic: str) -> TopicConfig | None:
+        """Return the topic; None if the send has to create it. Raises UnknownTopic and others."""
+        return self._topics.ready_for_sending(topic)
 
-        Raises UnknownTopic and others."""
-        found = self._topics.ready_for_sending(topic)
-        return None if found is None else found.queues
+    async def topic(self, topic: str) -> TopicConfig:
+        """Return the topic; creates it if sends may do so. Raises UnknownTopic and others."""
+        return await self._topics.for_sending(topic)
 
-    async def queue_count(self, topic: str) -> int:
-        """Return the number of queues of a topic; creates the topic if sends may do so.
-
-        Raises UnknownTopic and others."""
-        return (await self._topics.for_sending(topic)).queues
-
-    async def send(self, send: PendingSend, queue_count: int, admitted: Admitted) -> SendResult:
+    async def send(self, send: PendingSend, topic: TopicConfig, admitted: Admitted) -> SendResult:
         """Store all messages of the request or none, then wait for its level.
 
         admitted: what ``admit`` returned. There is no await before the append. Raises FileNotReady
-        and DelayOutOfRange before anything is stored. Raises AckTimeout after everything is stored
-        if the level is not reached in time or the node stops first.
+        and DelayOutOfRange before anything is stored, and NotPermitted if a batch request names a
+        topic with simple queues. Raises AckTimeout after everything is stored if the level is not
+        reached in time or the node stops first.
         """
-        appended = self.append(send, queue_count, admitted)
+        appended = self.append(send, topic, admitted)
         await self.reach(appended, self.wait(appended))
         return appended.result
 
-    def append(self, send: PendingSend, queue_count: int, admitted: Admitted) -> AppendedSend:
+    def append(self, send: PendingSend, to: TopicConfig, admitted: Admitted) -> AppendedSend:
         """Append all messages in one step. Raises what ``send`` raises before it waits."""
-        level = admitted.level
+        level, queue_count = admitted.level, to.queues
         topic, request, born_host, on_appended, _ = send
-        entries, message_count, picks, _, _, delays, _ = request
+        entries, message_count, picks, _, _, delays, _, batch_properties = request
+        if batch_properties and not to.is_batch:
+            raise _not_batch(topic)
         born_ms = self.clock.wall_ms()
         common = (born_host, self.store_host, born_ms)
         positions = waits = None
@@ -141,17 +144,23 @@ class Sender:
             if picks is None:
                 picks = self._turn(topic, queue_count)
             elif picks >= queue_count:
-                raise queue_choice.unknown_queue(topic, picks, queue_count)
+                field = "queue" if batch_properties else ""
+                raise queue_choice.unknown_queue(topic, picks, queue_count, field=field)
             runs = [Run(topic, picks, entries, message_count, *common)]
+        if batch_properties:
+            runs = [runs[0]._replace(batch_properties=batch_properties)]
+        elif to.attributes and to.is_batch:
+            runs = self.batches.of(runs)
+        is_batch = bool(batch_properties)
         try:
             appended = self._append.append_now(runs, room=RECORD_ROOM)
         except WriteFailed as fault:
             if not isinstance(fault.appended, Appended):
                 raise  # nothing of this request was written
-            result = SendResult(level, entries, runs, fault.appended, positions, waits)
+            result = SendResult(level, entries, runs, fault.appended, positions, waits, is_batch)
             raise outcome_unknown(fault, result.results()) from fault
         self._counts.accepted(topic, request, appended, waits)
-        result = SendResult(level, entries, runs, appended, positions, waits)
+        result = SendResult(level, entries, runs, appended, positions, waits, is_batch)
         if on_appended is not None:
             on_appended(topic, result, appended.start, appended.end)
         return AppendedSend(self, send, result, appended.end, admitted)
@@ -332,6 +341,16 @@ class SendCounts:
             labels(topic, "fifo").inc(fifo)
         if count > delayed + fifo:
             normal(count - delayed - fifo)
+
+
+def _not_batch(topic: str) -> NotPermitted:
+    return NotPermitted(
+        f"topic {topic!r} has simple queues, which take no batches. Nothing was stored.",
+        "Send the messages with POST /v1/topics/{topic}/messages, or create a topic with "
+        '"queue_type": "batch".',
+        topic=topic,
+        queue_type="simple",
+    )
 
 
 def outcome_unknown(fault: StoreError, results: list[dict[str, Any]]) -> StoreError:

@@ -26,7 +26,7 @@ from shared.files.index import HITS_MAX, Asked, Budget, IndexReader
 from shared.runtime.pauses import Pauses
 from shared.runtime.time_slicer import TimeSlicer
 from tidemark.errors import DispatchBehind, Overloaded
-from tidemark.formats import batch, delay, ids, native, properties
+from tidemark.formats import batch, delay, ids, inner_batch, native, properties
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Checks, Record
@@ -65,6 +65,8 @@ class Place(NamedTuple):
     store_timestamp_ms: int
     due_ms: int | None = None
     """Delivery time stored in the record; None if the record is not a timer message."""
+    message_count: int = 1
+    """Messages of the record."""
 
     @property
     def end(self) -> int:
@@ -181,7 +183,8 @@ class StoredIds:
     ) -> Indexed:
         """Search the index for these ids in these topics; read most of the undispatched log.
 
-        topics: that of the send first, then those in which its delayed messages wait.
+        topics: that of the send first, then those in which its delayed messages wait. unique_ids:
+        in the order of the request: a batch is found by the id of its first message.
 
         ``find`` completes the search. The work is done in slices, and one call runs at a time.
         pauses: the pauses between the slices. Raises DispatchBehind, Overloaded, CorruptRecord,
@@ -194,7 +197,10 @@ class StoredIds:
             if self._index is not None and is_whole:
                 floor = self._floor()
                 budget = Budget(ENTRIES_MAX, RECORDS_MAX, BYTES_MAX)
-                for unique_id in dict.fromkeys(unique_ids):
+                wanted = dict.fromkeys(unique_ids)
+                for unique_id in wanted:
+                    if unique_id in places:
+                        continue  # in a batch that was found by its first message
                     # In the topic of the send last: a delayed message is there too once it is
                     # delivered, but the first attempt was answered where it waits.
                     for topic in reversed(topics):
@@ -203,7 +209,7 @@ class StoredIds:
                         search = self._index.search(asked, hits_max=hits_max, budget=budget)
                         await slicer.through(search.steps())
                         if mine := [each for each in search.found if _is_for(each, topics[0])]:
-                            places[unique_id] = _place(mine[0])
+                            _note_places(places, mine[0], unique_id, wanted)
                             break
                         if budget.is_spent and not search.has_ended:
                             raise _too_much()
@@ -221,11 +227,11 @@ class StoredIds:
     ) -> dict[str, Place]:
         """Return the locations of these ids in these topics; ids that are not stored are left out.
 
-        indexed: result of ``find_indexed`` for the same ids. If an id is stored several times, the
-        first location is returned. The method has no await, so an id that is not found is not in
-        the log when it returns. Raises as ``find_indexed``.
+        indexed: result of ``find_indexed`` for the same ids, in the same order. If an id is stored
+        several times, the first location is returned. The method has no await, so an id that is
+        not found is not in the log when it returns. Raises as ``find_indexed``.
         """
-        wanted, found = set(unique_ids), dict(indexed.places)
+        wanted, found = dict.fromkeys(unique_ids), dict(indexed.places)
         tail = self._tail
         tail.drop_below(self._tail_start())
         end = self._checked_end()
@@ -239,10 +245,10 @@ class StoredIds:
                 wanted,
                 found,
             )
-        for unique_id in wanted - found.keys():
-            offset = tail.find(topics, unique_id)
+        for unique_id in wanted:
+            offset = None if unique_id in found else tail.find(topics, unique_id)
             if offset is not None:
-                found[unique_id] = _place(self._read(offset, end))
+                _note_places(found, self._read(offset, end), unique_id, wanted)
         if not indexed.is_whole:
             # Without this check: 1. a message is stored, dispatched and synced, but its answer is
             # lost; 2. the node loses power; 3. reput rebuilds the index, while the whole log counts
@@ -258,7 +264,7 @@ class StoredIds:
 
         Raises CorruptRecord.
         """
-        wanted, found = set(unique_ids), dict[str, Place]()
+        wanted, found = dict.fromkeys(unique_ids), dict[str, Place]()
         self._written()
         for part in parts:
             self._walk(part, frozenset(topics), wanted, found)
@@ -298,7 +304,7 @@ class StoredIds:
         return found
 
     def _walk(
-        self, part: Part, topics: frozenset[str], wanted: set[str], found: dict[str, Place]
+        self, part: Part, topics: frozenset[str], wanted: Collection[str], found: dict[str, Place]
     ) -> None:
         """Add to found the location of the first message of each wanted id in a part of the log."""
         at, end = part
@@ -306,8 +312,11 @@ class StoredIds:
             entries, at = walk(self._reader, at, end)
             for entry in entries:
                 unique_id = entry.unique_id
-                if unique_id in wanted and unique_id not in found and entry.topic in topics:
-                    found[unique_id] = _place(self._read(entry.physical_offset, end))
+                if unique_id is None or entry.topic not in topics:
+                    continue
+                if unique_id in wanted and unique_id not in found:
+                    stored = self._read(entry.physical_offset, end)
+                    _note_places(found, stored, unique_id, wanted)
 
 
 def walk(
@@ -360,6 +369,22 @@ def _is_for(stored: Record, topic: str) -> bool:
     return place is not None and place.topic == topic
 
 
+def _note_places(
+    found: dict[str, Place], stored: Record, unique_id: str, wanted: Collection[str]
+) -> None:
+    """Add to found the location of a record under its unique id, and those of wanted messages.
+
+    The messages of a batch have ids of their own, of which only the first is the batch's.
+    """
+    place = found[unique_id] = _place(stored)
+    if len(wanted) == 1 or not stored.sys_flag & inner_batch.INNER_BATCH:
+        return
+    for message in inner_batch.unpack(stored):
+        own_id = message.unique_id
+        if own_id is not None and own_id in wanted:
+            found.setdefault(own_id, place._replace(queue_offset=int(message.queue_offset)))
+
+
 def _place(stored: Record) -> Place:
     return Place(
         stored.topic,
@@ -369,6 +394,7 @@ def _place(stored: Record) -> Place:
         stored.size,
         stored.store_timestamp_ms,
         delay.timer_due_ms(stored.properties) if stored.topic == TIMER_TOPIC else None,
+        inner_batch.message_count(stored.sys_flag, stored.properties, stored.queue_offset) or 1,
     )
 
 

@@ -28,6 +28,7 @@ from services.broker.state.name_locks import NameLocks
 from shared.state import records
 from shared.state.records import TopicConfig, TopicRecord
 from shared.state.state import BrokerState
+from shared.state.values import BATCH_QUEUES, QUEUE_TYPE
 from tidemark.errors import (
     BadName,
     BadRequest,
@@ -156,6 +157,8 @@ class StoredQueues(NamedTuple):
     """Topic and number of every queue with a directory or records."""
     expired: Mapping[tuple[str, int], int] = MappingProxyType({})
     """Next offset of each queue whose messages have all expired."""
+    batch_topics: Collection[str] = ()
+    """Topics with batch queues; needed for those that only have queues in the store."""
 
 
 NO_QUEUES: Final = StoredQueues()
@@ -200,6 +203,7 @@ class Topics:
         self._running: set[asyncio.Task[object]] = set()
         self._queues_in_store: dict[str, int] = {}
         """Topic → number of queues, given by the highest queue number below QUEUES_MAX."""
+        self._batch_topics = frozenset(stored.batch_topics)
         self._beyond: dict[str, list[int]] = {}
         """Topic → queue numbers from QUEUES_MAX on, ascending; most topics have none."""
         for name, queue in sorted(stored.in_store):
@@ -236,7 +240,14 @@ class Topics:
         queues = self._queues_in_store.get(name)
         if queues is None or name in self._state.deleted:
             return self._always.get(name)
-        return TopicConfig(name, queues, queues)
+        is_batch = name in self._batch_topics
+        attributes = {QUEUE_TYPE: BATCH_QUEUES} if is_batch else {}
+        return TopicConfig(name, queues, queues, attributes=attributes)
+
+    def is_batch(self, name: str) -> bool:
+        """Return whether the topic exists and has batch queues."""
+        topic = self.find(name)
+        return topic is not None and bool(topic.attributes) and topic.is_batch
 
     def get(self, name: str) -> TopicConfig:
         """Return the served topic. Raises BadName, or UnknownTopic with some existing names."""
@@ -353,15 +364,18 @@ class Topics:
         queues: int,
         *,
         perm: int | None = None,
+        is_batch: bool | None = None,
         attributes: Mapping[str, str | None] = NO_CHANGES,
         begins_at: Mapping[int, int] = NOWHERE,
     ) -> Put:
         """Create or change a topic; durable on return. Idempotent.
 
         If queues is reduced, new messages use fewer queues, and the others can still be read.
-        attributes: changed attributes; None removes one. begins_at: queue → queue offset below
-        which nothing is shown any more, permanently. Raises BadName, BadRequest, and what a send
-        raises.
+        is_batch: whether its queues are batch queues; None: as they are, or were when a topic of
+        this name was deleted; simple if it is new. attributes: other changed attributes; None
+        removes one. begins_at: queue → queue offset below which nothing is shown any more,
+        permanently. Raises BadName, BadRequest, NotPermitted (another type of queues), and what a
+        send raises.
         """
         check_user_name(name)
         if not 1 <= queues <= QUEUES_MAX:
@@ -374,7 +388,14 @@ class Topics:
                 field="perm",
             )
         return await self._finish(
-            self._put(name, queues, perm=perm, attributes=attributes, begins_at=begins_at)
+            self._put(
+                name,
+                queues,
+                perm=perm,
+                is_batch=is_batch,
+                attributes=attributes,
+                begins_at=begins_at,
+            )
         )
 
     async def ensure_system(self, name: str, queues: int) -> TopicConfig:
@@ -464,6 +485,7 @@ class Topics:
         queues: int,
         *,
         perm: int | None = None,
+        is_batch: bool | None = None,
         only_if_missing: bool = False,
         attributes: Mapping[str, str | None] = NO_CHANGES,
         begins_at: Mapping[int, int] = NOWHERE,
@@ -480,6 +502,8 @@ class Topics:
                 if offset > begins.get(queue, 0):
                     begins[queue] = offset
             changed = {**wanted.attributes, **attributes}
+            if _has_batch_queues(name, before, known, is_batch):
+                changed[QUEUE_TYPE] = BATCH_QUEUES
             wanted = wanted._replace(
                 queues=queues,
                 read_queues=max(queues, wanted.read_queues),
@@ -527,6 +551,32 @@ class Topics:
             topic=name,
             topics=existing,
         )
+
+
+def _has_batch_queues(
+    name: str, before: TopicConfig | None, known: TopicConfig | None, wanted: bool | None
+) -> bool:
+    """Return whether a topic that is put has batch queues.
+
+    before: the existing topic. known: the existing or deleted topic of this name. wanted: as in
+    ``Topics.create``. The type stays once a queue had a message, because units of both types would
+    be needed for one queue. Raises NotPermitted if another type is wanted.
+    """
+    fixed = before
+    if fixed is None and known is not None and known.min_offsets:
+        fixed = known
+    if fixed is None:
+        return bool(wanted)
+    if wanted is not None and wanted != fixed.is_batch:
+        had = "has" if before is not None else "had, before its deletion,"
+        raise NotPermitted(
+            f"topic {name!r} {had} {fixed.queue_type} queues, and the type of its queues cannot be "
+            "changed. Nothing was changed.",
+            "Create a topic of another name.",
+            topic=name,
+            queue_type=fixed.queue_type,
+        )
+    return fixed.is_batch
 
 
 def _being_deleted(name: str) -> NotServing:

@@ -7,9 +7,9 @@ import contextlib
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
-from services.broker.api.http_api import _checked
 from services.broker.groups.offsets import Offsets
 from services.broker.read.pull import PullRequest
+from services.broker.read.unpacking import pulled_messages
 from shared.state.records import STATE_QUEUE, STATE_TOPIC
 from tests.simulation.replication.api_client import ANYWHERE_HEADERS
 from tests.simulation.replication.loop import CLIENT
@@ -192,8 +192,9 @@ class Consumer:
             result = puller.read(
                 PullRequest(topic, queue, offset, PULLED_MAX, None, None, 0, False)
             )
-            for _, unit, data in result.messages():
-                _checked(data, unit, puller.checks_at(unit.physical_offset))
+            for _, message, _ in pulled_messages(result, puller.checks_at):
+                if isinstance(message, CorruptRecord):
+                    raise message
             found = [bytes(data) for _, _, data in result.messages()]
         except (CorruptRecord, DamagedFile) as error:
             answer = self._broker.gate.judge(error)

@@ -38,6 +38,7 @@ class Store(NamedTuple):
     queue: int = 0
     has_shrunk: bool = False
     directory_is_empty: bool = False
+    unit_size: int = 20
 
     def get(self, topic: str, queue: int) -> Store:
         return self
@@ -50,6 +51,9 @@ class Store(NamedTuple):
 
     def view(self, offset: int, count: int, dispatched: int) -> memoryview:
         return memoryview(b"")
+
+    def begins_after(self, offset: int, view: memoryview) -> bool:
+        return False
 
 
 class Log(NamedTuple):

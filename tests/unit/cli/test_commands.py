@@ -262,7 +262,8 @@ def test_a_follower_that_waited_for_a_topic_gets_its_first_message(
 def test_topics_are_made_listed_shown_and_deleted(broker: FakeBroker) -> None:
     assert run(broker, "topic", "create", "new", "--queues", "2").exit_code == 0
     listed = json.loads(run(broker, "topic", "list", "-o", "json").stdout)
-    assert {"topic": "new", "queues": 2, "retention_ms": None} in listed
+    facts = {"topic": "new", "queues": 2, "retention_ms": None, "queue_type": "simple"}
+    assert facts in listed
     assert "new" in run(broker, "topic", "list").stdout
     shown = json.loads(run(broker, "topic", "show", "new", "-o", "json").stdout)
     assert [queue["messages"] for queue in shown] == [0, 0]

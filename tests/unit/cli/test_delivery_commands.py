@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from tests.support.command import PROJECT
 from tests.unit.cli.canned_broker import Asked, CannedBroker
 from tidemark.cli.main import cli
+from tidemark.formats.message import Message
 
 HEX_ID = "7F000001000078BF0000000000001000"
 
@@ -456,6 +457,15 @@ def test_a_trace_is_shown_in_lines(broker: CannedBroker) -> None:
     assert "group=billing member=m-1" in events[2]
 
 
+def test_a_message_of_a_batch_is_named_by_its_queue_offset_too(broker: CannedBroker) -> None:
+    message = dict.fromkeys(Message._fields, 0) | {"keys": [], "properties": {}, "body": b"5"}
+    broker.answers["GET", f"messages/{HEX_ID}"] = message
+    broker.answers["GET", f"messages/{HEX_ID}/trace"] = {"message": {}, "events": []}
+    for verb in ("get", "trace"):
+        assert run(broker, "message", verb, HEX_ID, "--queue-offset", "5").exit_code == 0
+        assert broker.asked[-1].query == {"queue_offset": "5"}
+
+
 def retention_facts(full_in_s: float | None) -> dict[str, Any]:
     space = {"path": "/store", "used_bytes": 15, "available_bytes": 85, "used_percent": 15}
     return {
@@ -506,7 +516,13 @@ def test_retention_is_shown_with_its_forecast(
 
 
 def test_a_topic_gets_a_retention_and_keeps_its_queues(broker: CannedBroker) -> None:
-    facts = {"topic": "orders", "queues": 8, "write_queues": 8, "retention_ms": 604_800_000}
+    facts = {
+        "topic": "orders",
+        "queues": 8,
+        "write_queues": 8,
+        "retention_ms": 604_800_000,
+        "queue_type": "simple",
+    }
     broker.answers["PUT", "topics/orders"] = facts
     printed(broker, "topic", "create", "orders")
     assert broker.asked[-1].body == {}
@@ -520,6 +536,18 @@ def test_a_topic_gets_a_retention_and_keeps_its_queues(broker: CannedBroker) -> 
     assert done.exit_code == 1
     assert "keeps its 8 queues" in done.stderr
     assert "first 2" in done.stderr
+
+
+def test_a_topic_is_made_and_shown_with_its_queue_type(broker: CannedBroker) -> None:
+    ranges = [{"queue": 0, "min_offset": 0, "max_offset": 2}]
+    one = {"topic": "orders", "queue_type": "batch", "write_queues": 1}
+    broker.answers["PUT", "topics/orders"] = one | {"queues": 1}
+    made = printed(broker, "topic", "create", "orders", "--queue-type", "batch")
+    assert broker.asked[-1].body == {"queue_type": "batch"}
+    assert made["queue_type"] == "batch"
+    broker.answers["GET", "topics/orders"] = one | {"queues": ranges}
+    assert printed(broker, "topic", "show", "orders")[0]["queue_type"] == "batch"
+    assert run(broker, "topic", "create", "orders", "--queue-type", "other").exit_code == 2
 
 
 # -- what is not understood -----------------------------------------------------------------------

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.fake_broker import HOST, FakeBroker
 from tidemark import Message, errors
 from tidemark.client.group_calls import FetchedQueue, read_fetched
 from tidemark.client.received import Returned, decode_sound, received
 from tidemark.client.tags import wanted_tags
+from tidemark.formats import batch, inner_batch, record
+from tidemark.formats.batch import WireMessage
 
 
 def records(*messages: dict[str, Any], topic: str = "orders") -> bytes:
@@ -128,3 +130,42 @@ def test_tags_are_compared_as_text(expression: str, passes: list[bytes]) -> None
     raw = records({"body": b"a", "tags": "a"}, {"body": b"b", "tags": "b"}, {"body": b"none"})
     messages = received(decoded(raw), "orders", {"orders": wanted_tags(expression)}, from_offset=0)
     assert [message.body for message in messages] == passes
+
+
+def batch_record(base: int, *messages: WireMessage) -> bytes:
+    """The record of an inner batch."""
+    raw = inner_batch.encode_properties("BATCH", len(messages), tags=None, keys=None)
+    return record.encode(
+        record.Message(
+            "orders", 0, batch.encode(messages), HOST, HOST, inner_batch.with_base(raw, base), 0,
+            inner_batch.SYS_FLAGS,
+        ),
+        queue_offset=base,
+        physical_offset=0,
+        store_timestamp_ms=5,
+        record_crc=True,
+    )  # fmt: skip
+
+
+def test_a_batch_gives_the_messages_from_the_asked_offset_on_whose_tags_are_wanted() -> None:
+    tagged = [WireMessage(b"%d" % each, b"TAGS\x01t%d\x02" % (each % 2)) for each in range(4)]
+    messages = decoded(batch_record(5, *tagged) + batch_record(9, *tagged))
+    assert [each.queue_offset for each in messages] == list(range(5, 13))
+    wanted = {"orders": wanted_tags("t1")}
+    found = received(messages, "orders", wanted, from_offset=7)
+    assert [(each.queue_offset, each.tags) for each in found] == [(8, "t1"), (10, "t1"), (12, "t1")]
+
+
+def test_a_batch_with_a_wrong_body_ends_the_messages_before_it() -> None:
+    broken = inner_batch.with_base(inner_batch.encode_properties("B", 2, tags=None, keys=None), 6)
+    data = record.encode(
+        record.Message(
+            "orders", 0, batch.encode([WireMessage(b"1")]), HOST, HOST, broken, 0, 0xC0
+        ),
+        queue_offset=6,
+        physical_offset=0,
+        store_timestamp_ms=5,
+        record_crc=True,
+    )  # fmt: skip
+    messages, damage = decode_sound(batch_record(5, WireMessage(b"0")) + data)
+    assert ([each.queue_offset for each in messages], damage is None) == ([5], False)

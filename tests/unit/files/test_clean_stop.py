@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shared.files.clean_stop import mark_clean_if_last
+from shared.files.deleted_queues import drop_deleted_queues
 from shared.files.disk import DirectoryEntry
 from shared.files.os_disk import OsDisk
 from shared.state.json_cache import JsonCache
@@ -57,6 +58,28 @@ def test_only_queues_of_deleted_topics_are_read(
     assert small.queue_file("orders", 0, 0).exists()
     assert "orders" not in listed
     assert bool(listed) is deleted
+    small.close()
+
+
+def test_batch_queues_of_deleted_topics_go_unless_they_have_a_later_message(
+    tmp_path: Path,
+) -> None:
+    small = stopped(tmp_path / "store", deleted=True)
+    for topic in ("gone", "newer"):
+        small.put_batch([b"body"] * 4, topic)
+    small.put_batch([b"body"], "newer")
+    small.dispatch(durable=True)
+    small.publish_totals(3 + 1 + 2)
+    topics = [
+        TopicConfig(name, 1, 1)._replace(deleted=True, min_offsets={0: 4})
+        for name in ("gone", "newer")
+    ]
+    JsonCache(small.store.disk, small.store.config_dir).write_topics(
+        topics, covered=Covered(0, small.end), now_ms=NOW_MS
+    )
+    assert drop_deleted_queues(small.store, small.positions) == 1
+    assert [path.name for path in small.store.batch_queues_dir.iterdir()] == ["newer"]
+    assert small.positions.get(Slot.RESUME_UNITS) == 3 + 2, "units, not messages"
     small.close()
 
 

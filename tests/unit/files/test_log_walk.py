@@ -35,6 +35,13 @@ def write_log(directory: Path, chance: random.Random, files: int = 3) -> list[in
     for number in range(files):
         content = bytearray()
         while True:
+            queue_offset = chance.randrange(50)
+            named = {"TAGS": "a"} if chance.random() < 0.5 else {}
+            sys_flag = chance.choice(SYS_FLAGS) if odd else 0
+            if chance.random() < 0.2:
+                sys_flag = INNER_BATCH
+                count = chance.randrange(1, 9)
+                named |= {"INNER_BASE": str(queue_offset), "INNER_NUM": str(count)}
             made = record.encode(
                 Message(
                     chance.choice(["orders", "payments"] + ["..", "ü"] * (odd and number == 1)),
@@ -42,10 +49,10 @@ def write_log(directory: Path, chance: random.Random, files: int = 3) -> list[in
                     chance.randbytes(chance.choice([0, 10, 600])),
                     HERE,
                     HERE,
-                    properties=properties.encode({"TAGS": "a"} if chance.random() < 0.5 else {}),
-                    sys_flag=chance.choice(SYS_FLAGS) if odd else 0,
+                    properties=properties.encode(named),
+                    sys_flag=sys_flag,
                 ),
-                queue_offset=chance.randrange(50),
+                queue_offset=queue_offset,
                 physical_offset=number * FILE_SIZE + len(content),
                 store_timestamp_ms=1000 + number * FILE_SIZE + len(content),
                 record_crc=not odd or chance.random() < 0.7,

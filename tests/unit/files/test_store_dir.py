@@ -34,6 +34,7 @@ from tidemark.errors import (
 )
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.filenames import RUNNING_SIGN
+from tidemark.offsets import UNIT_SIZE
 
 DISK = OsDisk()
 SMALL = StoreConfig(
@@ -272,7 +273,7 @@ class TestQueues:
         (tmp_path / "consumequeue" / "TopicA" / "5").touch()
         opened = store(tmp_path)
         assert opened.queues() == [("%RETRY%g", 0), ("TopicA", 0), ("TopicB", 2), ("TopicB", 10)]
-        assert opened.consume_queue_dir("TopicB", 10) == tmp_path / "consumequeue/TopicB/10"
+        assert opened.queue_directory("TopicB", 10).path == tmp_path / "consumequeue/TopicB/10"
 
     @pytest.mark.parametrize(
         "name", ["99999999999", "2147483648", "007", "00", "9" * 5000, "\u0663"]
@@ -287,10 +288,20 @@ class TestQueues:
         (directory / name[:200]).mkdir()
         assert store(tmp_path).queues() == [("orders", 7)]
 
+    def test_a_queue_is_a_batch_queue_if_it_has_a_directory_as_such(self, tmp_path: Path) -> None:
+        (tmp_path / "batchconsumequeue" / "orders" / "7").mkdir(parents=True)
+        (tmp_path / "consumequeue" / "orders" / "8").mkdir(parents=True)
+        opened = store(tmp_path)
+        assert opened.queues() == [("orders", 7), ("orders", 8)]
+        units = opened.config.consume_queue_file_size // UNIT_SIZE
+        assert opened.queue_directory("orders", 7) == (
+            tmp_path / "batchconsumequeue" / "orders" / "7", 46, units * 46
+        )  # fmt: skip
+        assert opened.queue_directory("orders", 8).unit_size == UNIT_SIZE
+
     def test_directories_that_are_not_served_are_named(self, tmp_path: Path) -> None:
         assert store(tmp_path).unsupported() == []
         for name in (
-            "batchconsumequeue/T/0",
             "consumequeue_ext",
             "compaction/compactionLog",
             "consumequeue/%LMQ%a/0",
@@ -300,7 +311,6 @@ class TestQueues:
         (tmp_path / "timerlog").mkdir()
         opened = store(tmp_path)
         assert opened.unsupported() == [
-            "batchconsumequeue (queues of inner batches (BatchCQ))",
             "compaction (compacted topics)",
             "consumequeue/%LMQ%a (light message queue)",
         ]

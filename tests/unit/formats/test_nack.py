@@ -103,6 +103,22 @@ def letter(raw: bytes = OWN, *, at: int = 12_000) -> Record:
     return stored("%DLQ%billing", died, at=at, times=17)
 
 
+def test_a_nacked_message_without_unique_id_gets_one_that_names_its_place() -> None:
+    nameless = stored(raw=b"a\x01b\x02", queue_offset=1 << 40)
+    raw = nack.nacked(nameless, dead=False)
+    made = properties.parse(raw)["UNIQ_KEY"]
+    assert made == nack.nacked_unique_id(nameless) == f"{nameless.message_id}-{1 << 40}"
+    assert nack.nacked_place(made) == (nameless.message_id, 1 << 40)
+    again = nack.nacked(stored("%RETRY%billing", raw, at=8192), dead=True)
+    assert properties.parse(again)["UNIQ_KEY"] == made, "it stays the same in all retries"
+
+
+@pytest.mark.parametrize("made_up", ["ID", "ID-7", "", "-", "{}", "{}-", "{}-x", "{}-²", "{}-{}"])
+def test_other_unique_ids_name_no_place(made_up: str) -> None:
+    message_id = stored().message_id
+    assert nack.nacked_place(made_up.format(message_id, "1" * 20)) is None
+
+
 def test_a_redriven_message_is_like_new_and_names_its_letter() -> None:
     copy = nack.redriven(letter(), "billing", to_group=False)
     assert properties.parse(copy) == {
@@ -128,7 +144,9 @@ def test_redriven_to_the_group_it_still_names_its_topic_and_first_id() -> None:
 
 @pytest.mark.parametrize("to_group", [False, True])
 def test_a_letter_without_unique_id_can_be_looked_up_by_its_own_message_id(to_group: bool) -> None:
-    nameless = letter(b"a\x01b\x02")
+    nameless = letter()
+    raw = properties.changed(nameless.properties, {b"UNIQ_KEY"}, ())
+    nameless = nameless._replace(properties=raw)
     copy = nack.redriven(nameless, "billing", to_group=to_group)
     found = properties.parse(copy)
     assert found["UNIQ_KEY"] == nameless.message_id == nack.copy_unique_id(nameless)

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from tests.support.twins import twins_of
 from tidemark.errors import CorruptRecord
+from tidemark.formats import inner_batch, properties, record
 from tidemark.formats import plan as pure
-from tidemark.formats import properties, record
 from tidemark.formats.hashing import index_hash, tags_code
 from tidemark.formats.hosts import Host
 from tidemark.formats.index_file import ROW
-from tidemark.formats.plan import INNER_BATCH, Plan, PlannedRange, QueueRun, keys_of
-from tidemark.formats.queue_unit import UNIT
+from tidemark.formats.inner_batch import INNER_BATCH
+from tidemark.formats.plan import Plan, PlannedRange, QueueRun, keys_of
+from tidemark.formats.queue_unit import BATCH_UNIT, UNIT, batch_range
 from tidemark.formats.record import Checks, Message
 from tidemark.formats.scan import Stop, walk
-from tidemark.offsets import UNIT_SIZE, PhysicalOffset
+from tidemark.offsets import BATCH_UNIT_SIZE, PhysicalOffset
 
 PREPARED, COMMIT, ROLLBACK = 0x4, 0x8, 0xC
 HOST = Host(bytes([127, 0, 0, 1]), 10911)
@@ -70,7 +71,7 @@ class Log:
         plan_range: PlanRange,
         *,
         index: bool = True,
-        no_units_for: frozenset[str] = frozenset(),
+        batch_topics: frozenset[str] = frozenset(),
         records_max: int = 1 << 20,
         delay_levels_ms: tuple[int, ...] = (1000, 5000),
         checks: Checks = Checks(),  # noqa: B008 (immutable)
@@ -83,7 +84,7 @@ class Log:
             records_max=records_max,
             delay_levels_ms=delay_levels_ms,
             index=index,
-            no_units_for=no_units_for,
+            batch_topics=batch_topics,
         )
         assert planned[1:] == (len(self.data), Stop.VIEW_END, "")
         return planned.plan
@@ -217,12 +218,6 @@ def test_a_queue_offset_that_does_not_follow_begins_a_run_of_its_own(plan_range:
 
 
 @each_twin
-def test_topics_that_keep_their_units_elsewhere_are_indexed_only(plan_range: PlanRange) -> None:
-    planned = log_of(UNIQ_KEY="u").plan(plan_range, no_units_for=frozenset({"orders"}))
-    assert (planned.runs, planned.units, len(rows_of(planned))) == ([], 0, 1)
-
-
-@each_twin
 @pytest.mark.parametrize(
     ("delay", "code"),
     [
@@ -319,10 +314,84 @@ def test_many_queues_have_a_run_each_in_the_order_of_the_log(
     assert places == log.places[:count]
 
 
+def put_batch(log: Log, offset: int, *, count: object, base: object = None, bits: int = 0) -> None:
+    """Put an inner batch; count and base are stored as they are."""
+    log.put(
+        offset=offset,
+        sys_flag=inner_batch.SYS_FLAGS | bits,
+        INNER_NUM=f"{count}",
+        INNER_BASE=f"{offset if base is None else base}",
+        UNIQ_KEY="U",
+        KEYS="k1 k2",
+    )
+
+
+@each_twin
+def test_an_inner_batch_gets_one_unit_of_a_batch_queue(plan_range: PlanRange) -> None:
+    log = Log()
+    put_batch(log, 7, count=3)
+    put_batch(log, 10, count=32_767)
+    planned = log.plan(plan_range)
+    (run,) = planned.runs
+    assert (run.first, run.unit_count, run.unit_size, planned.units) == (7, 2, BATCH_UNIT_SIZE, 2)
+    assert [BATCH_UNIT.unpack_from(run.units, at) for at in (0, BATCH_UNIT_SIZE)] == [
+        (*log.places[0], 0, FIRST_MS, 7, 3, -1, 0),
+        (*log.places[1], 0, FIRST_MS + 1, 10, 32_767, -1, 0),
+    ]
+    assert len(rows_of(planned)) == 6
+
+
+@each_twin
+def test_batches_and_single_messages_are_in_runs_of_their_own(plan_range: PlanRange) -> None:
+    log = Log()
+    log.put(offset=4)
+    put_batch(log, 5, count=2)
+    put_batch(log, 7, count=1)
+    log.put(offset=8)
+    put_batch(log, 20, count=1)
+    planned = log.plan(plan_range, batch_topics=frozenset())
+    assert [(run.first, run.unit_size, run.unit_count) for run in planned.runs] == [
+        (4, 20, 1), (5, 46, 2), (8, 20, 1), (20, 46, 1)
+    ]  # fmt: skip
+    planned = log.plan(plan_range, batch_topics=frozenset({"orders"}))
+    assert [(run.first, run.unit_size, run.unit_count) for run in planned.runs] == [
+        (4, 46, 4), (20, 46, 1)
+    ]  # fmt: skip
+
+
+@each_twin
+@pytest.mark.parametrize(
+    ("count", "base"),
+    [
+        (0, 5), (32_768, 5), (-1, 5), ("", 5), ("1_0", 5), (" 1", 5), ("٣", 5), ("9" * 30, 5),
+        (1, 6), (1, -5), (1, ""), (1, "0x5"),
+    ],
+)  # fmt: skip
+def test_a_batch_without_its_numbers_gets_no_unit_and_is_indexed(
+    plan_range: PlanRange, count: object, base: object
+) -> None:
+    log = Log()
+    put_batch(log, 5, count=count, base=base)
+    planned = log.plan(plan_range)
+    assert (planned.runs, planned.units, len(rows_of(planned))) == ([], 0, 3)
+
+
+@each_twin
+@pytest.mark.parametrize(("bits", "units"), [(COMMIT, 1), (PREPARED, 0), (ROLLBACK, 0)])
+def test_transaction_bits_decide_whether_a_batch_gets_a_unit(
+    plan_range: PlanRange, bits: int, units: int
+) -> None:
+    log = Log()
+    put_batch(log, 5, count=2, bits=bits)
+    assert log.plan(plan_range).units == units
+
+
 @each_twin
 @given(
     st.lists(
-        st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.sampled_from([0, 4, 8, 12])),
+        st.tuples(
+            st.sampled_from("ab"), st.integers(0, 2), st.sampled_from([0, 4, 8, 12, INNER_BATCH])
+        ),
         max_size=40,
     )
 )
@@ -336,15 +405,27 @@ def test_every_unit_is_planned_once_in_order_at_its_queue_offset(
         offset = 0
         if bits not in (PREPARED, ROLLBACK):
             offset = nexts.get((topic, queue), 0)
-            nexts[topic, queue] = offset + 1
+            nexts[topic, queue] = offset + (2 if bits == INNER_BATCH else 1)
             expected[topic, queue, offset] = BASE + len(log.data)
-        log.put(topic=topic, queue=queue, offset=offset, sys_flag=bits, KEYS="k")
+        log.put(
+            topic=topic,
+            queue=queue,
+            offset=offset,
+            sys_flag=bits,
+            KEYS="k",
+            INNER_NUM="2",
+            INNER_BASE=f"{offset}",
+        )
     planned = log.plan(plan_range)
-    found = {
-        (run.topic, run.queue, run.first + at // UNIT_SIZE): UNIT.unpack_from(run.units, at)[0]
-        for run in planned.runs
-        for at in range(0, len(run.units), UNIT_SIZE)
-    }
+    found = {}
+    for run in planned.runs:
+        for number in range(run.unit_count):
+            at = number * run.unit_size
+            offset = run.first + number
+            if run.unit_size == BATCH_UNIT_SIZE:
+                offset = batch_range(run.units, at)[0]
+                assert offset == run.first + 2 * number
+            found[run.topic, run.queue, offset] = UNIT.unpack_from(run.units, at)[0]
     assert found == expected
     assert planned.units == len(expected)
     assert all(one[0] < two[0] for one, two in pairwise(rows_of(planned)))

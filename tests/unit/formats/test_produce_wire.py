@@ -79,6 +79,17 @@ def test_no_ids_are_made_if_none_are_wanted(twin: ModuleType, before: bool) -> N
     assert plain.made_ids == 0
 
 
+@pytest.mark.parametrize("wanted", [{}, {"make_unique_ids": True}, {"make_unique_ids": False}])
+def test_a_topic_without_ids_of_messages_makes_none(
+    twin: ModuleType, wanted: dict[str, bool]
+) -> None:
+    body = msgpack.packb({"messages": [{"body": b"x"}, {"body": b"y"}], **wanted})
+    plain = read(twin, body, makes_ids=False)
+    assert plain is not None
+    assert [bytes(entry.properties) for entry in batch.iterate(plain.entries)] == [b"", b""]
+    assert plain.made_ids == 0
+
+
 def test_a_message_that_has_no_room_for_an_id_fits_if_none_is_wanted(twin: ModuleType) -> None:
     # The word that none is wanted stood behind the messages: found by fuzz_twins.
     made = {"messages": [{"body": b"", "properties": {"n": "v" * 31_716}}]}

@@ -32,6 +32,7 @@ def answer(twin: ModuleType, entries: bytes, sizes: bytes, **changed: Any) -> by
         "first_queue_offset": 7,
         "first_physical_offset": 1000,
         "store_timestamp_ms": 1_790_000_000_000,
+        "batch_id": None,
         **changed,
     }
     made: bytes = twin.pack_answer(entries, sizes, **arguments)
@@ -114,6 +115,18 @@ def test_an_answer_may_have_any_number_of_results(twin: ModuleType, count: int) 
     assert found["ack"] == {"level": "disk", "copies": 1}
 
 
+def test_messages_of_one_batch_share_its_place_and_those_without_id_its_id(
+    twin: ModuleType,
+) -> None:
+    raws = [b"UNIQ_KEY\x01own\x02", b"", b"TAGS\x01a\x02"]
+    entries = batch.encode(WireMessage(b"body", raw) for raw in raws)
+    made = msgpack.unpackb(answer(twin, entries, struct.pack("=I", 500), batch_id="größe" * 30))
+    assert [each["unique_id"] for each in made["results"]] == ["own", "größe" * 30, "größe" * 30]
+    assert [each["queue_offset"] for each in made["results"]] == [7, 8, 9]
+    assert {each["physical_offset"] for each in made["results"]} == {1000}
+    assert {each["message_id"] for each in made["results"]} == {ids.offset_id(HERE, 1000)}
+
+
 ONE = batch.encode([WireMessage(b"x", b"UNIQ_KEY\x01u\x02")])
 
 
@@ -123,6 +136,9 @@ ONE = batch.encode([WireMessage(b"x", b"UNIQ_KEY\x01u\x02")])
         (ONE, b"", {}, ValueError),
         (ONE, b"\0" * 8, {}, ValueError),
         (ONE, b"\0" * 3, {}, ValueError),
+        (ONE, b"", {"batch_id": "A"}, ValueError),
+        (ONE * 2, b"\0" * 8, {"batch_id": "A"}, ValueError),
+        (ONE[:-1], b"\0" * 4, {"batch_id": "A"}, BadBatch),
         (ONE[:-1], b"\0" * 4, {}, BadBatch),
         (ONE + b"\0", b"\0" * 4, {}, BadBatch),
         (ONE, b"\0" * 4, {"first_physical_offset": 1 << 63}, ValueError),

@@ -42,9 +42,15 @@ class Filled:
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
         self.small = SmallStore(ROOT, disk=disk)
+        self.batches: list[Unit] = []
+        """The record of each message of a batch queue."""
         for number in range(MESSAGES):
             topic, queue = QUEUES[number % 7 % 3]
             self.small.put(topic, queue, body=b"x" * 150, keys=f"k{number}")
+            if number % 3 == 0:
+                count = 1 + number % 4
+                unit = self.small.put_batch([b"y"] * count, dispatched=False)
+                self.batches += [unit] * count
         self.small.put("once", 0, body=b"only in the first file", at_ms=self.small.now_ms)
         self.small.flush()
         self.dispatcher = dispatcher_of(disk, self.small.positions)
@@ -108,11 +114,21 @@ def check_answers(disk: SimDisk, positions: Positions, filled: Filled, log_min: 
         for number, unit in kept:
             assert reader.unit(number) == unit
         reader.close()
+    check_queue(ConsumeQueueReader(store, "batches", 0, log), filled.batches, end, log_min)
     for message, (topic, _, _, unit) in enumerate(filled.small.units[:MESSAGES]):
         wanted = [unit.physical_offset] if unit.physical_offset >= log_min else []
         assert query(index, topic, f"k{message}", dispatched=end) == wanted
     index.close()
     log.close()
+
+
+def check_queue(reader: ConsumeQueueReader, units: list[Unit], end: int, log_min: int) -> None:
+    """Check what a reader returns for a queue. units: the record of each of its messages."""
+    assert reader.max_offset(end) == len(units)
+    kept = [n for n, unit in enumerate(units) if unit.physical_offset >= log_min]
+    assert reader.min_offset(log_min) == (kept[0] if kept else len(units))
+    assert [reader.unit(number) for number in kept] == [units[number] for number in kept]
+    reader.close()
 
 
 def test_leading_files_of_expired_records_go_and_the_last_of_a_queue_stays() -> None:
@@ -296,6 +312,7 @@ class Node:
         self.random = Random(seed)
         self.disk = SimDisk(seed)
         self.units: dict[tuple[str, int], list[Unit]] = {}
+        """The record of each message of each queue."""
         self.sent = self.log_min = 0
         self.start()
 
@@ -311,8 +328,8 @@ class Node:
             units = self.units.setdefault(key, [])
             del units[number:]
             if len(units) < number:  # stored, but interrupted before its ack
-                assert len(units) == number - 1
-                units.append(self.unit_of_last())
+                assert key[0] == "batches" or len(units) == number - 1
+                units += [self.unit_of_last()] * (number - len(units))
 
     def unit_of_last(self) -> Unit:
         """Return the unit of the record at the end of the log."""
@@ -331,10 +348,17 @@ class Node:
 
     def put(self) -> None:
         for _ in range(self.random.randrange(1, 40)):
-            topic, queue = self.random.choice([*QUEUES, ("rare", 0)][: 3 + (self.sent % 29 == 0)])
-            unit = self.small.put(topic, queue, body=b"x" * self.random.randrange(300), keys="all")
+            queues = [*QUEUES, ("batches", 0), ("rare", 0)][: 4 + (self.sent % 29 == 0)]
+            topic, queue = self.random.choice(queues)
+            body, count = b"x" * self.random.randrange(300), 1
+            if topic == "batches":
+                count = self.random.randrange(1, 5)
+                bodies = [body] * count
+                unit = self.small.put_batch(bodies, topic, queue, keys="all", dispatched=False)
+            else:
+                unit = self.small.put(topic, queue, body=body, keys="all")
             self.small.flush()
-            self.units.setdefault((topic, queue), []).append(unit)
+            self.units.setdefault((topic, queue), []).extend([unit] * count)
             self.sent += 1
 
     def shorten(self) -> None:
@@ -375,11 +399,7 @@ class Node:
         log = CommitLogReader(store, positions)
         for (topic, queue), units in self.units.items():
             reader = ConsumeQueueReader(store, topic, queue, log)
-            assert reader.max_offset(positions.get(Slot.DISPATCHED)) == len(units)
-            kept = [n for n, unit in enumerate(units) if unit.physical_offset >= self.log_min]
-            assert reader.min_offset(self.log_min) == (kept[0] if kept else len(units))
-            assert [reader.unit(number) for number in kept] == [units[number] for number in kept]
-            reader.close()
+            check_queue(reader, units, positions.get(Slot.DISPATCHED), self.log_min)
         log.close()
 
 

@@ -17,6 +17,7 @@ from tests.support.small_store import SmallStore
 from tests.support.small_store import small as small
 from tidemark.errors import CorruptRecord, QueueGap, StrayFile
 from tidemark.formats.checkpoint import Slot
+from tidemark.offsets import UNIT_SIZE
 
 
 def test_a_damaged_record_stops_dispatch_names_the_byte_and_the_file(small: SmallStore) -> None:
@@ -84,8 +85,9 @@ def test_units_that_got_lost_are_detected_by_the_next_record_and_rebuilt(small: 
     fill(small, 30)
     dispatcher = dispatched(small)
     # Simulate a queue that has lost its end since the totals were counted.
-    queue = dispatcher._queues._queues["orders", 0]
+    queue = dispatcher._queues._queues["orders", 0, UNIT_SIZE]
     queue.next -= 2
+    queue.next_offset -= 2
     published = small.positions.get(Slot.DISPATCHED)
     fill(small, 10)
     dispatch_all(dispatcher)
@@ -101,7 +103,7 @@ def test_a_file_where_a_queues_directory_belongs_is_waited_for(small: SmallStore
     # ended the process repeatedly, as if the disk had failed.
     fill(small, 20)
     topic, queue, *_ = small.units[0]
-    directory = small.store.consume_queue_dir(topic, queue)
+    directory = small.store.queue_directory(topic, queue).path
     directory.parent.mkdir(parents=True)
     directory.touch()
     dispatcher = dispatcher_of(small)

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from services.reput.dispatcher import Dispatcher
-from services.reput.queue_survey import Found, leading_units, survey_queue, zero_after
+from services.reput.queue_survey import Found, QueueKey, leading_units, survey_queue, zero_after
 from services.reput.resume import QueueMode
 from shared.files.commit_log import CommitLogReader
 from shared.files.recovery import recover
+from shared.files.store_dir import QueueDirectory
 from tests.support.sim_disk import SimDisk
 from tests.support.small_store import BOOT, CONFIG, SmallStore
 from tidemark.formats.queue_unit import Unit, encode
+from tidemark.offsets import UNIT_SIZE
 
 QUEUES = 40
 
@@ -72,7 +74,7 @@ def test_a_resume_opens_each_queue_once(small: SmallStore) -> None:
 
 # -- results of one survey equal those of repeated reads ------------------------------------------
 
-KEY = ("orders", 0)
+KEY = QueueKey("orders", 0, UNIT_SIZE)
 ROW = [Unit(number * 100, 100, 7) for number in range(8)]
 
 
@@ -86,7 +88,7 @@ def queue_of(units: list[Unit]) -> Found:
     file = disk.create(DIRECTORY / f"{0:020d}", 200, reserve=True)
     file.pwrite(b"".join(map(encode, units)), 0)
     file.close()
-    return survey_queue(disk, KEY, DIRECTORY, 200)
+    return survey_queue(disk, KEY, QueueDirectory(DIRECTORY, UNIT_SIZE, 200))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_a_survey_gives_the_same_results_as_the_files(units: list[Unit]) -> None
     for end in range(0, 1100, 50):
         with found.files() as surveyed, unread.files() as read:
             assert surveyed.count(end) == read.count(end)
-            assert surveyed.unit(2) == read.unit(2)
+            assert all(surveyed.unit(at) == read.unit(at) for at in (0, 2, 7))
         assert leading_units(found, end) == leading_units(unread, end)
     for next_offset in range(11):
         surveyed_once, read_again = queue_of(units), queue_of(units)._replace(units=None)

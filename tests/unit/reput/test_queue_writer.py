@@ -4,18 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from services.reput.queue_survey import leading_units, survey_queue, zero_after
+from services.reput.queue_survey import QueueKey, leading_units, survey_queue, zero_after
 from services.reput.queue_writer import RESERVE_STEP, QueueWriter
-from shared.files.store_dir import StoreConfig, StoreDir
+from shared.files.store_dir import QueueDirectory, StoreConfig, StoreDir
 from tests.support.sim_disk import SimDisk
 from tidemark.errors import DiskFull, QueueGap
 from tidemark.formats.plan import QueueRun
-from tidemark.formats.queue_unit import PRE_BLANK, Unit, encode
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.formats.queue_unit import PRE_BLANK, Unit, encode, encode_batch
+from tidemark.offsets import BATCH_UNIT_SIZE, UNIT_SIZE, PhysicalOffset, QueueOffset
 
 ROOT = Path("/store")
 DIRECTORY = ROOT / "consumequeue" / "orders" / "0"
 FILE_SIZE = 200
+KEY = QueueKey("orders", 0, UNIT_SIZE)
+PLACE = QueueDirectory(DIRECTORY, UNIT_SIZE, FILE_SIZE)
 ZERO = bytes(20)
 
 
@@ -202,11 +204,11 @@ def test_after_a_power_cut_a_hole_does_not_hide_later_units(disk: SimDisk) -> No
 def test_empty_files_that_a_power_cut_left_go_and_other_sizes_are_damage(disk: SimDisk) -> None:
     writer_on(disk).append(run(0, 12))
     disk.create(DIRECTORY / f"{400:020}", 0, reserve=False)
-    found = survey_queue(disk, ("orders", 0), DIRECTORY, FILE_SIZE)
+    found = survey_queue(disk, KEY, PLACE)
     assert (found.starts, found.has_wrong_size) == ((0, 200), False)
     disk.create(DIRECTORY / f"{400:020}", 60, reserve=False)
     disk.create(DIRECTORY / "notes.txt", 60, reserve=False)
-    found = survey_queue(disk, ("orders", 0), DIRECTORY, FILE_SIZE)
+    found = survey_queue(disk, KEY, PLACE)
     assert (found.starts, found.has_wrong_size) == ((0, 200), True)
     assert disk.stat(DIRECTORY / f"{400:020}") is None
     assert disk.stat(DIRECTORY / "notes.txt") is not None
@@ -215,7 +217,7 @@ def test_empty_files_that_a_power_cut_left_go_and_other_sizes_are_damage(disk: S
 def test_files_behind_a_missing_one_are_no_part_of_the_queue(disk: SimDisk) -> None:
     writer_on(disk).append(run(0, 25))
     disk.unlink(DIRECTORY / f"{200:020}")
-    found = survey_queue(disk, ("orders", 0), DIRECTORY, FILE_SIZE)
+    found = survey_queue(disk, KEY, PLACE)
     assert (found.starts, found.behind_gap) == ((0,), (400,))
     assert zero_after(found, 10, thorough=True) == FILE_SIZE
     assert file_bytes(disk, 400) == ZERO * 10
@@ -241,9 +243,7 @@ def test_an_adopted_queue_is_believed_up_to_its_last_unit_with_a_record_of_its_o
 ) -> None:
     writer_on(disk).append(run(0, 9))
     writer = writer_on(disk)
-    writer.adopt(
-        writer.survey(), keep=800, is_real=lambda key, number, at: number < 5, is_whole=real
-    )
+    writer.adopt(writer.survey(), keep=800, is_real=lambda stored: stored.number < 5, is_whole=real)
     assert writer.totals.units == 5
     assert file_bytes(disk) == b"".join(map(unit, range(5))) + ZERO * 5
     writer.append(run(3, 4))
@@ -347,3 +347,133 @@ def test_leading_units_end_at_the_first_that_is_not_what_it_should_be(disk: SimD
     assert leading_units(found, 10_000) == (23, 2300)
     assert leading_units(found, 2299) == (22, 2200)
     assert leading_units(found, 0) == (13, 0)
+
+
+# -- batch queues ---------------------------------------------------------------------------------
+
+BATCHES = ROOT / "batchconsumequeue" / "orders" / "0"
+BATCH_KEY = QueueKey("orders", 0, BATCH_UNIT_SIZE)
+
+
+def batches(first: int, *counts: int, at: int | None = None) -> QueueRun:
+    """Return a run of batches of that many messages, the first with queue offset first."""
+    at = first * 100 if at is None else at
+    units, base, end = b"", first, at
+    for count in counts:
+        units += encode_batch(Unit(end, count * 100, 0), 1, base, count)
+        base, end = base + count, end + count * 100
+    return QueueRun("orders", 0, QueueOffset(first), units, PhysicalOffset(at), BATCH_UNIT_SIZE)
+
+
+def batch_bytes(disk: SimDisk, *starts: int) -> bytes:
+    return b"".join(file_bytes(disk, start, BATCHES) for start in starts).rstrip(b"\0")
+
+
+def test_units_of_batches_are_adjacent_whatever_their_queue_offsets(disk: SimDisk) -> None:
+    writer = writer_on(disk)
+    run = batches(0, *range(1, 13))
+    writer.append(run)
+    assert file_bytes(disk, 0, BATCHES) == run.units[:460]
+    assert file_bytes(disk, 460, BATCHES) == run.units[460:] + bytes(8 * 46)
+    assert writer.totals == (12, 0)
+
+
+def test_a_batch_queue_has_no_pre_blank_units(disk: SimDisk) -> None:
+    writer = writer_on(disk)
+    writer.append(batches(1234, 5, 6))
+    assert file_bytes(disk, 0, BATCHES).startswith(batches(1234, 5, 6).units)
+    writer.append(batches(1245, 1))
+    assert writer.totals == (3, 0)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_batches_that_are_stored_are_skipped_and_others_are_gaps(
+    disk: SimDisk, again: bool
+) -> None:
+    writer = writer_on(disk)
+    writer.append(batches(10, 3, 4, 5))
+    if again:
+        writer = writer_on(disk)
+        writer.continue_from(writer.survey(), start=2200, keep=2200, thorough=True)
+    before = list(disk.files())
+    for stored in (batches(10, 3, 4, 5), batches(13, 4), batches(17, 5)):
+        writer.append(stored)
+    for run, border in ((batches(23, 1), 22), (batches(17, 6), 22), (batches(21, 4), 22)):
+        with pytest.raises(QueueGap, match=f"the queue ends at {border}"):
+            writer.append(run)
+    with pytest.raises(QueueGap, match="has queue offset 9, but the queue begins at 10"):
+        writer.append(batches(9, 1))
+    assert list(disk.files()) == before
+    writer.append(batches(13, 4, 5, 2, 1))
+    assert batch_bytes(disk, 0) == batches(10, 3, 4, 5, 2, 1).units.rstrip(b"\0")
+    assert writer.totals == (5, 0)
+
+
+def test_a_topic_may_have_queues_of_both_kinds_that_do_not_depend_on_each_other(
+    disk: SimDisk,
+) -> None:
+    writer = writer_on(disk)
+    writer.append(run(0, 3))
+    writer.append(batches(3, 4, 2))
+    writer.append(run(3, 2))
+    assert writer.totals == (7, 0)
+    again = writer_on(disk)
+    found = again.survey()
+    assert [one.key for one in found] == [KEY, BATCH_KEY]
+    assert again.count(found, 10_000) == (7, 0)
+    again.continue_from(found, start=10_000, keep=10_000, thorough=False)
+    again.append(batches(9, 1))
+    again.append(run(5, 1))
+    assert file_bytes(disk) == b"".join(map(unit, range(6))) + ZERO * 4
+    assert batch_bytes(disk, 0) == batches(3, 4, 2, 1).units.rstrip(b"\0")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [batches(7, 4, at=700), batches(5, 4, at=700), batches(6, 0, at=700), batches(-1, 7, at=700)],
+    ids=["gap", "overlap", "no messages", "negative"],
+)
+def test_leading_batches_end_before_one_that_does_not_continue(
+    disk: SimDisk, wrong: QueueRun
+) -> None:
+    writer = writer_on(disk)
+    writer.append(batches(0, 1, 2, 3, 4, 5))
+    (found,) = writer.survey()
+    assert leading_units(found, 10_000) == (5, 1500)
+    assert leading_units(found, 1000) == (4, 1000)
+    assert writer.are_sound([found], 1500, lambda _: False)
+    disk.open(BATCHES / f"{0:020}", writable=True).pwrite(wrong.units[20:], 3 * 46 + 20)
+    (found,) = writer.survey()
+    assert leading_units(found, 10_000) == (3, 600)
+    assert not writer.are_sound([found], 1500, lambda _: False)
+
+
+def test_batches_continue_across_files(disk: SimDisk) -> None:
+    writer = writer_on(disk)
+    writer.append(batches(0, *[2] * 25))
+    assert leading_units(writer.survey()[0], 10_000) == (25, 5000)
+    wrong = batches(21, 1, at=2000).units[20:]
+    disk.open(BATCHES / f"{460:020}", writable=True).pwrite(wrong, 20)
+    assert leading_units(writer.survey()[0], 10_000) == (10, 2000)
+
+
+def test_a_batch_queue_without_its_first_file_begins_at_the_next(disk: SimDisk) -> None:
+    writer = writer_on(disk)
+    writer.append(batches(0, *[2] * 25))
+    assert writer.remove_first_file(BATCH_KEY) == 10
+    assert writer.totals == (25, 10)
+    with pytest.raises(QueueGap, match="has queue offset 18, but the queue begins at 20"):
+        writer.append(batches(18, 2))
+    before = list(disk.files())
+    again = rebuilt(disk, log_min=2000)
+    again.append(batches(20, *[2] * 15))
+    again.finish_rebuild()
+    assert list(disk.files()) == before
+    assert (again.totals, again.repaired_count) == ((25, 10), 0)
+
+
+def test_the_name_of_the_directory_of_all_batch_queues_is_synced(disk: SimDisk) -> None:
+    """It is created with the first batch; a power cut lost all batch queues of a new store."""
+    writer = writer_on(disk)
+    writer.append(batches(0, 1))
+    assert writer.take_touched()[1] == {BATCHES, *list(BATCHES.parents)[:3]}

@@ -35,7 +35,7 @@ def overwrite(small: SmallStore, place: Place, data: bytes, at: int = 0) -> None
     size = small.store.config.consume_queue_file_size
     position = number * UNIT_SIZE + at
     start = position - position % size
-    path = small.store.consume_queue_dir(topic, queue) / f"{start:020}"
+    path = small.store.queue_directory(topic, queue).path / f"{start:020}"
     with path.open("r+b") as file:
         file.seek(position - start)
         file.write(data[: size - (position - start)])

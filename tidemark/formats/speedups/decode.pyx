@@ -10,11 +10,14 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport (
+    INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+)
 from libc.string cimport memchr, memcmp, memcpy
 
 from tidemark.formats import hashing, hosts, properties
 from tidemark.formats import message as pure
+from tidemark.formats.inner_batch import message_count
 from tidemark.formats.record import topic_text
 
 cdef extern from "bigendian.h":
@@ -25,6 +28,17 @@ cdef extern from "bigendian.h":
 cdef extern from "crc32.h":
     void tidemark_crc32_prepare()
     uint32_t tidemark_crc32(uint32_t crc, const uint8_t *data, size_t size) nogil
+
+cdef extern from "entry.h":
+    ctypedef struct Entry "tidemark_entry":
+        const uint8_t *body
+        const uint8_t *properties
+        size_t body_size
+        size_t properties_size
+        const uint8_t *end
+    enum:
+        TIDEMARK_ENTRY_FLAG_AT
+    bint tidemark_read_entry(const uint8_t *at, size_t room, Entry *entry) nogil
 
 cdef extern from "Python.h":
     object PyType_GenericAlloc(PyTypeObject *type, Py_ssize_t count)
@@ -41,6 +55,8 @@ cdef enum:
     MAGIC_V1 = 0xDAA320A7
     MAGIC_V2 = 0xDAA320AB
     PAIRS_KEPT = 16
+    INNER_BATCH = 0x80
+    BATCH_SYS_FLAGS = 0xC0
 
 cdef type Message = pure.Message
 assert len(Message._fields) == FIELDS
@@ -70,10 +86,22 @@ cdef object _text(const uint8_t *at, Py_ssize_t size):
         return properties.text(PyBytes_FromStringAndSize(<const char *>at, size))
 
 
+cdef struct Contents:  # what differs between the messages of one record
+    int64_t queue_offset
+    int32_t flag
+    int32_t sys_flag
+    int32_t body_crc
+    const uint8_t *body
+    Py_ssize_t body_size
+    const uint8_t *properties
+    Py_ssize_t properties_size
+
+
 cdef class _Decoder:
     """Objects created for the previous message, with the bytes they were decoded from."""
 
-    cdef int32_t size
+    cdef object queue, message_id_text, physical_offset, size
+    cdef object born_timestamp_ms, store_timestamp_ms, reconsume_times, prepared_transaction_offset
     cdef Piece topic, born_host, store_host
     cdef object topic_text, born_text, store_text
     cdef dict host_texts
@@ -153,51 +181,53 @@ cdef class _Decoder:
             left -= size + 1
         return found
 
-    cdef object decode(self, const uint8_t *at, Py_ssize_t room):
-        """Return the message of the record at ``at``; None if it or its body is damaged.
+    cdef Py_ssize_t decode(
+        self, list messages, const uint8_t *at, Py_ssize_t room
+    ) except -1:
+        """Append the messages of the record at ``at``; return its size, 0 if it is damaged.
 
         room: number of readable bytes.
         """
         cdef int32_t size, body_size, topic_size, properties_size, stored_crc
         cdef uint32_t magic, flags, crc
-        cdef Py_ssize_t born_size, store_size, body_at, topic_at, properties_at, length_size
+        cdef Py_ssize_t born_size, store_size, body_at, topic_at, properties_at, length_size, count
         if room < RECORD_SIZE_MIN:
-            return None
+            return 0
         size = <int32_t>tidemark_get_32(at)
         magic = tidemark_get_32(at + 4)
         if size < RECORD_SIZE_MIN or size > room:
-            return None
+            return 0
         if magic == MAGIC_V1:
             length_size = 1
         elif magic == MAGIC_V2:
             length_size = 2
         else:
-            return None
+            return 0
         flags = tidemark_get_32(at + 36)
         born_size = 20 if flags & 0x10 else 8
         store_size = 20 if flags & 0x20 else 8
         body_at = 72 + born_size + store_size
         if body_at > size:
-            return None
+            return 0
         body_size = <int32_t>tidemark_get_32(at + body_at - 4)
         if body_size < 0 or body_size > size - body_at - length_size - 2:
-            return None
+            return 0
         topic_at = body_at + body_size + length_size
         if length_size == 1:
             topic_size = <int8_t>at[topic_at - 1]
         else:
             topic_size = <int16_t>tidemark_get_16(at + topic_at - 2)
         if topic_size < 0 or topic_size > size - topic_at - 2:
-            return None
+            return 0
         properties_at = topic_at + topic_size + 2
         properties_size = <int16_t>tidemark_get_16(at + properties_at - 2)
         if properties_size < 0 or properties_at + properties_size != size:
-            return None
+            return 0
         stored_crc = <int32_t>tidemark_get_32(at + 8)
         if body_size:
             crc = tidemark_crc32(0, at + body_at, body_size) & 0x7FFFFFFF
             if <int32_t>crc != stored_crc:
-                return None
+                return 0
 
         if not _same(&self.topic, at + topic_at, topic_size):
             self.topic_text = topic_text(
@@ -212,7 +242,65 @@ cdef class _Decoder:
             self.born_host.size = born_size
         if not _same(&self.store_host, at + 56 + born_size, store_size):
             self.set_store_host(at + 56 + born_size, store_size)
-        cdef dict found = self.properties(at + properties_at, properties_size)
+        cdef uint64_t physical_offset = tidemark_get_64(at + 28)
+        cdef const uint8_t *behind = at + 56 + born_size + store_size
+        self.size = size
+        self.queue = <int32_t>tidemark_get_32(at + 12)
+        self.message_id_text = self.message_id(physical_offset)
+        self.physical_offset = <int64_t>physical_offset
+        self.born_timestamp_ms = <int64_t>tidemark_get_64(at + 40)
+        self.store_timestamp_ms = <int64_t>tidemark_get_64(at + 48 + born_size)
+        self.reconsume_times = <int32_t>tidemark_get_32(behind)
+        self.prepared_transaction_offset = <int64_t>tidemark_get_64(behind + 4)
+
+        cdef Contents one
+        one.queue_offset = <int64_t>tidemark_get_64(at + 20)
+        one.flag = <int32_t>tidemark_get_32(at + 16)
+        one.sys_flag = <int32_t>flags
+        one.body_crc = stored_crc
+        one.body = at + body_at
+        one.body_size = body_size
+        one.properties = at + properties_at
+        one.properties_size = properties_size
+        if flags & INNER_BATCH:
+            raw_properties = PyBytes_FromStringAndSize(
+                <const char *>one.properties, properties_size
+            )
+            count = message_count(one.sys_flag, raw_properties, one.queue_offset)
+            if count:
+                return size if self.unpack(messages, &one, count) else 0
+        messages.append(self.made(&one))
+        return size
+
+    cdef bint unpack(self, list messages, const Contents *batch, Py_ssize_t count) except -1:
+        """Append the messages of an inner batch; False if its body has not ``count`` entries."""
+        cdef const uint8_t *at = batch.body
+        cdef const uint8_t *end = at + batch.body_size
+        cdef Py_ssize_t number
+        cdef Entry entry
+        cdef Contents one
+        if batch.queue_offset > INT64_MAX - count:
+            return False
+        one.sys_flag = batch.sys_flag & ~BATCH_SYS_FLAGS
+        for number in range(count):
+            if not tidemark_read_entry(at, end - at, &entry):
+                return False
+            one.queue_offset = batch.queue_offset + number
+            one.flag = <int32_t>tidemark_get_32(at + TIDEMARK_ENTRY_FLAG_AT)
+            one.body_crc = <int32_t>(
+                tidemark_crc32(0, entry.body, entry.body_size) & 0x7FFFFFFF
+            )
+            one.body = entry.body
+            one.body_size = entry.body_size
+            one.properties = entry.properties
+            one.properties_size = entry.properties_size
+            messages.append(self.made(&one))
+            at = entry.end
+        return at == end
+
+    cdef object made(self, const Contents *one):
+        """Return a message of the record that was read last."""
+        cdef dict found = self.properties(one.properties, one.properties_size)
         cdef PyObject *tags = PyDict_GetItem(found, TAGS)
         cdef PyObject *keys = PyDict_GetItem(found, KEYS)
         cdef PyObject *unique_id = PyDict_GetItem(found, UNIQ_KEY)
@@ -229,32 +317,29 @@ cdef class _Decoder:
         if self.is_scheduled and PyDict_GetItem(found, DELAY) != NULL:
             tags_code = None
 
-        self.size = size
-        cdef uint64_t physical_offset = tidemark_get_64(at + 28)
-        cdef const uint8_t *behind = at + 56 + born_size + store_size
-        made = PyType_GenericAlloc(<PyTypeObject *>Message, FIELDS)
-        _put(made, 0, self.topic_text)
-        _put(made, 1, <int32_t>tidemark_get_32(at + 12))
-        _put(made, 2, <int64_t>tidemark_get_64(at + 20))
-        _put(made, 3, PyBytes_FromStringAndSize(<const char *>at + body_at, body_size))
-        _put(made, 4, self.message_id(physical_offset))
-        _put(made, 5, <object>unique_id if unique_id != NULL else None)
-        _put(made, 6, <int64_t>physical_offset)
-        _put(made, 7, size)
-        _put(made, 8, <object>tags if tags != NULL else None)
-        _put(made, 9, self.keys_split if keys != NULL else ())
-        _put(made, 10, found)
-        _put(made, 11, <int64_t>tidemark_get_64(at + 40))
-        _put(made, 12, <int64_t>tidemark_get_64(at + 48 + born_size))
-        _put(made, 13, self.born_text)
-        _put(made, 14, self.store_text)
-        _put(made, 15, <int32_t>tidemark_get_32(behind))
-        _put(made, 16, <int32_t>tidemark_get_32(at + 16))
-        _put(made, 17, <int32_t>flags)
-        _put(made, 18, stored_crc)
-        _put(made, 19, tags_code)
-        _put(made, 20, <int64_t>tidemark_get_64(behind + 4))
-        return made
+        message = PyType_GenericAlloc(<PyTypeObject *>Message, FIELDS)
+        _put(message, 0, self.topic_text)
+        _put(message, 1, self.queue)
+        _put(message, 2, one.queue_offset)
+        _put(message, 3, PyBytes_FromStringAndSize(<const char *>one.body, one.body_size))
+        _put(message, 4, self.message_id_text)
+        _put(message, 5, <object>unique_id if unique_id != NULL else None)
+        _put(message, 6, self.physical_offset)
+        _put(message, 7, self.size)
+        _put(message, 8, <object>tags if tags != NULL else None)
+        _put(message, 9, self.keys_split if keys != NULL else ())
+        _put(message, 10, found)
+        _put(message, 11, self.born_timestamp_ms)
+        _put(message, 12, self.store_timestamp_ms)
+        _put(message, 13, self.born_text)
+        _put(message, 14, self.store_text)
+        _put(message, 15, self.reconsume_times)
+        _put(message, 16, one.flag)
+        _put(message, 17, one.sys_flag)
+        _put(message, 18, one.body_crc)
+        _put(message, 19, tags_code)
+        _put(message, 20, self.prepared_transaction_offset)
+        return message
 
 
 cdef inline void _put(made, Py_ssize_t number, value):
@@ -267,18 +352,17 @@ def decode_messages(raw):
     cdef _Decoder decoder = _Decoder()
     cdef list messages = []
     cdef const uint8_t *at
-    cdef Py_ssize_t left
+    cdef Py_ssize_t left, size
     PyObject_GetBuffer(raw, &view, PyBUF_SIMPLE)
     try:
         at = <const uint8_t *>view.buf
         left = view.len
         while left > 0:
-            message = decoder.decode(at, left)
-            if message is None:
+            size = decoder.decode(messages, at, left)
+            if not size:
                 return pure.decode_messages(raw)  # raises an error with the cause and the position
-            messages.append(message)
-            at += decoder.size
-            left -= decoder.size
+            at += size
+            left -= size
     finally:
         PyBuffer_Release(&view)
     return messages

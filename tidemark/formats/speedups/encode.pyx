@@ -20,9 +20,9 @@ from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport (
     INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 )
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy, memset
 
-from tidemark.formats import runs as original
+from tidemark.formats import inner_batch, runs as original
 from tidemark.formats.hosts import Host
 from tidemark.formats.runs import Run
 
@@ -62,6 +62,10 @@ cdef enum:
     PAIR_END = 0x02
     MASK_31 = 0x7FFFFFFF
     GIL_SIZE = 65536  # bytes of records from which the GIL is released
+    BATCH_SYS_FLAGS = 0xC0
+
+cdef Py_ssize_t BASE_AT = inner_batch.BASE_AT
+cdef Py_ssize_t BASE_DIGITS = inner_batch.BASE_DIGITS
 
 cdef const char *CRC_NAME = b"__CRC32#\x01"
 cdef const uint32_t MAGIC_V1 = 0xDAA320A7
@@ -97,6 +101,9 @@ cdef struct Plan:
     int64_t first
     int64_t size  # total bytes of its records
     bint strips  # whether some entry has a record CRC property
+    const uint8_t *batch_properties  # of the inner batch that the run becomes; NULL if it does not
+    Py_ssize_t batch_properties_size
+    Py_ssize_t record_count
 
 
 def runs_size(runs, *, bint record_crc):
@@ -195,7 +202,7 @@ cdef object encoded(
             if plans[number].size > I64_MAX - total:
                 return None
             total += plans[number].size
-            record_count += plans[number].count
+            record_count += plans[number].record_count
         if at > I64_MAX - total:
             return None
         try:
@@ -243,10 +250,15 @@ cdef void write_all(
 
 cdef bint plan_run(object run, int64_t first, bint record_crc, Plan *plan) except -1:
     """Read a run and measure its records; False if the pure implementation must handle it."""
-    if type(run) is not Run or PyTuple_GET_SIZE(run) != 10:
+    if type(run) is not Run or PyTuple_GET_SIZE(run) != 11:
         return False
     topic, entries = <object>PyTuple_GET_ITEM(run, 0), <object>PyTuple_GET_ITEM(run, 2)
-    if not PyUnicode_CheckExact(topic) or not PyBytes_CheckExact(entries):
+    of_batch = <object>PyTuple_GET_ITEM(run, 10)
+    if (
+        not PyUnicode_CheckExact(topic)
+        or not PyBytes_CheckExact(entries)
+        or not PyBytes_CheckExact(of_batch)
+    ):
         return False
     try:
         plan.topic = <const uint8_t *>PyUnicode_AsUTF8AndSize(topic, &plan.topic_size)
@@ -272,9 +284,45 @@ cdef bint plan_run(object run, int64_t first, bint record_crc, Plan *plan) excep
         return False  # an entry has at least 22 bytes: the count is too large
     plan.count = count
     plan.first = first
-    if first > I64_MAX - count:
+    if first < 0 or first > I64_MAX - count:
         return False
-    return measure(plan, record_crc)
+    plan.record_count = count
+    plan.batch_properties = NULL
+    plan.batch_properties_size = PyBytes_GET_SIZE(of_batch)
+    if not measure(plan, record_crc):
+        return False
+    if plan.batch_properties_size:
+        plan.batch_properties = <const uint8_t *>PyBytes_AS_STRING(of_batch)
+        return plan_batch(plan, record_crc)
+    return True
+
+
+cdef bint plan_batch(Plan *plan, bint record_crc) noexcept nogil:
+    """Measure a run that becomes an inner batch; False if the pure implementation must handle it."""
+    cdef Py_ssize_t stored = plan.batch_properties_size + (CRC_SLOT_SIZE if record_crc else 0)
+    cdef int64_t size = fixed_size(plan) + plan.entries_size + stored
+    if (
+        plan.count == 0
+        or plan.batch_properties_size < BASE_AT + BASE_DIGITS
+        or plan.batch_properties[plan.batch_properties_size - 1] != PAIR_END
+        or holds_crc(plan.batch_properties, plan.batch_properties_size)
+        or stored > PROPERTIES_SIZE_MAX
+        or size > INT32_MAX
+    ):
+        return False
+    plan.sys_flag |= BATCH_SYS_FLAGS
+    plan.record_count = 1
+    plan.size = size
+    plan.strips = False
+    return True
+
+
+cdef int64_t fixed_size(const Plan *plan) noexcept nogil:
+    """Size of a record of the run without body and properties."""
+    return (
+        72 + plan.born.size + plan.store.size + 8
+        + (2 if plan.topic_size > TOPIC_SIZE_V1_MAX else 1) + plan.topic_size + 2
+    )
 
 
 cdef bint read_host(object value, Address *address) except -1:
@@ -310,10 +358,7 @@ cdef bint measure(Plan *plan, bint record_crc) noexcept nogil:
     cdef const uint8_t *end = at + plan.entries_size
     cdef Entry entry
     cdef Py_ssize_t found = 0, stored
-    cdef int64_t record, total = 0, fixed = (
-        72 + plan.born.size + plan.store.size + 8
-        + (2 if plan.topic_size > TOPIC_SIZE_V1_MAX else 1) + plan.topic_size + 2
-    )
+    cdef int64_t record, total = 0, fixed = fixed_size(plan)
     cdef bint strips = False, ends_pair
     while at < end:
         if not tidemark_read_entry(at, end - at, &entry):
@@ -415,6 +460,14 @@ cdef void write_runs(
         head_size = make_head(head, &plans[number], stored_ms)
         at = plans[number].entries
         end = at + plans[number].entries_size
+        if plans[number].batch_properties != NULL:
+            record = write_batch(
+                out + written, &plans[number], head, head_size, physical_offset + written, record_crc
+            )
+            memcpy(sizes, &record, 4)
+            sizes += 4
+            written += record
+            continue
         for index in range(plans[number].count):
             if not tidemark_read_entry(at, end - at, &entry):
                 return  # impossible: ``measure`` has read all entries
@@ -434,6 +487,27 @@ cdef void write_runs(
             memcpy(sizes, &record, 4)
             sizes += 4
             written += record
+
+
+cdef uint32_t write_batch(
+    uint8_t *out,
+    const Plan *plan,
+    const uint8_t *head,
+    Py_ssize_t head_size,
+    int64_t physical_offset,
+    bint record_crc,
+) noexcept nogil:
+    """Write the run as one record whose body is its entries; return the record's size."""
+    cdef uint8_t[4] flag
+    cdef Entry whole
+    memset(flag, 0, 4)
+    whole.body = plan.entries
+    whole.body_size = plan.entries_size
+    whole.properties = plan.batch_properties
+    whole.properties_size = plan.batch_properties_size
+    return write_record(
+        out, flag, &whole, plan, head, head_size, plan.first, physical_offset, record_crc
+    )
 
 
 cdef Py_ssize_t make_head(uint8_t *head, const Plan *plan, int64_t stored_ms) noexcept nogil:
@@ -499,6 +573,8 @@ cdef uint32_t write_record(
         raw_size = without_crc(at, entry.properties, raw_size, &ends_pair)
     else:
         memcpy(at, entry.properties, raw_size)
+        if plan.batch_properties != NULL:
+            put_base(at + BASE_AT, <uint64_t>queue_offset)
     at += raw_size
     if record_crc:
         if raw_size and not ends_pair:
@@ -512,6 +588,14 @@ cdef uint32_t write_record(
         at -= CRC_SLOT_SIZE
         put_crc_slot(at, tidemark_crc32(0, out, at - out) & MASK_31)
     return size
+
+
+cdef void put_base(uint8_t *at, uint64_t base) noexcept nogil:
+    """Write the queue offset of a batch's first message in BASE_DIGITS digits."""
+    cdef Py_ssize_t number
+    for number in range(BASE_DIGITS - 1, -1, -1):
+        at[number] = <uint8_t>(c"0" + base % 10)
+        base //= 10
 
 
 cdef void put_crc_slot(uint8_t *at, uint32_t crc) noexcept nogil:

@@ -1,3 +1,3 @@
 def leading_units(
-    view: bytes | bytearray | memoryview, *, end: int, end_max: int
+    view: bytes | bytearray | memoryview, *, end: int, end_max: int, unit_size: int = 20
 ) -> tuple[int, int]: ...

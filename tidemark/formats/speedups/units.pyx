@@ -11,31 +11,30 @@ cdef extern from "bigendian.h":
     uint64_t tidemark_get_64(const uint8_t *at) nogil
 
 cdef enum:
-    UNIT_SIZE = 20
     PRE_BLANK_SIZE = 0x7FFFFFFF
     LONG = 64 * 1024
 
 
-def leading_units(view, *, int64_t end, int64_t end_max):
+def leading_units(view, *, int64_t end, int64_t end_max, Py_ssize_t unit_size=20):
     cdef Py_buffer buffer
     cdef Py_ssize_t count, units
     PyObject_GetBuffer(view, &buffer, PyBUF_SIMPLE)
     try:
-        units = buffer.len // UNIT_SIZE
+        units = buffer.len // unit_size
         if buffer.len < LONG:
-            count = leading(<const uint8_t *>buffer.buf, units, &end, end_max)
+            count = leading(<const uint8_t *>buffer.buf, units, unit_size, &end, end_max)
         else:
             with nogil:
-                count = leading(<const uint8_t *>buffer.buf, units, &end, end_max)
+                count = leading(<const uint8_t *>buffer.buf, units, unit_size, &end, end_max)
     finally:
         PyBuffer_Release(&buffer)
     return count, end
 
 
 cdef Py_ssize_t leading(
-    const uint8_t *at, Py_ssize_t units, int64_t *end, int64_t end_max
+    const uint8_t *at, Py_ssize_t units, Py_ssize_t unit_size, int64_t *end, int64_t end_max
 ) noexcept nogil:
-    """Read only at[0 : units * 20], each field once, because the file may change meanwhile."""
+    """Read only at[0 : units * unit_size], each field once: the file may change meanwhile."""
     cdef Py_ssize_t number
     cdef int64_t offset
     cdef int32_t size
@@ -50,5 +49,5 @@ cdef Py_ssize_t leading(
             end[0] = offset + size
         elif end[0] != 0:
             return number
-        at += UNIT_SIZE
+        at += unit_size
     return units

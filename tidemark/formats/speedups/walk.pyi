@@ -21,5 +21,5 @@ def plan_range(
     records_max: int,
     delay_levels_ms: Sequence[int],
     index: bool,
-    no_units_for: frozenset[str] = ...,
+    batch_topics: frozenset[str] = ...,
 ) -> PlannedRange: ...

@@ -24,10 +24,12 @@ from libc.stdint cimport (
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy
 
-from tidemark.formats import hashing, plan as pure_plan, properties, scan
+from tidemark.formats import hashing, plan as pure_plan, properties, queue_unit, scan
+from tidemark.formats.inner_batch import message_count
 from tidemark.formats.plan import Plan, PlannedRange, QueueRun
 from tidemark.formats.record import topic_text
 from tidemark.formats.record_check import record_crc_fault
+from tidemark.formats.queue_unit import Unit
 from tidemark.formats.scan import Entry, Stop, Walk
 
 cdef extern from "record.h":
@@ -41,6 +43,7 @@ cdef extern from "record.h":
         int64_t store_timestamp_ms
         uint32_t topic_at
         uint32_t topic_size
+        uint32_t properties_at
         uint32_t properties_size
 
     ctypedef struct tidemark_value:
@@ -88,6 +91,7 @@ tidemark_crc32_prepare()
 
 cdef enum:
     UNIT_SIZE = 20
+    BATCH_UNIT_SIZE = 46
     ROW_WORDS = 3
     TRANSACTION_MASK = 0xC
     PREPARED = 0x4
@@ -110,10 +114,11 @@ cdef struct Group:
     uint64_t hash
     Py_ssize_t same_as  # number of the group of the same text with other bytes
     Py_ssize_t run  # number of the open run; -1 before the first
+    bint of_batches  # whether the open run has units of inner batches
     int64_t next_offset
     uint32_t topic_hash  # of "topic#"
     bint is_schedule
-    bint has_units
+    bint of_batch_topic
 
 
 cdef struct Run:
@@ -162,7 +167,7 @@ cdef void *grown(void *array, Py_ssize_t *room, Py_ssize_t size) noexcept nogil:
 cdef class Walker:
     """One pass over a view: the checked records and the queues they belong to."""
 
-    cdef object view, no_units_for
+    cdef object view, batch_topics
     cdef Py_buffer buffer
     cdef bint is_held
     cdef const uint8_t *data
@@ -185,6 +190,8 @@ cdef class Walker:
 
     cdef uint8_t *units
     cdef Py_ssize_t unit_count, unit_room
+    cdef dict batches  # number of a run of inner batches → its units
+    cdef Py_ssize_t batch_count
     cdef int32_t *run_of  # number of the run of each unit
     cdef Py_ssize_t run_of_room
     cdef Run *runs
@@ -194,7 +201,7 @@ cdef class Walker:
     cdef Py_ssize_t record_count
     cdef int64_t unit_timestamp_ms
 
-    def __cinit__(self, view, at, checks, records_max, delay_levels_ms, no_units_for):
+    def __cinit__(self, view, at, checks, records_max, delay_levels_ms, batch_topics):
         cdef Py_ssize_t number
         PyObject_GetBuffer(view, &self.buffer, PyBUF_SIMPLE)
         self.is_held = True
@@ -206,9 +213,10 @@ cdef class Walker:
         self.left = max(0, min(records_max, self.buffer.len // RECORD_SIZE_MIN + 1))
         self.checks = checks_of(checks)
         self.require_record_crc = bool(checks.require_record_crc)
-        self.no_units_for = no_units_for
+        self.batch_topics = batch_topics
         self.texts = []
         self.not_ascii = {}
+        self.batches = {}
         self.delay_levels_ms = delay_levels_ms
         self.level_count = len(delay_levels_ms)
         self.levels_ms = <int64_t *>malloc(<size_t>max(1, self.level_count) * sizeof(int64_t))
@@ -291,7 +299,7 @@ cdef class Walker:
         group.next_offset = 0
         group.topic_hash = hashing.topic_hash(name)
         group.is_schedule = name == hashing.SCHEDULE_TOPIC
-        group.has_units = name not in self.no_units_for
+        group.of_batch_topic = name in self.batch_topics
         if not name.isascii():
             # Different bytes may decode to the same text, because invalid UTF-8 is replaced.
             group.same_as = self.not_ascii.setdefault((name, queue_id), number)
@@ -324,23 +332,28 @@ cdef class Walker:
         cdef tidemark_record found
         cdef tidemark_properties wanted
         cdef const uint8_t *start
-        cdef Py_ssize_t group
+        cdef Py_ssize_t group, batch_size
         cdef bint has_unit
         while self.left > 0 and self.next(&found):
             start = self.data + self.end
             if found.sys_flag & TRANSACTION_MASK != ROLLBACK:
                 tidemark_find_properties(start, &found, &wanted)
-                has_unit = (
-                    found.sys_flag & TRANSACTION_MASK != PREPARED
-                    and not found.sys_flag & INNER_BATCH
-                )
+                has_unit = found.sys_flag & TRANSACTION_MASK != PREPARED
+                batch_size = 0
+                if found.sys_flag & INNER_BATCH:
+                    with gil:
+                        batch_size = self.batch_size(&found)
+                    has_unit = has_unit and batch_size > 0
                 if has_unit or (index and (wanted.unique_id.size or wanted.keys.size)):
                     group = self.group_of(
                         start + found.topic_at, found.topic_size, found.queue_id
                     )
                     if index:
                         self.add_rows(group, &found, &wanted)
-                    if has_unit and self.groups[group].has_units:
+                    if has_unit and (batch_size or self.groups[group].of_batch_topic):
+                        with gil:
+                            self.add_batch(group, &found, &wanted, batch_size or 1)
+                    elif has_unit:
                         self.add_unit(group, &found, &wanted)
             self.end += found.size
             self.record_count += 1
@@ -355,10 +368,12 @@ cdef class Walker:
         cdef void *larger
         if (
             group.run < 0
+            or group.of_batches
             or found.queue_offset == INT64_MIN
             or found.queue_offset != group.next_offset
         ):
             self.begin_run(number, found)
+            group.of_batches = False
         if self.unit_count == self.unit_room:
             larger = grown(self.units, &self.unit_room, UNIT_SIZE)
             if larger != NULL:
@@ -379,6 +394,37 @@ cdef class Walker:
         self.unit_count += 1
         # Wraps after the largest offset, and the smallest offset never continues a run.
         group.next_offset = <int64_t>(<uint64_t>found.queue_offset + 1)
+        self.unit_timestamp_ms = found.store_timestamp_ms
+        return 0
+
+    cdef Py_ssize_t batch_size(self, tidemark_record *found) except -1:
+        """Return the number of messages of an inner batch; 0 if it has no unit."""
+        raw_properties = PyBytes_FromStringAndSize(
+            <const char *>self.data + self.end + found.properties_at, found.properties_size
+        )
+        return message_count(found.sys_flag, raw_properties, found.queue_offset)
+
+    cdef int add_batch(
+        self,
+        Py_ssize_t number,
+        tidemark_record *found,
+        tidemark_properties *wanted,
+        Py_ssize_t batch_size,
+    ) except -1:
+        """Append the unit of an inner batch. It is rare: one for many messages."""
+        cdef Group *group = &self.groups[number]
+        cdef int64_t tags_code = self.tags_code(group.is_schedule, found, wanted)
+        if group.run < 0 or not group.of_batches or found.queue_offset != group.next_offset:
+            self.begin_run(number, found)
+            group.of_batches = True
+            self.batches[group.run] = bytearray()
+        unit = Unit(self.at + <int64_t>self.end, found.size, tags_code)
+        self.batches[group.run] += queue_unit.encode_batch(
+            unit, found.store_timestamp_ms, found.queue_offset, batch_size
+        )
+        self.batch_count += 1
+        # Wraps after the largest offset, and a base is never negative.
+        group.next_offset = <int64_t>(<uint64_t>found.queue_offset + <uint64_t>batch_size)
         self.unit_timestamp_ms = found.store_timestamp_ms
         return 0
 
@@ -519,7 +565,13 @@ cdef class Walker:
                 raise MemoryError
             try:
                 for number in range(self.run_count):
-                    units = PyBytes_FromStringAndSize(NULL, self.runs[number].count * UNIT_SIZE)
+                    batch_units = self.batches.get(number)
+                    if batch_units is not None:
+                        units = bytes(batch_units)
+                    else:
+                        units = PyBytes_FromStringAndSize(
+                            NULL, self.runs[number].count * UNIT_SIZE
+                        )
                     ends[number] = <uint8_t *>PyBytes_AS_STRING(units)
                     runs.append(
                         NEW_TUPLE(
@@ -530,6 +582,7 @@ cdef class Walker:
                                 self.runs[number].first,
                                 units,
                                 self.runs[number].at,
+                                UNIT_SIZE if batch_units is None else BATCH_UNIT_SIZE,
                             ),
                         )
                     )
@@ -547,7 +600,7 @@ cdef class Walker:
             if self.row_count
             else b"",
             self.record_count,
-            self.unit_count,
+            self.unit_count + self.batch_count,
             self.unit_timestamp_ms,
         )
 
@@ -587,6 +640,7 @@ cdef class Walker:
         put(made, 7, found.sys_flag)
         put(made, 8, unique_id)
         put(made, 9, keys)
+        put(made, 10, self.batch_size(found) if found.sys_flag & INNER_BATCH else 0)
         return made
 
     cdef object stopped(self, checks):
@@ -618,7 +672,7 @@ def walk(view, *, at, checks, records_max, delay_levels_ms):
 
 
 def plan_range(
-    view, *, at, checks, records_max, delay_levels_ms, index, no_units_for=frozenset()
+    view, *, at, checks, records_max, delay_levels_ms, index, batch_topics=frozenset()
 ):
     cdef Walker walker
     cdef bint with_rows = index
@@ -630,9 +684,9 @@ def plan_range(
             records_max=records_max,
             delay_levels_ms=delay_levels_ms,
             index=index,
-            no_units_for=no_units_for,
+            batch_topics=batch_topics,
         )
-    walker = Walker(view, at, checks, records_max, delay_levels_ms, no_units_for)
+    walker = Walker(view, at, checks, records_max, delay_levels_ms, batch_topics)
     if walker.size < UNLOCKED_SIZE:
         walker.plan(with_rows)
     else:

@@ -1,3 +1,4 @@
+from tidemark.formats.batch_parts import Part
 from tidemark.formats.produce_wire import PlainRequest
 
 def read_plain(
@@ -7,6 +8,7 @@ def read_plain(
     properties_size_max: int,
     messages_max: int,
     timeout_ms_max: int,
+    makes_ids: bool,
     id_head: bytes,
     id_ms: int,
     id_count: int,
@@ -22,4 +24,14 @@ def pack_answer(
     first_queue_offset: int,
     first_physical_offset: int,
     store_timestamp_ms: int,
+    batch_id: str | None,
 ) -> bytes: ...
+def split(entries: bytes, *, body_size_max: int, properties_size_max: int) -> list[Part]: ...
+def read_batch(
+    entries: bytes,
+    *,
+    message_size_max: int,
+    message_properties_size_max: int,
+    body_size_max: int,
+    properties_size_max: int,
+) -> Part | None: ...

@@ -1,12 +1,13 @@
-"""Native implementation of ``tidemark.formats.produce_wire``, which documents the contracts.
+"""Native implementation of ``produce_wire`` and ``batch_parts`` of ``tidemark.formats``.
 
-One pass over the bytes of the request creates the entries, without a map and without an object per
+They document the contracts. In ``produce_wire`` one pass over the bytes of the request creates the entries, without a map and without an object per
 message. A message is read completely, then the size of its entry is checked against the remaining
 room, then the entry is written. Nothing recurses, because the common form has a fixed depth. The
 request and the entries are ``bytes``, which do not change meanwhile.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_Size
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_XDECREF
@@ -19,8 +20,9 @@ from libc.string cimport memchr, memcmp, memcpy
 cdef extern from "string.h":
     void *memrchr(const void *data, int byte, size_t size) nogil
 
+from tidemark.formats import batch_parts, inner_batch, properties
 from tidemark.formats import produce_wire as original
-from tidemark.formats import properties
+from tidemark.formats.batch_parts import Part
 from tidemark.formats.produce_wire import PlainRequest
 
 cdef extern from "Python.h":
@@ -37,6 +39,7 @@ cdef extern from "bigendian.h":
 cdef extern from "entry.h":
     ctypedef struct Entry "tidemark_entry":
         const uint8_t *properties
+        size_t body_size
         size_t properties_size
         const uint8_t *end
     enum:
@@ -177,6 +180,7 @@ def read_plain(
     int64_t properties_size_max,
     int64_t messages_max,
     int64_t timeout_ms_max,
+    bint makes_ids,
     bytes id_head,
     id_ms,
     id_count,
@@ -191,13 +195,14 @@ def read_plain(
             properties_size_max=properties_size_max,
             messages_max=messages_max,
             timeout_ms_max=timeout_ms_max,
+            makes_ids=makes_ids,
             id_head=id_head,
             id_ms=id_ms,
             id_count=id_count,
         )
     rules.body_max = min(message_size_max, BODY_SIZE_MAX)
     rules.stored_max = min(properties_size_max, PROPERTIES_SIZE_MAX)
-    rules.makes_ids = True
+    rules.makes_ids = makes_ids
     rules.id_count = id_count & 0xFFFF
     rules.id_size = PyBytes_GET_SIZE(id_head)
     memcpy(rules.id_text, PyBytes_AS_STRING(id_head), rules.id_size)
@@ -581,6 +586,7 @@ def pack_answer(
     first_queue_offset,
     first_physical_offset,
     store_timestamp_ms,
+    batch_id,
 ):
     made = packed(
         entries,
@@ -592,6 +598,7 @@ def pack_answer(
         first_queue_offset,
         first_physical_offset,
         store_timestamp_ms,
+        batch_id,
     )
     if made is not None:
         return made
@@ -605,6 +612,7 @@ def pack_answer(
         first_queue_offset=first_queue_offset,
         first_physical_offset=first_physical_offset,
         store_timestamp_ms=store_timestamp_ms,
+        batch_id=batch_id,
     )
 
 
@@ -614,6 +622,7 @@ cdef struct Common:
     int64_t queue_offset
     int64_t physical_offset
     int64_t stored_ms
+    Piece batch_id  # NULL: each message is a record
     size_t host_size  # hex digits
     char[2 * HOST_SIZE_MAX] host
 
@@ -628,10 +637,11 @@ cdef object packed(
     object first_queue_offset,
     object first_physical_offset,
     object store_timestamp_ms,
+    object batch_id,
 ):
     """Return the result of ``pack_answer``; None if the pure implementation must run."""
     cdef Common common
-    cdef Py_ssize_t level_size, count, number, room
+    cdef Py_ssize_t level_size, count, number, room, id_size = 0
     cdef int64_t copy_count
     cdef const char *level_text
     cdef const uint8_t *data
@@ -652,11 +662,22 @@ cdef object packed(
     if PyBytes_GET_SIZE(sizes) % 4 or PyBytes_GET_SIZE(host) > HOST_SIZE_MAX:
         return None
     count = PyBytes_GET_SIZE(sizes) // 4
+    common.batch_id = NOTHING
+    if batch_id is not None:
+        if count != 1 or not PyUnicode_CheckExact(batch_id):
+            return None
+        try:
+            common.batch_id.at = <const uint8_t *>PyUnicode_AsUTF8AndSize(batch_id, &id_size)
+        except UnicodeEncodeError:
+            return None
+        common.batch_id.size = id_size
+        count = entry_count(entries)
     if common.queue_offset > I64_MAX - count or common.physical_offset > I64_MAX - (count << 32):
         return None
     room = stored_size(entries, count)
     if room < 0:
         return None
+    room += count * id_size
     try:
         level_text = PyUnicode_AsUTF8AndSize(level, &level_size)
     except UnicodeEncodeError:
@@ -697,6 +718,18 @@ cdef bint number_64(object value, int64_t *number) except -1:
     return overflow == 0
 
 
+cdef Py_ssize_t entry_count(object entries) noexcept:
+    """Return the number of entries up to the first damaged one."""
+    cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(entries)
+    cdef const uint8_t *end = at + PyBytes_GET_SIZE(entries)
+    cdef Py_ssize_t count = 0
+    cdef Entry entry
+    while at < end and tidemark_read_entry(at, end - at, &entry):
+        at = entry.end
+        count += 1
+    return count
+
+
 cdef Py_ssize_t stored_size(object entries, Py_ssize_t count) noexcept:
     """Return the bytes of all properties; -1 if an entry is damaged or the count is wrong."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(entries)
@@ -729,8 +762,11 @@ cdef uint8_t *write_results(
         to = write_id(to, common)
         to = tidemark_write(to, b"\xa9unique_id", 10)
         if not find_unique_id(entry.properties, entry.properties_size, &unique_id):
-            to[0] = TIDEMARK_NIL
-            to += 1
+            if common.batch_id.at == NULL:
+                to[0] = TIDEMARK_NIL
+                to += 1
+            else:
+                to = tidemark_write_str(to, common.batch_id.at, common.batch_id.size)
         elif (
             tidemark_text_has(unique_id.at, unique_id.size) & TIDEMARK_HAS_HIGH
             and not tidemark_is_utf8(unique_id.at, unique_id.size, &characters)
@@ -746,10 +782,11 @@ cdef uint8_t *write_results(
         to = tidemark_write_int(to, common.physical_offset)
         to = tidemark_write(to, b"\xb2store_timestamp_ms", 19)
         to = tidemark_write_int(to, common.stored_ms)
-        memcpy(&record, sizes, 4)
-        sizes += 4
         common.queue_offset += 1
-        common.physical_offset += record
+        if common.batch_id.at == NULL:
+            memcpy(&record, sizes, 4)
+            sizes += 4
+            common.physical_offset += record
     return to
 
 
@@ -786,3 +823,226 @@ cdef bint find_unique_id(const uint8_t *raw, size_t size, Piece *value) noexcept
         if before == NULL:
             return False
         end = before
+
+
+cdef struct Checks:
+    # Rules of the entries of a batch request.
+    int64_t size_max  # of a body [bytes]
+    int64_t stored_max  # of the properties [bytes]
+
+
+cdef struct Words:
+    # What a batch repeats of an entry's properties; an absent one has size 0.
+    Piece unique_id
+    Piece tags
+    Piece keys
+
+
+cdef struct Batch:
+    # A batch that is being made of entries.
+    const uint8_t *at  # first byte of the first entry
+    int64_t count
+    Piece unique_id
+    Piece tags
+    bint has_one_tag
+    Py_ssize_t room  # bytes left for tag and keys, with a separator after each
+
+
+def split(entries, *, int64_t body_size_max, int64_t properties_size_max):
+    made = parts_of(entries, body_size_max, properties_size_max, NULL)
+    if made is not None:
+        return made
+    return batch_parts.split(
+        entries, body_size_max=body_size_max, properties_size_max=properties_size_max
+    )
+
+
+def read_batch(
+    entries,
+    *,
+    int64_t message_size_max,
+    int64_t message_properties_size_max,
+    int64_t body_size_max,
+    int64_t properties_size_max,
+):
+    cdef Checks checks = Checks(message_size_max, message_properties_size_max)
+    made = parts_of(entries, body_size_max, properties_size_max, &checks)
+    return made[0] if made is not None and len(made) == 1 else None
+
+
+cdef list parts_of(
+    object entries, int64_t body_size_max, int64_t properties_size_max, const Checks *checks
+):
+    """Return the batches that entries become; None if an entry is damaged.
+
+    checks: rules of a batch request; None is returned if an entry does not meet them or does not
+    fit into the first batch. NULL: there are none.
+    """
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef Entry entry
+    cdef Words words
+    cdef Batch batch
+    cdef Py_ssize_t size, key_count, words_max = batch_parts.words_size_max(properties_size_max)
+    cdef int64_t count_max = inner_batch.COUNT_MAX
+    cdef dict keys = {}
+    cdef list parts = []
+    if not PyBytes_CheckExact(entries):
+        return None
+    at = <const uint8_t *>PyBytes_AS_STRING(entries)
+    end = at + PyBytes_GET_SIZE(entries)
+    begin_batch(&batch, at, words_max)
+    while at < end:
+        if not tidemark_read_entry(at, end - at, &entry):
+            return None
+        if checks != NULL and (
+            <int64_t>entry.body_size > checks.size_max
+            or <int64_t>entry.properties_size > checks.stored_max
+        ):
+            return None
+        if not read_words(entry.properties, entry.properties_size, checks != NULL, &words):
+            return None
+        key_count = PyDict_Size(keys)
+        size = put_keys(keys, &words.keys) if words.keys.size else 0
+        if batch.count and (
+            batch.count == count_max or entry.end - batch.at > body_size_max or size > batch.room
+        ):
+            if checks != NULL:
+                return None
+            while PyDict_Size(keys) > key_count:
+                keys.popitem()
+            parts.append(made_part(entries, &batch, at, keys))
+            begin_batch(&batch, at, words_max)
+            keys = {}
+            size = put_keys(keys, &words.keys)
+        if not batch.count:
+            if checks != NULL and (
+                size + (<Py_ssize_t>words.tags.size + 1 if words.tags.size else 0) > batch.room
+            ):
+                return None
+            begin_words(&batch, &words)
+            if size > batch.room:
+                keys = fitting(keys, &batch.room)
+                size = 0
+        elif batch.has_one_tag and not is_same_tag(&batch.tags, &words.tags):
+            batch.has_one_tag = False
+        batch.room -= size
+        batch.count += 1
+        at = entry.end
+    if batch.count:
+        parts.append(made_part(entries, &batch, at, keys))
+    return parts
+
+
+cdef void begin_batch(Batch *batch, const uint8_t *at, Py_ssize_t words_max) noexcept:
+    batch.at = at
+    batch.count = 0
+    batch.unique_id = batch.tags = NOTHING
+    batch.has_one_tag = True
+    batch.room = words_max + 1
+
+
+cdef void begin_words(Batch *batch, const Words *words) noexcept:
+    """Take over unique id and tag of the first message."""
+    cdef size_t size_max = 4 * UNIQUE_ID_SIZE_MAX
+    if words.unique_id.size <= size_max:
+        batch.unique_id = words.unique_id
+    if words.tags.size and <Py_ssize_t>words.tags.size + 1 <= batch.room:
+        batch.tags = words.tags
+        batch.room -= words.tags.size + 1
+
+
+cdef inline bint is_same_tag(const Piece *one, const Piece *other) noexcept nogil:
+    return one.size == other.size and (one.size == 0 or is_same(one, other))
+
+
+cdef Py_ssize_t put_keys(dict keys, const Piece *words) except -1:
+    """Put the distinct words that are not there yet into keys, in order.
+
+    Return their size, with a separator after each."""
+    cdef const uint8_t *at = words.at
+    cdef const uint8_t *end = at + words.size
+    cdef const uint8_t *space
+    cdef Py_ssize_t size = 0, count = PyDict_Size(keys)
+    while at < end:
+        space = <const uint8_t *>memchr(at, c" ", end - at)
+        if space == NULL:
+            space = end
+        if space > at:
+            keys.setdefault((<const char *>at)[: space - at])
+            if PyDict_Size(keys) > count:
+                count += 1
+                size += space - at + 1
+        at = space + 1
+    return size
+
+
+cdef dict fitting(dict keys, Py_ssize_t *room):
+    """Return the keys of a single message that fit; each lowers the room by its size."""
+    cdef dict found = {}
+    cdef Py_ssize_t size
+    for key in keys:
+        size = PyBytes_GET_SIZE(key) + 1
+        if size <= room[0]:
+            found[key] = None
+            room[0] -= size
+    return found
+
+
+cdef object made_part(object entries, const Batch *batch, const uint8_t *end, dict keys):
+    cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(entries)
+    if end - batch.at != PyBytes_GET_SIZE(entries):
+        entries = entries[batch.at - start : end - start]
+    return Part(
+        entries,
+        batch.count,
+        bytes_of(&batch.unique_id),
+        bytes_of(&batch.tags) if batch.has_one_tag else None,
+        b" ".join(keys) if keys else None,
+    )
+
+
+cdef object bytes_of(const Piece *piece):
+    return (<const char *>piece.at)[: piece.size] if piece.size else None
+
+
+cdef bint read_words(const uint8_t *raw, size_t size, bint checks, Words *words) noexcept nogil:
+    """Find tag, keys and unique id like ``properties.find``: the last of equal names wins.
+
+    checks: whether to return False for properties that a batch request may not have."""
+    cdef const uint8_t *at = raw
+    cdef const uint8_t *end = raw + size
+    cdef const uint8_t *stop
+    cdef const uint8_t *mark
+    cdef size_t characters, length
+    cdef Piece name
+    words.unique_id = words.tags = words.keys = NOTHING
+    if checks and tidemark_text_has(raw, size) & TIDEMARK_HAS_HIGH:
+        if not tidemark_is_utf8(raw, size, &characters):
+            return False
+    while at < end:
+        stop = <const uint8_t *>memchr(at, PAIR_END, end - at)
+        if stop == NULL:
+            stop = end
+        length = stop - at
+        if length > 5 and memcmp(at, b"TAGS\x01", 5) == 0:
+            words.tags.at = at + 5
+            words.tags.size = length - 5
+        elif length > 5 and memcmp(at, b"KEYS\x01", 5) == 0:
+            words.keys.at = at + 5
+            words.keys.size = length - 5
+        elif length > 9 and memcmp(at, b"UNIQ_KEY\x01", 9) == 0:
+            words.unique_id.at = at + 9
+            words.unique_id.size = length - 9
+            if checks and not is_text(&words.unique_id, False, UNIQUE_ID_SIZE_MAX):
+                return False
+        elif checks:
+            mark = <const uint8_t *>memchr(at, 1, length)
+            if mark == NULL or mark == at or mark + 1 == stop:
+                return False
+            name.at = at
+            name.size = mark - at
+            if is_refused(&name) and not tidemark_is(&name, b"__SHARDINGKEY", 13):
+                return False
+        at = stop + 1
+    return True

@@ -92,7 +92,7 @@ def test_a_queue_file_that_vanishes_is_a_gap(small: SmallStore) -> None:
     filled(small, 30)
     reader = StoreReader(StoreOptions(root=small.store.root, table="queue_units"))
     parts = reader.plan()
-    shutil.rmtree(small.store.consume_queue_dir("bills", 0))
+    shutil.rmtree(small.store.queue_directory("bills", 0).path)
     rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
     (gap,) = (row for row in rows if row["gap"])
     assert (gap["gap"], gap["topic"], gap["queue"]) == (Gap.VANISHED, "bills", 0)

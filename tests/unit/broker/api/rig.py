@@ -30,6 +30,8 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.connections import Bounds
 from shared.runtime.health import Health
 from tidemark.errors import UnknownTopic
+from tidemark.formats import inner_batch
+from tidemark.formats.batch_parts import Part
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Checks
 from tidemark.offsets import QueueOffset
@@ -71,6 +73,15 @@ class Sends:
         """For the count of repeats."""
         self.since: int | None = None
 
+    def is_batch(self, topic: str) -> bool:
+        return topic == "batches"
+
+    def batch_properties(self, part: Part) -> bytes:
+        unique_id = "MADE" if part.unique_id is None else part.unique_id.decode()
+        return inner_batch.encode_properties(
+            unique_id, part.message_count, tags=part.tags, keys=part.keys
+        )
+
     @property
     def repeat_count(self) -> int:
         self.asked.set()
@@ -109,6 +120,7 @@ class Sends:
         born_host: Host,
         appended: object = None,
         since: int | None = None,
+        pauses: object = None,
     ) -> Answered:
         self.since = since
         self._store(topic, request, born_host)

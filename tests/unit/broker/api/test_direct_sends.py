@@ -17,6 +17,8 @@ from services.broker.api.connections import HELD_SIZE_MAX, ApiHandler
 from services.broker.api.http_requests import Body
 from tests.support.metrics import samples
 from tests.unit.broker.api.rig import Served, served
+from tidemark.formats import batch
+from tidemark.formats.batch import WireMessage
 
 SEND = b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: x\r\n"
 MESSAGE = {"body": b"x", "unique_id": "A"}
@@ -28,6 +30,12 @@ def send(body: bytes = BODY, head: bytes = SEND) -> bytes:
     return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
+def send_batch(entries: bytes, query: bytes = b"", headers: bytes = b"") -> bytes:
+    line = b"POST /v1/topics/batches/batches%b HTTP/1.1\r\nHost: x\r\n" % query
+    return send(entries, line + headers)
+
+
+ENTRIES = batch.encode([WireMessage(b"a"), WireMessage(b"b", b"KEYS\x01k\x02")])
 LAST = send(head=SEND + b"Connection: close\r\n")
 REQUESTS = [
     send(),
@@ -39,10 +47,19 @@ REQUESTS = [
         SEND + b"Content-Type: application/json\r\nAccept: application/json\r\n",
     ),
     send(b"\xc1"),
+    send(head=SEND.replace(b"orders", b"batches")),
     send(head=SEND.replace(b"orders", b"missing")),
     send(head=SEND.replace(b"orders", b"%6Frders")),
     send(head=SEND + b"Expect: 100-continue\r\n"),
     SEND + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY),
+    send_batch(ENTRIES),
+    send_batch(ENTRIES, b"?queue=3&unique_id=A&ack=memory&timeout_ms=5&retry=false"),
+    send_batch(ENTRIES, b"?unique_id=A&retry=true"),
+    send_batch(ENTRIES, b"?unique_id=%41%3F"),
+    send_batch(ENTRIES[:-1]),
+    send_batch(ENTRIES, headers=b"Content-Type: application/octet-stream\r\n"),
+    send_batch(ENTRIES, headers=b"Accept: application/msgpack\r\n"),
+    send_batch(ENTRIES, headers=b"Expect: 100-continue\r\n"),
     b"GET /v1/topics/orders/queues/0/messages?offset=5 HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n",
     b"PUT /v1/topics/a$b HTTP/1.1\r\nHost: x\r\n\r\n",

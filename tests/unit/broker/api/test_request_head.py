@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.broker.api.encodings import Encoding
-from services.broker.api.request_head import HEAD_END, SendHead, missing_bytes, send_head
+from services.broker.api.request_head import (
+    BATCHES,
+    HEAD_END,
+    SendHead,
+    batch_head,
+    missing_bytes,
+    send_head,
+)
+from services.broker.schema.messages import BatchQuery
 
 LINE = b"POST /v1/topics/orders/messages HTTP/1.1"
 SEND = LINE + b"\r\nHost: node\r\nContent-Length: 12\r\nContent-Type: application/msgpack"
@@ -72,6 +80,57 @@ def test_the_head_of_a_plain_send_is_recognised(head: bytes, expected: SendHead)
     ],
 )
 def test_any_other_head_is_aiohttps(head: bytes) -> None:
+    assert send_head(head) is None
+
+
+BATCH_LINE = b"POST /v1/topics/orders/batches HTTP/1.1"
+BATCH = BATCH_LINE + b"\r\nHost: node\r\nContent-Length: 12"
+
+
+@pytest.mark.parametrize(
+    ("head", "accepted", "asked"),
+    [
+        (BATCH, J, BatchQuery()),
+        (BATCH + b"\r\nContent-Type: application/octet-stream", J, BatchQuery()),
+        (BATCH + b"\r\nAccept: application/msgpack", M, BatchQuery()),
+        (
+            BATCH.replace(
+                b"batches HTTP",
+                b"batches?queue=3&unique_id=A.b_c:d-1&ack=disk&timeout_ms=7&retry=true HTTP",
+            ),
+            J,
+            BatchQuery(3, "A.b_c:d-1", "disk", 7, "true"),
+        ),
+    ],
+)
+def test_the_head_of_a_batch_is_recognised(
+    head: bytes, accepted: Encoding, asked: BatchQuery
+) -> None:
+    assert batch_head(head) == SendHead("orders", 12, None, accepted, asked)
+    assert BATCHES in head
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        BATCH.replace(b"batches HTTP", b"batches?" + query + b" HTTP")
+        for query in (
+            *(b"", b"queue", b"queue=", b"queue=x", b"queue=-1", b"other=1", b"ack=none"),
+            *(b"queue=1&queue=2", b"unique_id=%41", b"unique_id=a+b", b"timeout_ms=0", b"retry=1"),
+        )
+    ]
+    + [
+        BATCH.replace(b"orders", b"%6Frders"),
+        BATCH.replace(b"1.1", b"1.0"),
+        BATCH.replace(b"batches HTTP", b"batches/x HTTP"),
+        BATCH.replace(b"Host: node\r\n", b""),
+        BATCH + b"\r\nContent-Type: application/json",
+        BATCH + b"\r\nTidemark-Trace: a",
+        BATCH_LINE,
+    ],
+)
+def test_an_unusual_head_of_a_batch_is_aiohttps(head: bytes) -> None:
+    assert batch_head(head) is None
     assert send_head(head) is None
 
 

@@ -41,7 +41,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "nack": ("/v1/groups/billing/nack", {"topic": "orders", "queue": 0, "queue_offset": 1}),
     "redrive": ("/v1/groups/billing/redrive", {"to": "topic"}),
 }
-"""Path and body of each call with a body but a send, which has tests of its own."""
+"""Path and body of each call with a body but sends, which have tests of their own."""
 
 
 def make_api() -> Api:
@@ -61,7 +61,7 @@ def make_api() -> Api:
 
 def test_every_call_with_a_body_is_named_here() -> None:
     routes = [route for route in make_api().app.router.routes() if route.method in ("POST", "PUT")]
-    assert {route.name for route in routes} == {*BODIES, "send"}
+    assert {route.name for route in routes} == {*BODIES, "send", "send-batch"}
 
 
 # 1. A master admitted a commit, and its body was still arriving; 2. another node became the master,

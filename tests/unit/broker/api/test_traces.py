@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from services.broker.log.ack_levels import AckLevel
 from services.broker.log.append import Appended
 from services.broker.send.send_result import SendResult
 from shared.files.commit_log import CommitLogReader
-from shared.files.pull import PullResult, PullStatus
+from shared.files.consume_queue import ConsumeQueueReader
+from shared.files.pull import PullResult, PullStatus, get_message
 from shared.runtime.traced_ranges import TracedRange, decode
 from tests.support.small_store import CONFIG, SmallStore
 from tests.support.still_clock import StillClock
 from tidemark.errors import AckTimeout, UnknownTopic
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.queue_unit import encode
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -47,6 +50,27 @@ def traced(traces: Traces, trace: str = "order-4711") -> Trace:
     found = traces.of({HEADER: trace})
     assert found is not None
     return found
+
+
+def test_a_line_names_the_messages_of_a_batch_that_were_asked_for(
+    small: SmallStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    entries = [WireMessage(b"%d" % each, b"UNIQ_KEY\x01U%d\x02" % each) for each in range(3)]
+    small.put_batch(entries)
+    small.flush()
+    with (
+        closing(CommitLogReader(small.store, small.positions)) as log,
+        closing(ConsumeQueueReader(small.store, "batches", 0, log)) as queue,
+    ):
+        result = get_message(queue, log, offset=1, dispatched=small.end)
+        traced(Traces(StillClock())).delivered("batches", 0, result)
+        del result
+    (line,) = said(caplog)
+    assert line["count"] == 2
+    assert [(each["queue_offset"], each["unique_id"]) for each in line["messages"]] == [
+        (1, "U1"),
+        (2, "U2"),
+    ]
 
 
 def test_without_the_header_nothing_is_traced() -> None:
@@ -151,4 +175,4 @@ def test_every_call_that_reads_the_header_is_described_with_it() -> None:
         for call in calls.values()
         if any(each.get("name") == HEADER for each in call.get("parameters", ()))
     }
-    assert described == {"send", "pull", "fetch", "commit", "nack"}
+    assert described == {"send", "sendBatch", "pull", "fetch", "commit", "nack"}

@@ -449,7 +449,7 @@ async def test_a_file_of_another_log_is_discarded(store: DelayedStore, tmp_path:
 async def test_damage_stops_delivery_and_names_the_place(store: DelayedStore) -> None:
     store.wait_level(b"a", 1)
     store.wait_level(b"b", 1)
-    path = store.store.consume_queue_dir(SCHEDULE_TOPIC, 0) / f"{0:020d}"
+    path = store.store.queue_directory(SCHEDULE_TOPIC, 0).path / f"{0:020d}"
     units = path.read_bytes()
     path.write_bytes(units[20:40] + units[20:])
     await store.kill()
@@ -478,7 +478,7 @@ async def test_a_flipped_bit_in_a_unit_delays_its_message_and_loses_none(
             store.wait_until(name, FIRST_MS + 1000)
     if topic == SCHEDULE_TOPIC:  # of the other one all would be read at once
         await store.turn()
-    path = store.store.consume_queue_dir(topic, 0) / f"{0:020d}"
+    path = store.store.queue_directory(topic, 0).path / f"{0:020d}"
     units = path.read_bytes()
     with path.open("r+b", buffering=0) as file:
         file.seek(byte)

@@ -30,6 +30,7 @@ from tests.support.log_contexts import log_context_of
 from tests.support.small_store import SmallStore
 from tests.support.still_clock import StillClock
 from tidemark.formats import record
+from tidemark.formats.batch import WireMessage
 from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
 
 GROUP = "billing"
@@ -168,6 +169,18 @@ class Rig:
     ) -> None:
         """Append messages that consumers see at once."""
         self.append(count, queue, tags=tags, topic=topic)
+        self.dispatch()
+
+    def put_batch(
+        self, messages: Sequence[bytes | WireMessage], queue: int = 0, *, tags: str | None = None
+    ) -> None:
+        """Append an inner batch to ``orders`` that consumers see at once."""
+        key = ("orders", queue)
+        self.small.put_batch(messages, *key, tags=tags)
+        following = self.next_offsets.next_of(key) + len(messages)
+        self.next_offsets.raise_to(key, QueueOffset(following))
+        self.small.flush()
+        self.puller.long_polls.appended([key], self.small.end)
         self.dispatch()
 
     def look(self) -> None:

@@ -19,13 +19,14 @@ from services.broker.api.http_requests import BodyBounds
 from services.broker.api.large_answers import MESSAGE_SIZE, Reserved
 from services.broker.api.messages import Rules
 from services.broker.read.pull import PullRequest
+from services.broker.read.unpacking import Pulled
 from services.broker.send.unique_ids import UniqueIds
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
 from tests.unit.broker.groups.rig import GROUP, Rig
 from tidemark.errors import CorruptRecord, Overloaded
 from tidemark.formats.hosts import Host
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import PhysicalOffset, QueueOffset
 
 LIMIT = 1 << 20
 
@@ -125,13 +126,15 @@ async def test_a_large_pull_counts_from_before_it_is_made_until_its_end(
     rig.put(100)
     api = api_of(rig)
     answers = api._answers
-    result = rig.puller.read(PullRequest("orders", 0, 0, 100, None, None, 0, bulk=True))
+    pull = PullRequest("orders", 0, 0, 100, None, None, 0, bulk=True)
+    result = rig.puller.read(pull)
     request = make_mocked_request("GET", "/")
     if end == "damaged":
-        damaged = Mock(side_effect=CorruptRecord(PhysicalOffset(0), "planted"))
-        monkeypatch.setattr("services.broker.api.http_api._checked", damaged)
+        damage = Pulled(QueueOffset(0), CorruptRecord(PhysicalOffset(0), "planted"), 0)
+        damaged = Mock(return_value=iter([damage]))
+        monkeypatch.setattr("services.broker.api.http_api.pulled_messages", damaged)
     async with answers._slice:
-        pulling = asyncio.create_task(api._pull_answer(request, result))
+        pulling = asyncio.create_task(api._pull_answer(request, pull, result))
         await asyncio.sleep(0)
         assert answers._used == result.bytes_total + 100 * MESSAGE_SIZE
         with pytest.raises(Overloaded, match="not been read yet"):

@@ -13,11 +13,13 @@ from services.broker.groups.lag import (
     QueuePositions,
     Reason,
     age,
+    batch_record_bytes,
     nothing_known,
     record_bytes,
     total,
     unread,
 )
+from tidemark.formats.queue_unit import Unit, encode_batch
 
 OFFSETS = st.integers(0, 1 << 40)
 
@@ -73,6 +75,17 @@ def test_age_is_that_of_the_oldest_unread_message_by_its_store_time() -> None:
 def test_bytes_are_the_sizes_of_all_whole_units(sizes: list[int], torn: int) -> None:
     units = b"".join(struct.pack(">qiq", 1 << 50, size, -7) for size in sizes) + bytes(torn)
     assert record_bytes(memoryview(units)) == sum(sizes)
+
+
+def test_batches_that_begin_before_the_end_count_whole() -> None:
+    ranges = [(10, 5, 100), (15, 1, 20), (16, 3000, 700)]
+    units = b"".join(
+        encode_batch(Unit(at, size, 0), 7, base, count)
+        for at, (base, count, size) in enumerate(ranges)
+    )
+    for end, expected in ((10, (0, 0)), (11, (100, 15)), (15, (100, 15)), (16, (120, 16))):
+        assert batch_record_bytes(memoryview(units), end) == expected
+    assert batch_record_bytes(memoryview(units + units[:45]), 1 << 40) == (820, 3016)
 
 
 def lag(messages: int, size: int | None = 10, seconds: float | None = 1.0) -> Lag:

@@ -35,6 +35,7 @@ from tidemark.errors import (
     UnknownQueue,
     UnknownTopic,
 )
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.nack import PROPERTIES_ROOM, redriven
 from tidemark.formats.record import Record
 from tidemark.offsets import Queue
@@ -195,6 +196,71 @@ async def test_a_nack_in_a_rocketmq_group_without_retry_queues_is_refused(kit: K
     sent = await kit.nacks.nack("billing", message.message_id)
     assert (sent.status, sent.topic, sent.message_id) == ("IGNORED", None, None)
     assert kit.broker.appender.appended == end
+
+
+BATCH = [
+    WireMessage(b"0", b"UNIQ_KEY\x01U0\x02KEYS\x01k\x02", 3),
+    WireMessage(b"1", b"TAGS\x01new\x02", 4),
+    WireMessage(b"2"),
+]
+
+
+async def test_a_single_message_of_a_batch_comes_back_as_an_ordinary_record(kit: Kit) -> None:
+    await kit.broker.topics.create("orders", 1)
+    batch = kit.broker.send_batch("orders", BATCH, unique_id="U0")
+    sent = await kit.nacks.nack("billing", Place("orders", 0, 1))
+    assert sent.unique_id == f"{batch.message_id}-1"
+    kit.broker.dispatch()
+    (waiting,) = kit.broker.all("SCHEDULE_TOPIC_XXXX", 2)
+    assert (bytes(waiting.body), waiting.flag, waiting.reconsume_times) == (b"1", 4, 1)
+    assert (waiting.sys_flag & 0xC0, waiting.born_host, waiting.born_timestamp_ms) == (0, BORN, 77)
+    found = waiting.property_map
+    found.pop("__CRC32#")
+    assert found == {
+        "TAGS": "new",
+        "UNIQ_KEY": f"{batch.message_id}-1",
+        "WAIT": "false",
+        "RETRY_TOPIC": "orders",
+        "ORIGIN_MESSAGE_ID": batch.message_id,
+        "DELAY": "3",
+        "REAL_TOPIC": RETRY,
+        "REAL_QID": "0",
+    }
+    (released,) = kit.broker.release()
+    assert (released.topic, bytes(released.body)) == (RETRY, b"1")
+
+
+async def test_messages_of_a_batch_have_copies_of_their_own(kit: Kit) -> None:
+    await kit.broker.topics.create("orders", 1)
+    batch = kit.broker.send_batch("orders", BATCH, unique_id="U0")
+    ids = []
+    for offset in range(3):
+        sent = await kit.nacks.nack(
+            "billing", Place("orders", 0, offset), delay_level=-1, nack_id=f"nack {offset}"
+        )
+        ids.append(sent.unique_id)
+    assert ids == ["U0", f"{batch.message_id}-1", f"{batch.message_id}-2"]
+    end = kit.broker.appender.appended
+    kit.start_anew()
+    for offset in range(3):
+        again = await kit.nacks.nack(
+            "billing", Place("orders", 0, offset), delay_level=-1, nack_id=f"nack {offset}",
+            is_repeat=True,
+        )  # fmt: skip
+        assert again.unique_id == ids[offset]
+    assert kit.broker.appender.appended == end, "each copy is found again"
+    assert [bytes(each.body) for each in kit.broker.all(DEAD)] == [b"0", b"1", b"2"]
+
+
+# The first message would be retried, and the one that failed committed and lost.
+async def test_the_id_of_several_messages_names_none_of_them(kit: Kit) -> None:
+    await kit.broker.topics.create("orders", 1)
+    single = kit.broker.send_batch("orders", BATCH[:1])
+    batch = kit.broker.send_batch("orders", BATCH)
+    with pytest.raises(BadRequest, match="the 3 messages at queue offset 1 and after") as caught:
+        await kit.nacks.nack("billing", batch.message_id)
+    assert caught.value.facts["queue_offset"] == 1
+    assert (await kit.nacks.nack("billing", single.message_id)).unique_id == "U0"
 
 
 @pytest.mark.parametrize("level", [-2, 5, 18])

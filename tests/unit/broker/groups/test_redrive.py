@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -14,13 +15,16 @@ from hypothesis import strategies as st
 from services.broker.groups import dead_letters
 from services.broker.groups.copies import Copies
 from services.broker.groups.dead_letters import DeadLetters, LetterFilter, Redriven
-from services.broker.groups.redrive import Redrive, RedriveRequest, RedriveResult
+from services.broker.groups.redrive import COMPRESSED, Redrive, RedriveRequest, RedriveResult
 from services.broker.log.append import Appended
 from services.broker.read import query
+from services.broker.send.batches import Batches
 from shared.files.index import Asked, Budget
 from shared.runtime import time_slicer
 from shared.runtime.clock import SystemClock
+from tests.support.log_contexts import log_context_of
 from tests.support.small_broker import BORN, FIRST_MS, HOST, SmallBroker
+from tests.support.stored_messages import messages_of, records_of
 from tidemark.errors import (
     AckTimeout,
     DispatchBehind,
@@ -29,7 +33,8 @@ from tidemark.errors import (
     TidemarkError,
     UnknownGroup,
 )
-from tidemark.formats import nack, properties
+from tidemark.formats import batch, inner_batch, nack, properties
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.record import Record
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
@@ -73,6 +78,14 @@ class Kit:
             self.letters,
             broker.topics,
             broker.configs,
+            Batches(
+                log_context_of(
+                    clock=SystemClock(),
+                    host=HOST,
+                    config=SimpleNamespace(store=broker.store.config),
+                ),
+                broker.topics,
+            ),
         )
 
     async def topics(self, *names: str) -> None:
@@ -158,6 +171,36 @@ async def test_dead_letters_go_back_to_their_topic_as_new_messages(kit: Kit) -> 
     assert not kit.broker.own[-1], "user data: refused while the disk is full"
 
 
+async def test_dead_letters_of_a_batch_topic_go_back_as_batches(kit: Kit) -> None:
+    await kit.broker.configs.ensure("billing")
+    await kit.broker.topics.create("batches", 1, is_batch=True)
+    for body in (b"a", b"b"):
+        await kit.die(body, topic="batches", pairs={"TAGS": "new"})
+    before = len(records_of(kit.broker, "batches"))
+    assert counts(await kit.redrive()) == (2, 2, 0)
+    copies = records_of(kit.broker, "batches")[before:]
+    assert {each.sys_flag for each in copies} == {inner_batch.SYS_FLAGS}
+    assert [each.unique_id for each in copies] == ["ID-a", "ID-b"]
+    found = messages_of(kit.broker, "batches")[before:]
+    assert [bytes(each.body) for each in found] == [b"a", b"b"]
+    assert all(nack.redrive_origin(each.properties) is not None for each in found)
+
+
+async def test_a_compressed_letter_is_not_put_into_a_batch(kit: Kit) -> None:
+    await kit.broker.configs.ensure("billing")
+    await kit.broker.topics.create("batches", 1, is_batch=True)
+    letter = await kit.die(b"a", topic="batches")
+    run = Run(DEAD, 0, batch.encode([WireMessage(b"z", letter.properties)]), 1, BORN, HOST)
+    kit.broker.append_now([run._replace(sys_flag=COMPRESSED)])
+    kit.broker.dispatch()
+    end = kit.broker.appender.appended
+    result = (await kit.redrive(from_offset=1)).as_dict()
+    assert (result["matched"], result["redriven"], result["refused"]) == (1, 0, 1)
+    assert result["refusals"][0]["code"] == "not-permitted"
+    assert kit.broker.appender.appended == end
+    assert counts(await kit.redrive(from_offset=1, to_group=True)) == (1, 1, 0)
+
+
 async def test_dead_letters_can_go_back_to_their_group_alone(kit: Kit) -> None:
     await kit.topics()
     letter = await kit.die(b"a")
@@ -170,6 +213,15 @@ async def test_dead_letters_can_go_back_to_their_group_alone(kit: Kit) -> None:
     assert copy.property_map["RETRY_TOPIC"] == "orders"
     origin = letter.property_map["ORIGIN_MESSAGE_ID"]
     assert copy.property_map["ORIGIN_MESSAGE_ID"] == origin
+
+
+async def test_a_copy_in_a_batch_is_found_again(kit: Kit) -> None:
+    await kit.topics()
+    letter = await kit.die(b"a")
+    raw = nack.redriven(letter, "billing", to_group=False)
+    await kit.broker.topics.create("orders", 3)
+    kit.broker.send_batch("orders", [WireMessage(b"a", raw)], queue=2, unique_id="ID-a")
+    assert counts(await kit.redrive()) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("to_group", [False, True])

@@ -15,6 +15,7 @@ from services.broker.groups.copies import Copies
 from services.broker.groups.deliveries import Deliveries, Delivery
 from services.broker.groups.nacks import Nacks
 from services.broker.groups.repeated_nacks import RepeatedNacks
+from services.broker.groups.stored_messages import Place
 from services.broker.groups.trace import GroupProgress, Tracer
 from services.broker.groups.trace_events import Role, group_of, home_of, role_of
 from services.broker.schema.groups import GroupConfig as GroupChanges
@@ -342,6 +343,43 @@ async def test_a_message_without_unique_id_is_traced_as_far_as_one_record_goes(k
     found = await kit.tracer.trace(message.message_id)
     assert (found.complete, found.unique_id) == (False, None)
     assert [event.what for event in found.events] == ["produced", "flushed", "dispatched"]
+
+
+async def test_one_message_of_a_batch_is_traced_with_its_own_copies(kit: Kit) -> None:
+    await kit.topics()
+    batch = kit.broker.send_batch("orders", [WireMessage(b"0"), WireMessage(b"1")])
+    kit.broker.offsets.accept("billing", {("orders", 0): 0})
+    for offset in (0, 1):
+        await kit.nacks.nack("billing", Place("orders", 0, offset), delay_level=-1)
+    kit.broker.dispatch()
+    *_, letter = kit.broker.all(DEAD)
+    by_place = await kit.tracer.trace(batch.message_id, queue_offset=1)
+    by_copy = await kit.tracer.trace(letter.message_id)
+    by_id = await kit.tracer.trace(f"{batch.message_id}-1", "orders")
+    for found in (by_place, by_copy, by_id):
+        assert (bytes(found.message.body), found.message.queue_offset) == (b"1", 1)
+        assert [event.what for event in found.events] == [
+            "produced", "flushed", "dispatched", "dead",
+        ]  # fmt: skip
+        assert found.events[-1].facts["message_id"] == letter.message_id
+    first = await kit.tracer.trace(batch.message_id)
+    assert bytes(first.message.body) == b"0"
+
+
+async def test_a_message_of_a_batch_is_found_by_the_unique_id_that_the_index_has(kit: Kit) -> None:
+    await kit.topics()
+    entries = [WireMessage(b"0", b"UNIQ_KEY\x01U0\x02"), WireMessage(b"1", b"UNIQ_KEY\x01U1\x02")]
+    kit.broker.send_batch("orders", entries, unique_id="U0")
+    found = await kit.tracer.trace("U0", "orders")
+    assert (bytes(found.message.body), found.complete) == (b"0", True)
+
+
+async def test_an_id_that_only_looks_like_one_of_a_copy_is_unknown(kit: Kit) -> None:
+    await kit.topics()
+    message = kit.broker.send("orders")
+    for made_up in (f"{message.message_id[:-1]}9-0", f"{message.message_id}-7"):
+        with pytest.raises(UnknownMessage):
+            await kit.tracer.trace(made_up, "orders")
 
 
 async def test_without_index_one_record_is_all_there_is(kit: Kit) -> None:

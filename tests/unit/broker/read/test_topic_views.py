@@ -15,6 +15,7 @@ from services.broker.read.topic_views import TopicViews
 from services.broker.read.visibility import retention_of
 from services.broker.schema.parsing import parsed
 from services.broker.schema.topics import NewTopic
+from services.broker.schema.values import ListQuery
 from services.broker.state.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
@@ -24,7 +25,7 @@ from shared.state.records import TopicConfig, TopicRecord
 from shared.state.state import BrokerState
 from tests.support.small_store import FIRST_MS, SmallStore
 from tests.support.still_clock import StillClock
-from tidemark.errors import BadRequest
+from tidemark.errors import BadRequest, NotPermitted
 from tidemark.offsets import PhysicalOffset
 
 
@@ -109,6 +110,18 @@ async def test_a_topic_of_many_queues_lets_other_requests_in_between(
     await made.views.one("orders")
     assert turns - before >= QUEUES // 8
     counting.cancel()
+
+
+async def test_the_type_of_the_queues_is_put_and_shown(made: Views) -> None:
+    await made.views.put("batches", parsed({"queue_type": "batch"}, NewTopic))
+    assert (await made.views.one("batches"))["queue_type"] == "batch"
+    await made.views.put("simple", parsed({}, NewTopic))
+    page = await made.views.page(ListQuery())
+    types = {topic["topic"]: topic["queue_type"] for topic in page["topics"]}
+    assert types["batches"] == "batch"
+    assert types["simple"] == "simple"
+    with pytest.raises(NotPermitted):
+        await made.views.put("batches", parsed({"queue_type": "simple"}, NewTopic))
 
 
 # -- a topic's own retention -----------------------------------------------------------------------

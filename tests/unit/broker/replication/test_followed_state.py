@@ -141,7 +141,7 @@ def test_queue_ends_are_read_from_the_units(broker: SmallBroker, followed: Follo
 
 def hide(broker: SmallBroker, number: int) -> bytes:
     """Flip the sign of a unit of the state's queue; return what it was."""
-    path = broker.store.consume_queue_dir(STATE_TOPIC, STATE_QUEUE) / f"{0:020}"
+    path = broker.store.queue_directory(STATE_TOPIC, STATE_QUEUE).path / f"{0:020}"
     with path.open("r+b") as file:
         file.seek(number * UNIT_SIZE)
         unit = file.read(UNIT_SIZE)
@@ -150,7 +150,7 @@ def hide(broker: SmallBroker, number: int) -> bytes:
 
 
 def put(broker: SmallBroker, number: int, unit: bytes) -> None:
-    path = broker.store.consume_queue_dir(STATE_TOPIC, STATE_QUEUE) / f"{0:020}"
+    path = broker.store.queue_directory(STATE_TOPIC, STATE_QUEUE).path / f"{0:020}"
     with path.open("r+b") as file:
         file.seek(number * UNIT_SIZE)
         file.write(unit)

@@ -14,6 +14,8 @@ from services.broker.retention.borders import border
 from services.broker.retention.metrics import RetentionMetrics
 from shared.metrics.registry import Registry
 from tests.support.metrics import exposed, sample
+from tests.support.small_store import SmallStore
+from tests.support.small_store import small as small
 from tests.unit.broker.retention.retained_store import FILE_SIZE, POLICY, RetainedStore
 from tidemark.errors import DiskFull, FileNotReady
 from tidemark.formats.checkpoint import Slot
@@ -351,6 +353,19 @@ async def test_a_border_is_where_a_queue_begins_in_a_shorter_log(made: RetainedS
         assert at == made.border(files)
     assert border(store, ("orders", 0), 1 << 40) == len(made.small.units)
     assert border(store, ("unknown", 3), 0) == 0
+
+
+def test_a_border_in_a_batch_queue_is_the_first_message_of_a_batch(small: SmallStore) -> None:
+    batches = [small.put_batch([b"body"] * count) for count in (3, 1, *[5] * 20)]
+    bases = [0, 3, *range(4, 104, 5)]
+    for base, unit in zip(bases, batches, strict=True):
+        assert border(small.store, ("batches", 0), unit.physical_offset) == base
+        assert border(small.store, ("batches", 0), unit.physical_offset + 1) == min(
+            (each for each in bases if each > base), default=104
+        )
+    for start in (0, 460):
+        small.queue_file("batches", 0, start).unlink()
+    assert border(small.store, ("batches", 0), 0) == bases[20], "the oldest that is left"
 
 
 # -- delayed messages ------------------------------------------------------------------------------

@@ -65,6 +65,9 @@ class HeldTopics:
     def __init__(self) -> None:
         self.held: Held | None = None
 
+    def is_batch(self, name: str) -> bool:
+        return False
+
     def ready_for_sending(self, name: str) -> TopicConfig | None:
         return TopicConfig(name, 1, 1) if self.held is None else None
 

@@ -108,6 +108,9 @@ class Log:
 class OneTopic:
     """Every name is a topic of four queues."""
 
+    def is_batch(self, name: str) -> bool:
+        return False
+
     def ready_for_sending(self, name: str) -> TopicConfig | None:
         return TopicConfig(name, QUEUES, QUEUES)
 
@@ -133,7 +136,9 @@ def ground_of(
             committer=log if pooled else None,
             clock=SystemClock(),
             host=HOST,
-            config=SimpleNamespace(store=SimpleNamespace(delay_levels_ms=delay_levels_ms)),
+            config=SimpleNamespace(
+                store=SimpleNamespace(delay_levels_ms=delay_levels_ms, record_crc=True)
+            ),
             metrics=metrics or BrokerMetrics(Registry("broker")),
         ),
     )
