@@ -31,10 +31,14 @@ SERIES_SECONDS: Final = 0.7
 BODY_SIZES: Final = (16, 64, 256, 1024, 4096)
 BATCH_SIZES: Final = (1, 4, 16, 64, 256, 1024)
 TOPIC: Final = "batch"
+BATCH_TOPIC: Final = "inner"
+"""A topic with batch queues."""
 OURS: Final = {
     "memory, no ids": (Shape(MESSAGES, BODY_SIZE, "memory", "none"), 600_000, "Redis everysec"),
     "memory, unique ids": (Shape(MESSAGES, BODY_SIZE, "memory", "given"), 450_000, "NATS"),
     "disk, unique ids": (Shape(MESSAGES, BODY_SIZE, "disk", "given"), 300_000, "Redis always"),
+    "memory, batch queues": (Shape(MESSAGES, BODY_SIZE, "memory", "batch"), 2_000_000, "Kafka"),
+    "disk, batch queues": (Shape(MESSAGES, BODY_SIZE, "disk", "batch"), None, "Redis always"),
 }
 """Shape, goal [msg/s], and the server with the same guarantees over raw connections."""
 
@@ -57,6 +61,7 @@ class Compare:
         small = redis_streams.Shape(MESSAGES, BODY_SIZES[0], CONNECTIONS)
         self.servers = start_all(running, small, quick=quick)
         self.node.make_topic(TOPIC, 4)
+        self.node.make_topic(BATCH_TOPIC, 4, "batch")
         self.shares: dict[str, str] = {}
         """CPU usage of server and load in the last run of each kind."""
         self.cpu_us: defaultdict[str, list[float]] = defaultdict(list)
@@ -74,7 +79,8 @@ class Compare:
     def produce(self, shape: Shape) -> Produced:
         """Execute one run of a shape and count its messages in the store."""
         settle()
-        return produce(self.node, TOPIC, shape, connections=CONNECTIONS, seconds=self.seconds)
+        topic = BATCH_TOPIC if shape.ids == "batch" else TOPIC
+        return produce(self.node, topic, shape, connections=CONNECTIONS, seconds=self.seconds)
 
     def our_client(self) -> float:
         """Send with the asyncio client at ``disk``; one client per connection."""
@@ -152,7 +158,7 @@ def figures(rates: dict[str, list[float]], dispatched: dict[str, list[float]]) -
     found = []
     for name, (_, goal, base) in OURS.items():
         what, baseline = f"{shape}, {name}", f"{base}, {raw}"
-        found.append(Figure(what, "msg/s", rates[name], goal, baseline, rates[base]))
+        found.append(Figure(what, "msg/s", rates[name], goal, baseline, rates.get(base, ())))
     found += [
         Figure(f"{shape}, {name}, until all was dispatched", "msg/s", dispatched[name])
         for name in OURS

@@ -19,6 +19,8 @@ import msgpack
 
 from bench.exchange import Connection, Exchange, LoadFailed, Outcome, drive
 from bench.servers import Node
+from tidemark.formats import batch
+from tidemark.formats.batch import WireMessage
 
 ANSWER_SIZE_MAX: Final = 1 << 20
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
@@ -41,8 +43,9 @@ class Shape(NamedTuple):
     body_size: int = 256
     """Size in bytes."""
     ack: str = "memory"
-    ids: Literal["none", "made", "given"] = "made"
-    """Unique ids: none, made by the broker, or given by the sender and all different."""
+    ids: Literal["none", "made", "given", "batch"] = "made"
+    """Unique ids: none, made by the broker, or given by the sender and all different. batch: a
+    batch request for a topic with batch queues; the broker makes one id for the batch."""
 
 
 class Patch(NamedTuple):
@@ -90,13 +93,14 @@ class Template:
         if shape.ids == "none":
             whole["make_unique_ids"] = False
         whole["messages"] = [message] * shape.messages
-        body = msgpack.packb(whole)
-        path = b"/v1/topics/%s/messages" % topic
-        head = b"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/msgpack\r\n" % (
-            path,
-            host.encode(),
-        )
-        head += b"Content-Length: %d\r\n\r\n" % len(body)
+        body, call, content = msgpack.packb(whole), b"messages", b"msgpack"
+        if shape.ids == "batch":
+            body = batch.encode([WireMessage(os.urandom(shape.body_size))] * shape.messages)
+            call, content = f"batches?ack={shape.ack}&timeout_ms=60000".encode(), b"octet-stream"
+        head = (
+            b"POST /v1/topics/%s/%s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/%s\r\n"
+            b"Accept: application/msgpack\r\nContent-Length: %d\r\n\r\n"
+        ) % (topic, call, host.encode(), content, len(body))
         self.buffer = bytearray(head + body)
         stride = len(msgpack.packb(message))
         self._stride, self._first = stride, len(self.buffer) - stride * shape.messages
@@ -188,14 +192,15 @@ class HttpConnection(Connection, asyncio.BufferedProtocol):
         """Decode one answer and check status, level and number of results."""
         answer = msgpack.unpackb(self._room[self._head_size : self._size])
         shape = self._template.shape
-        results = answer["results"]
-        ids = {result["unique_id"] for result in results}
-        if (
-            answer["status"] != "PUT_OK"
-            or answer["ack"]["level"] != shape.ack
-            or len(results) != shape.messages
-            or (ids != {None} if shape.ids == "none" else len(ids) != shape.messages)
-        ):
+        if shape.ids == "batch":
+            is_whole = answer["batch"]["message_count"] == shape.messages
+        else:
+            results = answer["results"]
+            ids = {result["unique_id"] for result in results}
+            is_whole = len(results) == shape.messages and (
+                ids == {None} if shape.ids == "none" else len(ids) == shape.messages
+            )
+        if not is_whole or answer["status"] != "PUT_OK" or answer["ack"]["level"] != shape.ack:
             self.exchange.fail(f"not what was asked: {str(answer)[:2000]}")
 
 

@@ -171,8 +171,8 @@ class Node(NodeProcesses):
             raise OSError(f"{method} {path}: status {status}, {str(answer)[:500]}")
         return answer
 
-    def make_topic(self, name: str, queues: int) -> None:
-        self.call("PUT", f"/v1/topics/{name}", {"queues": queues})
+    def make_topic(self, name: str, queues: int, queue_type: str = "simple") -> None:
+        self.call("PUT", f"/v1/topics/{name}", {"queues": queues, "queue_type": queue_type})
 
     def message_count(self, topic: str) -> int:
         """Number of messages in all queues of a topic so far: the sum of its max offsets."""
