@@ -176,14 +176,14 @@ class SendCall:
             data = await self._bodies.whole(request, body, form.encoding)
             produce = self._at_once(data, form)
         if produce is None:
-            check = functools.partial(
+            work = functools.partial(
                 self._checked,
                 data,
                 form,
                 self._thread_ids,
                 self._bodies.pauses.rest_in_thread,
             )
-            produce = await self._bodies.in_thread(check)
+            produce = await self._bodies.in_thread(work)
         return produce
 
     def _form(self, topic: str, encoding: Encoding | None, batch: BatchQuery | None) -> Form:
@@ -195,11 +195,9 @@ class SendCall:
         if form.batch is not None:
             properties_of = self._deduplicator().batch_properties
             made = batch_request(body, form.batch, rules, properties_of)
-            return (
-                made
-                if made or len(body) > CHECKED_SIZE_MAX
-                else self._checked(body, form, unique_ids)
-            )
+            if made is not None or len(body) > CHECKED_SIZE_MAX:
+                return made
+            return self._checked(body, form, unique_ids)
         maker = unique_ids.maker
         if encoding is Encoding.MSGPACK:
             plain = native.read_plain(

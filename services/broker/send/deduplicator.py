@@ -154,7 +154,6 @@ class Deduplicator:
     async def _send_again(self, send: PendingSend, pauses: Pauses | None) -> SendResult:
         """Store the missing messages of a repeated request, and record the appended range."""
         request, on_appended = send.request, send.on_appended
-
         wanted = [each for each in _ids_of(request) if each is not None]
 
         def note(topic: str, result: SendResult, start: int, end: int) -> None:
@@ -182,7 +181,7 @@ class Deduplicator:
         sender = self._sender
         for tries_left in range(FILE_TRIES, 0, -1):
             admitted = sender.admit(send.request.ack)
-            topic = await sender.topic(send.topic)
+            topic = await sender.topic(send)
             found = self._find(send, topic.queues, known)
             try:
                 if found.present:

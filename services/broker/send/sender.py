@@ -104,9 +104,13 @@ class Sender:
         """Return the topic; None if the send has to create it. Raises UnknownTopic and others."""
         return self._topics.ready_for_sending(topic)
 
-    async def topic(self, topic: str) -> TopicConfig:
-        """Return the topic; creates it if sends may do so. Raises UnknownTopic and others."""
-        return await self._topics.for_sending(topic)
+    async def topic(self, send: PendingSend) -> TopicConfig:
+        """Return the topic of a send; creates it if sends may do so, for a batch with batch queues.
+
+        Raises UnknownTopic and others."""
+        if send.request.batch_properties:
+            return await self._topics.for_sending(send.topic, is_batch=True)
+        return await self._topics.for_sending(send.topic)
 
     async def send(self, send: PendingSend, topic: TopicConfig, admitted: Admitted) -> SendResult:
         """Store all messages of the request or none, then wait for its level.

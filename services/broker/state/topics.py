@@ -311,17 +311,21 @@ class Topics:
             raise _unknown_queue(topic, queue, count)
         return topic
 
-    async def for_sending(self, name: str, queue: int | None = None) -> TopicConfig:
+    async def for_sending(
+        self, name: str, queue: int | None = None, *, is_batch: bool | None = None
+    ) -> TopicConfig:
         """Return the topic if it accepts sends; create it if sends create topics.
 
-        Raises BadName, UnknownTopic, UnknownQueue, NotPermitted, NotServing (it is being deleted),
-        and what a send raises.
+        is_batch: as in ``create``, for a topic that is created. Raises BadName, UnknownTopic,
+        UnknownQueue, NotPermitted, NotServing (it is being deleted), and what a send raises.
         """
         topic = self.ready_for_sending(name)
         if topic is None:
             assert self._auto_create_queues is not None
             queues = self._auto_create_queues
-            put = await self._finish(self._put(name, queues, only_if_missing=True))
+            put = await self._finish(
+                self._put(name, queues, is_batch=is_batch, only_if_missing=True)
+            )
             topic = _writable(put.topic)
         if queue is not None and not 0 <= queue < topic.queues:
             raise _unknown_queue(topic, queue, topic.queues)

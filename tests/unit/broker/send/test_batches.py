@@ -30,16 +30,22 @@ from tidemark.offsets import PhysicalOffset
 class TwoTopics:
     """The topic "batches" has two batch queues; any other has two simple ones."""
 
+    def __init__(self, *, is_missing: bool = False) -> None:
+        self.is_missing = is_missing
+        self.created: list[tuple[str, bool]] = []
+
     def find(self, name: str) -> TopicConfig:
         attributes = {"queue.type": "BatchCQ"} if name == "batches" else {}
         return TopicConfig(name, 2, 2, attributes=attributes)
 
-    ready_for_sending = find
+    def ready_for_sending(self, name: str) -> TopicConfig | None:
+        return None if self.is_missing else self.find(name)
 
     def is_batch(self, name: str) -> bool:
         return self.find(name).is_batch
 
-    async def for_sending(self, name: str) -> TopicConfig:
+    async def for_sending(self, name: str, *, is_batch: bool = False) -> TopicConfig:
+        self.created.append((name, is_batch))
         return self.find(name)
 
 
@@ -179,6 +185,15 @@ async def test_a_batch_request_is_stored_as_its_bytes_and_answered_as_one() -> N
         },
     }
     assert msgpack.unpackb(sent.packed()) == sent.as_dict()
+
+
+async def test_a_batch_creates_its_topic_with_batch_queues() -> None:
+    topics = TwoTopics(is_missing=True)
+    sender = Sender(ground_of(Log()), cast(Append, Log()), cast(Topics, topics))
+    sends = Deduplicator(sender)
+    await sends.send("batches", batch_request(A), BORN)
+    await sends.send("simple", request(A), BORN)
+    assert topics.created == [("batches", True), ("simple", False)]
 
 
 async def test_batches_without_a_queue_take_turns() -> None:

@@ -74,6 +74,17 @@ async def test_a_send_creates_a_simple_topic_or_one_as_it_was() -> None:
     assert not (await broker.topics.for_sending("new")).is_batch
 
 
+async def test_a_batch_creates_a_topic_with_batch_queues() -> None:
+    broker = Broker(auto_create_queues=4)
+    assert (await broker.topics.for_sending("new", is_batch=True)).is_batch
+    await broker.topics.create("old", 4, is_batch=False)
+    assert not (await broker.topics.for_sending("old", is_batch=True)).is_batch
+    broker.sent("old", 0, 1)
+    await broker.topics.delete("old")
+    with pytest.raises(NotPermitted):
+        await broker.topics.for_sending("old", is_batch=True)
+
+
 async def test_topics_that_only_have_queues_in_the_store_have_their_type() -> None:
     stored = StoredQueues({("batches", 0), ("simple", 1)}, batch_topics={"batches"})
     broker = Broker()
