@@ -245,9 +245,14 @@ class Topics:
         return TopicConfig(name, queues, queues, attributes=attributes)
 
     def is_batch(self, name: str) -> bool:
-        """Return whether the topic exists and has batch queues."""
+        """Return whether the topic exists and has batch queues; a system topic never has them."""
         topic = self.find(name)
-        return topic is not None and bool(topic.attributes) and topic.is_batch
+        return (
+            topic is not None
+            and bool(topic.attributes)
+            and topic.is_batch
+            and not is_reserved(name)
+        )
 
     def get(self, name: str) -> TopicConfig:
         """Return the served topic. Raises BadName, or UnknownTopic with some existing names."""

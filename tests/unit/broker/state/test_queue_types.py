@@ -6,7 +6,7 @@ import pytest
 
 from services.broker.state.topics import StoredQueues, Topics
 from shared.state.json_tables import config_of, entry_of
-from shared.state.records import TopicConfig
+from shared.state.records import TopicConfig, TopicRecord
 from shared.state.state import BrokerState
 from shared.state.values import QUEUE_TYPE
 from tests.unit.broker.state.test_topics import Broker, FakeLog
@@ -94,6 +94,16 @@ async def test_topics_that_only_have_queues_in_the_store_have_their_type() -> No
     with pytest.raises(NotPermitted):
         await topics.create("batches", 4, is_batch=False)
     assert (await topics.create("batches", 4)).topic.is_batch
+
+
+def test_only_existing_topics_of_users_take_batches() -> None:
+    broker = Broker()
+    attributes = {"queue.type": "BatchCQ"}
+    for name in ("batches", "%RETRY%group"):
+        broker.state.apply(TopicRecord(0, TopicConfig(name, 4, 4, attributes=attributes)))
+    broker.state.apply(TopicRecord(0, TopicConfig("simple", 4, 4)))
+    found = [broker.topics.is_batch(name) for name in ("batches", "simple", "none", "%RETRY%group")]
+    assert found == [True, False, False, False]
 
 
 @pytest.mark.parametrize(
