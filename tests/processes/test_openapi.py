@@ -27,19 +27,19 @@ from tests.support.node import Node
 EXAMPLES: Final = 60
 """Requests per call and kind (valid, invalid): all calls together stay below a minute."""
 RULES_BETWEEN_PARAMETERS: Final = {
-    "find", "nack", "traceMessage", "joinGroup", "fetch", "commit", "resetGroup"
+    "find", "nack", "traceMessage", "joinGroup", "fetch", "commit", "resetGroup", "sendBatch"
 }  # fmt: skip
 """Calls with a rule that OpenAPI cannot express: either key or unique_id; delay levels are
 configured; a unique id is traced with its topic; no topic, or queue, is named twice; an offset
-needs a queue.
+needs a queue; the body of a batch has wire entries.
 """
 NOTHING_TO_GET_WRONG: Final = {"openapi", "getRetention", "getCluster"}
 """Calls without any input."""
 EXPECTED: Final = {
-    "openapi", "listTopics", "getTopic", "putTopic", "deleteTopic", "send", "find", "pull",
-    "offsetByTime", "getMessage", "listGroups", "putGroup", "deleteGroup", "getGroup", "joinGroup",
-    "leaveGroup", "fetch", "commit", "getOffsets", "resetGroup", "nack", "deadLetters", "redrive",
-    "traceMessage", "listDelayed", "cancelDelayed", "getRetention", "getCluster",
+    "openapi", "listTopics", "getTopic", "putTopic", "deleteTopic", "send", "sendBatch", "find",
+    "pull", "offsetByTime", "getMessage", "listGroups", "putGroup", "deleteGroup", "getGroup",
+    "joinGroup", "leaveGroup", "fetch", "commit", "getOffsets", "resetGroup", "nack", "deadLetters",
+    "redrive", "traceMessage", "listDelayed", "cancelDelayed", "getRetention", "getCluster",
 }  # fmt: skip
 
 
