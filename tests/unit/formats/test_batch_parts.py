@@ -258,6 +258,13 @@ def test_too_many_messages_are_refused(twin: ModuleType) -> None:
     assert fault == Fault(FaultKind.TOO_MANY, None, reason, most)
 
 
+def test_entries_of_another_type_are_read_too(twin: ModuleType) -> None:
+    entries = bytearray(batch.encode([entry(KEYS="k")]))
+    assert twin.read_batch(entries, **LIMITS).keys == b"k"
+    (part,) = twin.split(entries, body_size_max=1000, properties_size_max=1000)
+    assert part.keys == b"k"
+
+
 def test_damaged_entries_have_a_fault(twin: ModuleType) -> None:
     whole = batch.encode([entry(a="b"), entry()])
     for cut in range(1, len(whole)):

@@ -866,6 +866,14 @@ def read_batch(
     int64_t properties_size_max,
 ):
     cdef Checks checks = Checks(message_size_max, message_properties_size_max)
+    if not PyBytes_CheckExact(entries):
+        return batch_parts.read_batch(
+            entries,
+            message_size_max=message_size_max,
+            message_properties_size_max=message_properties_size_max,
+            body_size_max=body_size_max,
+            properties_size_max=properties_size_max,
+        )
     made = parts_of(entries, body_size_max, properties_size_max, &checks)
     return made[0] if made is not None and len(made) == 1 else None
 
