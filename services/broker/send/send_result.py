@@ -126,19 +126,16 @@ class SendResult:
         runs, time_ms = self._runs, appended.store_timestamp_ms
         host = runs[0].store_host
         if self._is_batch:
-            (run,), (first,), unique_id = runs, appended.firsts, batch_id(runs[0].batch_properties)
-            place = _Place(run.queue_id, first, int(appended.start), unique_id)
-            count = run.message_count
-            return [{**place.result(host, unique_id, time_ms), "message_count": count}]
+            (run,), (first,) = runs, appended.firsts
+            of_batch = batch_id(run.batch_properties)
+            place = _Place(run.queue_id, first, int(appended.start), of_batch)
+            return [{**place.result(host, None, time_ms), "message_count": run.message_count}]
         places = _places(runs, appended)
         positions = range(len(places)) if self._positions is None else self._positions
         results: list[dict[str, Any]] = []
         for entry, position in zip(batch.iterate(self._entries), positions, strict=True):
-            place = places[position]
-            own_id = _unique_id(entry.properties)
-            results.append(
-                place.result(host, place.batch_id if own_id is None else own_id, time_ms)
-            )
+            unique_id = _unique_id(entry.properties)
+            results.append(places[position].result(host, unique_id, time_ms))
         for result, wait in zip(results, self._waits or (), strict=False):
             if wait is not None:
                 result["topic"] = wait.topic
@@ -157,10 +154,13 @@ class _Place(NamedTuple):
     """Unique id of the batch; None: the message is a record."""
 
     def result(self, host: Host, unique_id: str | None, time_ms: int) -> dict[str, Any]:
-        """Return the location as the answer has it. time_ms: store time."""
+        """Return the location as the answer has it.
+
+        unique_id: that of the message; None: that of its batch, if any. time_ms: store time.
+        """
         return {
             "message_id": ids.offset_id(host, PhysicalOffset(self.physical_offset)),
-            "unique_id": unique_id,
+            "unique_id": self.batch_id if unique_id is None else unique_id,
             "queue": self.queue,
             "queue_offset": self.queue_offset,
             "physical_offset": self.physical_offset,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -83,6 +85,21 @@ async def test_a_batch_that_arrives_in_parts_is_the_same() -> None:
         async with session.post(node.url.with_path(PATH), data=parts(ENTRIES)) as got:
             assert got.status == 200
         assert node.last.entries == ENTRIES
+
+
+async def test_a_batch_that_begins_like_a_long_list_is_no_list() -> None:
+    # The first field of an entry is not read; as msgpack these bytes announce 2**32 - 1 values.
+    entries = b"\xdd\xff\xff\xff\xff".ljust(8, b"\0") + ENTRIES[8:]
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield entries[:30]
+        await asyncio.sleep(0.01)
+        yield entries[30:]
+
+    async with served(direct=False) as node, aiohttp.ClientSession(headers=OCTETS) as session:
+        async with session.post(node.url.with_path(PATH), data=slowly()) as got:
+            assert got.status == 200
+        assert node.last.entries == entries
 
 
 async def test_messages_of_other_sends_to_batch_topics_get_no_ids() -> None:
