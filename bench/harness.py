@@ -219,6 +219,8 @@ def benchmark(main: Callable[[Options], Result]) -> NoReturn:
 
     SIGTERM ends it cleanly, including its servers.
     """
+    # Servers run compiled modules, as in the image: otherwise each start would compile all of them.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     parser = argparse.ArgumentParser(description=main.__globals__["__doc__"])
     parser.add_argument("--quick", action="store_true", help="short runs; writes no result")
     given = Options(bool(parser.parse_args().quick))
