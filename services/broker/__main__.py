@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from shared.runtime import quick_start
+
+if __name__ == "__main__":
+    quick_start.begin()
+
 from pathlib import Path
 
 import click
@@ -36,6 +41,7 @@ def main(
     check_config: bool,
 ) -> None:
     """Run a broker: it accepts, stores and serves messages."""
+    quick_start.end()
     run_service(
         SERVICE,
         LocalBrokerConfig if profile == "local" else BrokerConfig,

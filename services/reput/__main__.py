@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from shared.runtime import quick_start
+
+if __name__ == "__main__":
+    quick_start.begin()
+
 from pathlib import Path
 
 import click
@@ -37,6 +42,7 @@ def main(
     check_config: bool,
 ) -> None:
     """Run reput: it dispatches the commit log into consume queues and index."""
+    quick_start.end()
     run_service(
         SERVICE,
         LocalReputConfig if profile == "local" else ReputConfig,

@@ -32,6 +32,7 @@ class _Waits:
         self.count = 0
         self.usual = gc.get_threshold()
         """Thresholds that apply while there is no pause."""
+        self.has_settled = False
 
 
 _waits: Final = _Waits()
@@ -45,7 +46,11 @@ def settle() -> None:
     request of 256 messages in JSON creates more than 700 objects, all alive when they are counted,
     so with the default each such request would pay for a collection that finds nothing.
     """
-    gc.unfreeze()  # objects frozen for a previous role, which has ended
+    with _waits.lock:
+        if _waits.has_settled:
+            gc.unfreeze()  # objects frozen for a previous role, which has ended
+        # At the first time only what was imported is frozen (``quick_start``).
+        _waits.has_settled = True
     gc.collect()
     gc.freeze()
     with _waits.lock:

@@ -98,3 +98,17 @@ def test_a_process_that_begins_to_serve_meanwhile_is_settled_afterwards() -> Non
         assert gc.get_threshold()[0] == collector.MEANWHILE_MAX
     assert gc.get_threshold() == collector.THRESHOLDS
     assert gc.get_freeze_count() > 0
+
+
+@pytest.mark.parametrize("has_settled", [False, True])
+def test_only_a_later_role_traverses_what_was_frozen_before(
+    monkeypatch: pytest.MonkeyPatch, *, has_settled: bool
+) -> None:
+    """What a program imported stays frozen; what a role leaves behind is found by the next."""
+    unfrozen: list[None] = []
+    monkeypatch.setattr(gc, "unfreeze", lambda: unfrozen.append(None))
+    monkeypatch.setattr(collector._waits, "has_settled", has_settled)
+    collector.settle()
+    assert len(unfrozen) == has_settled
+    collector.settle()
+    assert len(unfrozen) == has_settled + 1
