@@ -6,7 +6,8 @@ from typing import Final
 
 from shared.files.disk import File
 
-_ZEROS: Final = bytes(1 << 20)
+_ZEROS: Final = bytes(1 << 17)
+"""Small enough for the processor's cache: with 1 MiB a gigabyte of zeros takes 0.19 s, not 0.14."""
 
 
 def last_nonzero_in(file: File, low: int = 0) -> int | None:
