@@ -7,10 +7,12 @@ it. Most plain sends do not come here: ``direct_sends`` serves them. The read pa
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -145,10 +147,7 @@ class Api:
         self.direct_sends: Final = DirectSends(
             self._send_call, self._bodies, self._refusals, self.request_classes, metrics, clock
         )
-        self._document = encodings.encode(
-            api_document.document(version=version, rules=rules, request_size_max=bounds.size_max),
-            Encoding.JSON,
-        )
+        self._version, self._rules, self._request_size_max = version, rules, bounds.size_max
         self._counted_out: dict[str, tuple[Count, Count]] = metrics.registry.kept()
         self.components: Components | None = None
         """None before the store is open."""
@@ -230,8 +229,17 @@ class Api:
 
     # -- calls ----------------------------------------------------------------------------------
 
+    @cached_property
+    def _document(self) -> bytes:
+        """The OpenAPI document; made when it is first read, because that takes 40 ms."""
+        schema = api_document.document(
+            version=self._version, rules=self._rules, request_size_max=self._request_size_max
+        )
+        return encodings.encode(schema, Encoding.JSON)
+
     async def _openapi(self, request: web.Request) -> web.StreamResponse:
-        return web.Response(body=self._document, content_type=encodings.JSON)
+        body = await asyncio.to_thread(lambda: self._document)
+        return web.Response(body=body, content_type=encodings.JSON)
 
     async def _list_topics(self, request: web.Request) -> web.StreamResponse:
         asked = query_of(request, ListQuery)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 from jsonschema_rs import Draft202012Validator
 
 from services.broker.api import api_document, reference
@@ -32,11 +33,9 @@ def document() -> dict[str, Any]:
     return api_document.document(version="1", rules=RULES, request_size_max=1000)
 
 
-def test_every_route_is_described_and_everything_described_is_a_route(
-    document: dict[str, Any],
-) -> None:
+def an_api() -> Api:
     clock = SystemClock()
-    api = Api(
+    return Api(
         Gate(Health(clock)),
         RULES,
         clock,
@@ -45,6 +44,12 @@ def test_every_route_is_described_and_everything_described_is_a_route(
         BodyBounds(1000, 1000, 1.0),
         version="1",
     )
+
+
+def test_every_route_is_described_and_everything_described_is_a_route(
+    document: dict[str, Any],
+) -> None:
+    api = an_api()
     routes = {
         (route.method.lower(), route.resource.canonical)
         for route in api.app.router.routes()
@@ -53,6 +58,26 @@ def test_every_route_is_described_and_everything_described_is_a_route(
     described = {(method, path) for path, calls in document["paths"].items() for method in calls}
     assert routes == described
     assert {resource.name for resource in api.app.router.named_resources().values()} == set(KINDS)
+
+
+async def test_the_document_is_made_once_when_it_is_first_read(
+    document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start it would delay every node that restarts."""
+    made: list[str] = []
+
+    def noted(*, version: str, rules: Rules, request_size_max: int) -> dict[str, Any]:
+        made.append(version)
+        return document
+
+    monkeypatch.setattr(api_document, "document", noted)
+    api = an_api()
+    assert not made
+    async with TestClient(TestServer(api.app)) as client:
+        for _ in range(2):
+            answer = await client.get("/v1/openapi.json")
+            assert await answer.json() == document
+    assert made == ["1"]
 
 
 def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
