@@ -8,6 +8,7 @@ the random numbers handed in. ``fuzz_twins`` runs them; nothing here knows about
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 from collections.abc import Callable, Iterator
 from random import Random
@@ -587,6 +588,35 @@ def fuzz_property_values(rng: Random, same: Same, rounds: int) -> None:
         same("property_values", view, Exact(rows), wanted=rng.choice((b"TAGS", b"KEYS", b"a")))
 
 
+def fuzz_unpack_rows(rng: Random, same: Same, rounds: int) -> None:
+    for _ in range(8 * rounds):
+        count = rng.randrange(6)
+        entries = batch.encode(
+            WireMessage(rng.randbytes(rng.randrange(9)), b"TAGS\x01%d\x02" % number, number)
+            for number in range(count)
+        )
+        stated = rng.choice((count, count, count, count + 1, 0, rng.getrandbits(16)))
+        message = Message(
+            "t",
+            0,
+            entries,
+            Host(bytes(4), 1),
+            Host(bytes(4), 1),
+            inner_batch.encode_properties("u", stated, tags=None, keys=None),
+            sys_flag=rng.choice((0xC0, 0xC0, 0x80, 0, 0x40)),
+        )
+        log = rng.randrange(3) * record.encode(
+            message, queue_offset=0, physical_offset=0, store_timestamp_ms=1, record_crc=True
+        )
+        for data in itertools.islice(damaged(rng, log, 3), 4):
+            rows = outline_records(log, at=None, until=len(log), records_max=9).rows
+            if rng.random() < 0.3:
+                rows = rng.choice(list(damaged(rng, rows, 9)))
+            if len(rows) % OUTLINE_ROW.size and rng.random() < 0.9:
+                rows = rows[: len(rows) // OUTLINE_ROW.size * OUTLINE_ROW.size]
+            same("unpack_rows", Exact(data), Exact(rows))
+
+
 # --- index --------------------------------------------------------------------------------------
 
 
@@ -674,6 +704,7 @@ FUZZERS: Final[dict[str, Callable[[Random, Same, int], None]]] = {
     "runs_size": fuzz_runs_size,
     "select": fuzz_select,
     "split": fuzz_split,
+    "unpack_rows": fuzz_unpack_rows,
     "walk": fuzz_walk,
 }
 """By name in ``native``; rounds scale how many cases each makes."""

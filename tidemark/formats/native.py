@@ -51,7 +51,7 @@ if COMPILED:
     from tidemark.formats.speedups.decode import decode_messages
     from tidemark.formats.speedups.encode import body_size_counts, encode_runs, runs_size
     from tidemark.formats.speedups.index import chains_are_sound, held_rows, look_up, put_rows
-    from tidemark.formats.speedups.outline import outline_records, property_values
+    from tidemark.formats.speedups.outline import outline_records, property_values, unpack_rows
     from tidemark.formats.speedups.select import select
     from tidemark.formats.speedups.units import leading_units
     from tidemark.formats.speedups.walk import plan_range, walk
@@ -61,7 +61,7 @@ else:
     from tidemark.formats.checked_record import read_record
     from tidemark.formats.index_chains import chains_are_sound, held_rows, look_up, put_rows
     from tidemark.formats.message import decode_messages
-    from tidemark.formats.outline import outline_records, property_values
+    from tidemark.formats.outline import outline_records, property_values, unpack_rows
     from tidemark.formats.plan import plan_range
     from tidemark.formats.produce_wire import pack_answer, read_plain
     from tidemark.formats.queue_unit import leading_units
@@ -91,5 +91,6 @@ __all__ = [
     "runs_size",
     "select",
     "split",
+    "unpack_rows",
     "walk",
 ]

@@ -1,9 +1,10 @@
 """Locates the records of a buffer, for readers that build columns (docs/formats.md, 2). Pure.
 
 ``scan`` creates an object per record. Readers of whole files that need few fields of each record
-avoid that: one pass over the sizes returns one row of numbers per record, and a second pass the
-values of one property. The caller then gathers the fixed fields with array operations. The rules of
-a valid record are those of ``record_check.validate``. The native implementation is
+avoid that: one pass over the sizes returns one row of numbers per record, a second one makes a row
+per message of inner batches, and a third returns the values of one property. The caller then
+gathers the fixed fields with array operations. The rules of a valid record are those of
+``record_check.validate``, those of a batch ``inner_batch.unpack``. The native implementation is
 ``speedups.outline``; ``native`` chooses.
 
 Step before: bytes of one commit log file, or adjacent records from a pull. Step after: columns of a
@@ -12,15 +13,19 @@ table.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from array import array
 from typing import Final, NamedTuple
 
-from tidemark.formats import properties
+from tidemark.formats import batch, properties
+from tidemark.formats.batch import ENTRY_OVERHEAD, BadBatch
+from tidemark.formats.inner_batch import INNER_BATCH, SYS_FLAGS, message_count
 from tidemark.formats.record import topic_text
 from tidemark.formats.record_check import Checks, Kind, validate
 from tidemark.formats.record_layout import (
     INT,
+    LONG,
     MAGIC_V1,
     NO_HOSTS_SIZE,
     SHAPES,
@@ -29,12 +34,33 @@ from tidemark.formats.record_layout import (
 )
 from tidemark.formats.scan import Stop
 
-ROW: Final = struct.Struct("=qiiiiiiii")
-"""First byte of the record in the view, its size, start and size of the body, number of the topic,
-start and size of the properties, whether the CRCs match (1, 0; -1: not verified), SYSFLAG. Starts
-are relative to the record's first byte. In native byte order."""
+ROW: Final = struct.Struct("=qiiiiiiiiq")
+"""The fields of ``Row``, in native byte order."""
 
 NOT_VERIFIED: Final = -1
+_QUEUE_OFFSET_AT: Final = 20
+_ENTRY_BODY_AT: Final = 20
+"""Size of the fields before the body of a batch's entry."""
+
+
+class Row(NamedTuple):
+    """Where a message is in the view. Other starts are relative to its record's first byte."""
+
+    start: int
+    """First byte of the record in the view."""
+    size: int
+    """Size of the record, which may hold more messages."""
+    body_at: int
+    body_size: int
+    topic: int
+    """Number of the topic."""
+    properties_at: int
+    properties_size: int
+    sound: int
+    """Whether the CRCs match: 1 or 0; NOT_VERIFIED."""
+    sys_flag: int
+    number: int = 0
+    """Index of the message in its inner batch. Its queue offset is that of the record plus this."""
 
 
 class Outlines(NamedTuple):
@@ -101,7 +127,7 @@ def outline_records(
                 judged = validate(view, end, at=None, checks=verify._replace(position=False))
                 sound = int(judged.kind is Kind.VALID)
             properties_at = topic_at + topic_size + 2
-            rows += ROW.pack(
+            row = Row(
                 end,
                 size,
                 body_at,
@@ -112,6 +138,7 @@ def outline_records(
                 sound,
                 sys_flag,
             )
+            rows += ROW.pack(*row)
         end += size
         seen += 1
     return Outlines(
@@ -138,6 +165,75 @@ def stopped(view: Buffer, end: int, at: int | None, until: int, left: int) -> tu
             return Stop.VIEW_END, "changed while it was read"
 
 
+class Unpacked(NamedTuple):
+    """The messages of records."""
+
+    rows: bytes
+    """One ``ROW`` per message, in the order of the records."""
+    damaged: list[int]
+    """Indices of the records whose batch does not hold as many messages as it says; they have no
+    row in ``rows``."""
+
+
+def unpack_rows(view: Buffer, rows: bytes) -> Unpacked:
+    """Replace the row of each inner batch by those of its messages, as ``inner_batch.unpack`` does.
+
+    rows: those of ``outline_records``. Raises ValueError if a row is not inside the view.
+    """
+    unpacked, damaged = bytearray(), []
+    for index, row in enumerate(map(Row._make, ROW.iter_unpack(rows))):
+        if not row.sys_flag & INNER_BATCH:
+            unpacked += ROW.pack(*row)
+            continue
+        raw, body = _slices(view, row)
+        (queue_offset,) = LONG.unpack_from(view, row.start + _QUEUE_OFFSET_AT)
+        count = message_count(row.sys_flag, raw, queue_offset)
+        if not count:
+            unpacked += ROW.pack(*row)
+            continue
+        try:
+            messages = _messages(row, body, count)
+        except BadBatch:
+            messages = []
+        if len(messages) == count:
+            unpacked += b"".join(ROW.pack(*message) for message in messages)
+        else:
+            damaged.append(index)
+    return Unpacked(bytes(unpacked), damaged)
+
+
+def _slices(view: Buffer, row: Row) -> tuple[bytes, bytes]:
+    """Return properties and body of a record."""
+    if min(row.start, *row[1:7]) < 0:
+        raise ValueError("a row has a negative number")
+    ends = row.body_at + row.body_size, row.properties_at + row.properties_size
+    if row.start + max(*ends, _QUEUE_OFFSET_AT + LONG.size) > len(view):
+        raise ValueError(f"a row ends after the view, which has {len(view)} bytes")
+    return (
+        bytes(view[row.start + row.properties_at : row.start + ends[1]]),
+        bytes(view[row.start + row.body_at : row.start + ends[0]]),
+    )
+
+
+def _messages(row: Row, body: bytes, count: int) -> list[Row]:
+    """Return the rows of a batch's messages, and of one more than count. Raises BadBatch."""
+    found: list[Row] = []
+    end = row.body_at
+    for number, entry in enumerate(itertools.islice(batch.iterate(body), count + 1)):
+        at = end
+        end += ENTRY_OVERHEAD + len(entry.body) + len(entry.properties)
+        message = row._replace(
+            body_at=at + _ENTRY_BODY_AT,
+            body_size=len(entry.body),
+            properties_at=end - len(entry.properties),
+            properties_size=len(entry.properties),
+            sys_flag=row.sys_flag & ~SYS_FLAGS,
+            number=number,
+        )
+        found.append(message)
+    return found
+
+
 class Values(NamedTuple):
     """One property of many records, in the layout of Arrow strings."""
 
@@ -156,13 +252,14 @@ def property_values(view: Buffer, rows: bytes, *, wanted: bytes) -> Values:
     """
     offsets, data, present = array("i", [0]), bytearray(), bytearray()
     view_size = len(view)
-    for start, size, _, _, _, properties_at, properties_size, _, _ in ROW.iter_unpack(rows):
-        first = start + properties_at
-        if start < 0 or properties_at < 0 or properties_size < 0 or size < 0:
+    for row in map(Row._make, ROW.iter_unpack(rows)):
+        first = row.start + row.properties_at
+        if min(row.start, row.size, row.properties_at, row.properties_size) < 0:
             raise ValueError("a row has a negative number")
-        if first + properties_size > view_size:
-            raise ValueError(f"a row ends at {first + properties_size}, the view at {view_size}")
-        value = properties.find(bytes(view[first : first + properties_size]), wanted)
+        end = first + row.properties_size
+        if end > view_size:
+            raise ValueError(f"a row ends at {end}, the view at {view_size}")
+        value = properties.find(bytes(view[first:end]), wanted)
         present.append(value is not None)
         if value is not None:
             data += properties.text(value).encode()

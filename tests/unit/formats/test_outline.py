@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tests.support import strategies
 from tests.support.twins import twins_of
-from tidemark.formats import hosts, outline, properties, record, scan
+from tidemark.formats import batch, hosts, inner_batch, outline, properties, record, scan
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
-from tidemark.formats.outline import ROW, Outlines, Values
+from tidemark.formats.outline import ROW, Outlines, Row, Unpacked, Values
 from tidemark.formats.record import Checks, Message
 from tidemark.formats.scan import Stop
 from tidemark.offsets import PhysicalOffset
@@ -24,12 +25,14 @@ BASE = 4096
 HOSTS = (hosts.parse("127.0.0.1:10911"), hosts.parse("[::1]:10911"))
 Outline = Callable[..., Outlines]
 ValuesOf = Callable[..., Values]
+UnpackRows = Callable[..., Unpacked]
 each_outline = pytest.mark.parametrize(
     "outline_records", twins_of("outline", outline.outline_records)
 )
 each_values = pytest.mark.parametrize(
     "property_values", twins_of("outline", outline.property_values)
 )
+each_unpack = pytest.mark.parametrize("unpack_rows", twins_of("outline", outline.unpack_rows))
 SHAPE_AND_PLACE = Checks(body_crc=False, record_crc=False, position=True)
 EVERYTHING: dict[str, Any] = {"until": 1 << 40, "records_max": 1 << 40}
 
@@ -111,7 +114,8 @@ def test_the_records_of_a_walk_are_outlined(outline_records: Outline, log: bytea
     rows = list(ROW.iter_unpack(found.rows))
     assert found.seen == len(rows) == len(walked.entries)
     for row, entry in zip(rows, walked.entries, strict=True):
-        start, size, body_at, body_size, topic, at, properties_size, sound, sys_flag = row
+        start, size, body_at, body_size, topic, at, properties_size, sound, sys_flag, number = row
+        assert number == 0
         stored = record.decode(log, start)
         assert (BASE + start, size, sys_flag) == (entry.physical_offset, entry.size, entry.sys_flag)
         assert found.topics[topic] == entry.topic
@@ -182,6 +186,91 @@ def test_a_filler_and_a_cut_record_are_distinguished(outline_records: Outline) -
         found = outline_records(log[:cut], at=0, **EVERYTHING)
         assert (found.seen, found.end, found.stop) == (0, 0, Stop.VIEW_END)
         assert found.reason
+
+
+wire_messages = st.builds(
+    WireMessage,
+    st.binary(max_size=9),
+    st.sampled_from([b"", b"TAGS\x01red\x02", b"KEYS\x01a b\x02UNIQ_KEY\x01U\x02"]),
+    st.integers(-3, 3),
+)
+
+
+def packed_batch(messages: list[WireMessage], *, stated: int | None = None) -> bytes:
+    """The record of an inner batch; stated: the number of messages by its properties."""
+    count = len(messages) if stated is None else stated
+    raw = inner_batch.encode_properties("BATCH", count, tags=None, keys=None)
+    message = Message(
+        "batches",
+        1,
+        batch.encode(messages),
+        HOSTS[1],
+        HOSTS[0],
+        inner_batch.with_base(raw, 70),
+        sys_flag=inner_batch.SYS_FLAGS | 0x10,
+    )
+    return record.encode(
+        message, queue_offset=70, physical_offset=0, store_timestamp_ms=5, record_crc=True
+    )
+
+
+@each_unpack
+@given(batches=st.lists(st.lists(wire_messages, min_size=1, max_size=6), max_size=5))
+def test_rows_of_batches_become_those_of_their_messages(
+    unpack_rows: UnpackRows, batches: list[list[WireMessage]]
+) -> None:
+    log, expected = bytearray(), []
+    for messages in batches:
+        for data in (packed_batch(messages), bytes(encoded(0, pairs={"TAGS": "t"}))):
+            expected += [(len(log), each) for each in inner_batch.unpack(record.decode(data))]
+            log += data
+    rows = outline.outline_records(log, at=None, **EVERYTHING).rows
+    unpacked, damaged = unpack_rows(log, rows)
+    assert damaged == []
+    found = list(map(Row._make, ROW.iter_unpack(unpacked)))
+    assert len(found) == len(expected)
+    for row, (start, message) in zip(found, expected, strict=True):
+        base = record.decode(log, start).queue_offset
+        body, raw = start + row.body_at, start + row.properties_at
+        assert (row.start, row.sys_flag) == (start, message.sys_flag)
+        assert base + row.number == message.queue_offset
+        assert log[body : body + row.body_size] == message.body
+        assert log[raw : raw + row.properties_size] == message.properties
+
+
+@each_unpack
+@pytest.mark.parametrize("stated", [1, 3])
+def test_a_batch_with_another_number_of_messages_is_reported_and_has_no_rows(
+    unpack_rows: UnpackRows, stated: int
+) -> None:
+    two = [WireMessage(b"a"), WireMessage(b"b")]
+    log = packed_batch(two) + packed_batch(two, stated=stated) + packed_batch(two)
+    rows = outline.outline_records(log, at=None, **EVERYTHING).rows
+    unpacked, damaged = unpack_rows(log, rows)
+    assert damaged == [1]
+    assert [row[-1] for row in ROW.iter_unpack(unpacked)] == [0, 1, 0, 1]
+
+
+@each_unpack
+def test_a_flagged_record_without_a_valid_count_stays_one_message(unpack_rows: UnpackRows) -> None:
+    log = packed_batch([WireMessage(b"a")], stated=inner_batch.COUNT_MAX + 1)
+    rows = outline.outline_records(log, at=None, **EVERYTHING).rows
+    assert unpack_rows(log, rows) == (rows, [])
+
+
+@each_unpack
+def test_a_batch_outside_the_view_is_refused(unpack_rows: UnpackRows) -> None:
+    log = packed_batch([WireMessage(b"a")])
+    rows = outline.outline_records(log, at=None, **EVERYTHING).rows
+    with pytest.raises(ValueError, match="view"):
+        unpack_rows(log[:-1], rows)
+    for field in (0, 1, 2, 3, 5, 6):
+        row = list(ROW.unpack(rows))
+        row[field] = -1
+        with pytest.raises(ValueError, match="negative"):
+            unpack_rows(log, ROW.pack(*row))
+    with pytest.raises(struct.error):
+        unpack_rows(log, rows[:-1])
 
 
 @each_values

@@ -1,4 +1,4 @@
-from tidemark.formats.outline import Outlines, Values
+from tidemark.formats.outline import Outlines, Unpacked, Values
 from tidemark.formats.record_check import Checks
 
 def outline_records(
@@ -10,6 +10,7 @@ def outline_records(
     verify: Checks | None = ...,
     topics: frozenset[str] | None = ...,
 ) -> Outlines: ...
+def unpack_rows(view: bytes | bytearray | memoryview, rows: bytes) -> Unpacked: ...
 def property_values(
     view: bytes | bytearray | memoryview, rows: bytes, *, wanted: bytes
 ) -> Values: ...

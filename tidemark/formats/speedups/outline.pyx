@@ -1,4 +1,4 @@
-"""Native implementation of ``outline.outline_records`` and ``property_values``.
+"""Native implementation of ``outline.outline_records``, ``unpack_rows`` and ``property_values``.
 
 ``record.h`` checks records; no Python object is created per record. Cases that it leaves open (a
 doubtful record CRC, a value that is not ASCII) are passed to the pure implementation.
@@ -13,9 +13,14 @@ from libc.string cimport memchr, memcmp, memcpy
 import struct
 
 from tidemark.formats import outline as pure, properties
-from tidemark.formats.outline import Outlines, Values
+from tidemark.formats.inner_batch import message_count
+from tidemark.formats.outline import Outlines, Unpacked, Values
 from tidemark.formats.record import topic_text
 from tidemark.formats.record_check import record_crc_fault
+
+cdef extern from "bigendian.h":
+    uint32_t tidemark_get_32(const uint8_t *data) nogil
+    uint64_t tidemark_get_64(const uint8_t *data) nogil
 
 cdef extern from "record.h":
     void tidemark_crc32_prepare()
@@ -49,6 +54,11 @@ tidemark_crc32_prepare()
 cdef enum:
     SEATS = 256
     ROOM_AT_FIRST = 1024
+    INNER_BATCH = 0x80
+    SYS_FLAGS = 0xC0
+    QUEUE_OFFSET_AT = 20
+    ENTRY_OVERHEAD = 22
+    ENTRY_BODY_SIZE_AT = 16
 
 cdef struct Row:
     int64_t start
@@ -60,6 +70,7 @@ cdef struct Row:
     int32_t properties_size
     int32_t sound
     int32_t sys_flag
+    int64_t number
 
 assert sizeof(Row) == pure.ROW.size
 
@@ -67,7 +78,7 @@ cdef struct Seat:
     # A recent topic, as bytes of the view, and its number. The slot is free if data is NULL.
     const uint8_t *data
     uint32_t size
-    int32_t number
+    int64_t number
 
 
 cdef int32_t number_of(bytes raw, dict numbers, list names, object topics) except -2:
@@ -193,6 +204,7 @@ def outline_records(view, *, at, until, records_max, verify=None, topics=None):
                         <int32_t>found.properties_size,
                         sound,
                         found.sys_flag,
+                        0,
                     )
                     count += 1
                 end += found.size
@@ -206,6 +218,120 @@ def outline_records(view, *, at, until, records_max, verify=None, topics=None):
         PyBuffer_Release(&borrowed)
     stop, reason = pure.stopped(view, end, at, until, records_max - seen)
     return Outlines(made, names, seen, end, stop, reason)
+
+
+cdef int check_batch(const Row *row, int64_t view_size) except -1:
+    """Raise ValueError if the batch's fields are not inside the view."""
+    if (
+        row.start < 0
+        or row.size < 0
+        or row.body_at < 0
+        or row.body_size < 0
+        or row.topic < 0
+        or row.properties_at < 0
+        or row.properties_size < 0
+    ):
+        raise ValueError("a row has a negative number")
+    if (
+        row.start > view_size
+        or row.start + QUEUE_OFFSET_AT + 8 > view_size
+        or row.start + row.body_at + row.body_size > view_size
+        or row.start + row.properties_at + row.properties_size > view_size
+    ):
+        raise ValueError("a row ends after the view")
+    return 0
+
+
+cdef int64_t batch_count(const Row *row, const uint8_t *record) except -1:
+    """Return the number of messages that the batch has by its properties; 0 if it is no batch."""
+    raw = PyBytes_FromStringAndSize(
+        <const char *>record + row.properties_at, row.properties_size
+    )
+    queue_offset = <int64_t>tidemark_get_64(record + QUEUE_OFFSET_AT)
+    return message_count(row.sys_flag, raw, queue_offset)
+
+
+cdef bint unpack_batch(
+    const Row *row, const uint8_t *record, int64_t count, Row *messages
+) noexcept nogil:
+    """Store the rows of the batch's messages; return whether its body holds exactly count."""
+    cdef int64_t at = row.body_at, end = at + row.body_size, properties_at, number
+    cdef int32_t body_size
+    cdef uint32_t properties_size
+    for number in range(count):
+        if end - at < ENTRY_OVERHEAD:
+            return False
+        body_size = <int32_t>tidemark_get_32(record + at + ENTRY_BODY_SIZE_AT)
+        if body_size < 0 or body_size > end - at - ENTRY_OVERHEAD:
+            return False
+        properties_at = at + ENTRY_OVERHEAD + body_size
+        properties_size = (
+            <uint32_t>record[properties_at - 2] << 8 | record[properties_at - 1]
+        )
+        # The size is an i16: from 0x8000 on it is negative.
+        if properties_size > 0x7FFF or properties_size > end - properties_at:
+            return False
+        messages[number] = row[0]
+        messages[number].body_at = <int32_t>(at + ENTRY_BODY_SIZE_AT + 4)
+        messages[number].body_size = body_size
+        messages[number].properties_at = <int32_t>properties_at
+        messages[number].properties_size = <int32_t>properties_size
+        messages[number].sys_flag = row.sys_flag & ~SYS_FLAGS
+        messages[number].number = number
+        at = properties_at + properties_size
+    return at == end
+
+
+def unpack_rows(view, rows):
+    cdef Py_buffer borrowed, given
+    cdef const Row *row
+    cdef const uint8_t *record
+    cdef Row *unpacked = NULL
+    cdef void *larger
+    cdef int64_t index, count, messages, room, used = 0
+    if len(rows) % sizeof(Row):
+        raise struct.error("rows are not whole")
+    damaged = []
+    PyObject_GetBuffer(rows, &given, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(view, &borrowed, PyBUF_SIMPLE)
+        try:
+            row = <const Row *>given.buf
+            count = given.len // <Py_ssize_t>sizeof(Row)
+            room = ROOM_AT_FIRST + count
+            unpacked = <Row *>malloc(<size_t>room * sizeof(Row))
+            if unpacked == NULL:
+                raise MemoryError
+            for index in range(count):
+                messages = 0
+                if row[index].sys_flag & INNER_BATCH:
+                    check_batch(row + index, borrowed.len)
+                    record = <const uint8_t *>borrowed.buf + row[index].start
+                    messages = batch_count(row + index, record)
+                if used + max(messages, 1) > room:
+                    room = 2 * room + messages
+                    larger = realloc(unpacked, <size_t>room * sizeof(Row))
+                    if larger == NULL:
+                        raise MemoryError
+                    unpacked = <Row *>larger
+                if messages == 0:
+                    unpacked[used] = row[index]
+                    used += 1
+                elif unpack_batch(row + index, record, messages, unpacked + used):
+                    used += messages
+                else:
+                    damaged.append(index)
+            return Unpacked(
+                PyBytes_FromStringAndSize(
+                    <const char *>unpacked, <Py_ssize_t>(used * <int64_t>sizeof(Row))
+                ),
+                damaged,
+            )
+        finally:
+            free(unpacked)
+            PyBuffer_Release(&borrowed)
+    finally:
+        PyBuffer_Release(&given)
 
 
 def property_values(view, rows, *, wanted):
