@@ -167,7 +167,7 @@ OFFSET_EVENTS: Final = _table(
 )
 MESSAGES: Final = _table(
     (TEXT, "broker!", "file!"),
-    (INT, "physical_offset!"),
+    (INT, "physical_offset!"),  # of the record; the messages of an inner batch share it
     (INT32, "size!"),
     (TEXT, "topic"),
     (INT32, "queue"),
@@ -184,6 +184,7 @@ QUEUE_UNITS: Final = _table(
     (TEXT, "broker!", "topic!"),
     (INT32, "queue!"),
     (INT, "queue_offset!"),
+    (INT, "next_offset"),  # queue offset after the unit's messages; a batch has several
     (INT, "physical_offset"),  # of the record that the unit points to
     (INT32, "size"),
     (INT, "tags_code"),  # hash of the tags; of a delayed record the time when it is due

@@ -1,7 +1,8 @@
 """Columns of commit log records, made with array operations (docs/formats.md, section 2).
 
 From the bytes of records and their outlines (``tidemark.formats.outline``) it makes Arrow arrays. A
-column costs a few nanoseconds per record, without a Python object. Only requested columns are made.
+column costs a few nanoseconds per message, without a Python object. Only requested columns are
+made. A message of an inner batch has the position, size, times and CRCs of the batch's record.
 Store and topic sources share it.
 """
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from analytics.schema import TIME
 from tidemark.formats import hashing, native
+from tidemark.formats.inner_batch import INNER_BATCH
 from tidemark.formats.outline import ROW, Outlines
 
 ROWS: Final = np.dtype(
@@ -29,6 +31,7 @@ ROWS: Final = np.dtype(
         ("properties_size", "=i4"),
         ("sound", "=i4"),
         ("sys_flag", "=i4"),
+        ("number", "=i8"),
     ]
 )
 """``outline.ROW`` as a numpy type."""
@@ -44,7 +47,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 class RecordColumns:
-    """The columns of the records of one view; used while the view is held."""
+    """The columns of the messages of one view; used while the view is held."""
 
     def __init__(self, view: bytes, found: Outlines) -> None:
         self._view = view
@@ -64,8 +67,20 @@ class RecordColumns:
         zeros: npt.NDArray[np.bool_] = np.frombuffer(self._view, np.uint8)[at] == 0
         return zeros
 
+    def unpacked(self) -> tuple[RecordColumns, npt.NDArray[np.bool_]]:
+        """Return the columns of the messages, and which records are batches without their messages.
+
+        Such a batch does not hold as many messages as it says, and none of them is returned.
+        """
+        broken = np.zeros(len(self), bool)
+        if not (self.rows["sys_flag"] & INNER_BATCH).any():
+            return self, broken
+        found = native.unpack_rows(self._view, self._found.rows)
+        broken[found.damaged] = True
+        return RecordColumns(self._view, self._found._replace(rows=found.rows)), broken
+
     def only(self, wanted: npt.NDArray[np.bool_]) -> RecordColumns:
-        """Return the columns of the wanted records only."""
+        """Return the columns of the wanted rows only."""
         return RecordColumns(self._view, self._found._replace(rows=self.rows[wanted].tobytes()))
 
     def column(self, name: str) -> pa.Array:
@@ -86,10 +101,19 @@ class RecordColumns:
         """A field of the outline."""
         return pa.array(np.ascontiguousarray(self.rows[name]))
 
+    def queue_offset(self) -> pa.Array:
+        """Queue offset of the message; a record has that of its first one."""
+        return pa.array(self.number(20, ">i8") + self.rows["number"])
+
     def store_ts(self) -> pa.Array:
         """Time by the broker's clock."""
         after_born_host = 56 + _V6_SHIFT * (self.rows["sys_flag"] >> 4 & 1)
         return times(self.number(after_born_host, ">i8"))
+
+    def reconsume_times(self) -> pa.Array:
+        """How often the message was sent back."""
+        v6_hosts = (self.rows["sys_flag"] >> 4 & 1) + (self.rows["sys_flag"] >> 5 & 1)
+        return pa.array(self.number(72 + _V6_SHIFT * v6_hosts, ">i4"))
 
     # -- texts ------------------------------------------------------------------------------------
 
@@ -134,7 +158,7 @@ _MAKERS: Final[dict[str, Callable[[RecordColumns], pa.Array]]] = {
     "size": lambda of: of.field("size"),
     "topic": RecordColumns.topic,
     "queue": lambda of: pa.array(of.number(12, ">i4")),
-    "queue_offset": lambda of: pa.array(of.number(20, ">i8")),
+    "queue_offset": RecordColumns.queue_offset,
     "born_ts": lambda of: times(of.number(40, ">i8")),
     "store_ts": RecordColumns.store_ts,
     "tag_hash": RecordColumns.tag_hash,
@@ -142,7 +166,7 @@ _MAKERS: Final[dict[str, Callable[[RecordColumns], pa.Array]]] = {
     "keys": lambda of: of.property(b"KEYS"),
     "unique_id": lambda of: of.property(b"UNIQ_KEY"),
     "sys_flag": lambda of: of.field("sys_flag"),
-    "reconsume_times": lambda of: pa.array(of.number(of.rows["body_at"] - 16, ">i4")),
+    "reconsume_times": RecordColumns.reconsume_times,
     "body_size": lambda of: of.field("body_size"),
     "crc_ok": RecordColumns.crc_ok,
     "body": lambda of: pa.array(of.stored("body"), pa.binary()),

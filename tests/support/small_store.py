@@ -136,11 +136,8 @@ class SmallStore:
         if dispatched:
             number = self._batches[topic, queue]
             self._batches[topic, queue] += 1
-            self._put_at(
-                self.store.queue_directory(topic, queue, BATCH_UNIT_SIZE),
-                number,
-                encode_batch(unit, self.now_ms, base, len(messages)),
-            )
+            made = encode_batch(unit, self.now_ms, base, len(messages))
+            self.put_batch_unit(topic, queue, number, made)
         return unit
 
     def flush(self) -> None:
@@ -170,6 +167,10 @@ class SmallStore:
         """Store one unit, making its file if need be."""
         raw = unit if isinstance(unit, bytes) else encode_unit(unit)
         self._put_at(self.store.queue_directory(topic, queue, UNIT_SIZE), number, raw)
+
+    def put_batch_unit(self, topic: str, queue: int, number: int, raw: bytes) -> None:
+        """Store one unit of a batch queue, making its file if need be."""
+        self._put_at(self.store.queue_directory(topic, queue, BATCH_UNIT_SIZE), number, raw)
 
     def _put_at(self, directory: QueueDirectory, number: int, raw: bytes) -> None:
         start, position = place(number, directory.file_size, directory.unit_size)

@@ -139,11 +139,11 @@ class _Ranges:
         return self._known[key]
 
     def _read(self, topic: str, queue: int) -> tuple[int | None, int | None]:
-        if not self._files.queue_files(topic, queue):
-            return None, None
         times = NoTimes(self._min_physical)
         reader = ConsumeQueueReader(self._files.directory, topic, queue, times)
         try:
+            if reader.directory_is_empty:
+                return None, None
             high = reader.max_offset(self._end)
             return min(reader.min_offset(self._min_physical), high), high
         finally:

@@ -8,12 +8,13 @@ file: slower, but as safe. A unit is used only if the record there has its own p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from analytics.sources.store.files import StoreFiles
 from shared.files.disk import File
+from shared.files.store_dir import QueueDirectory
 from tidemark.formats import native
+from tidemark.formats.filenames import offset_name
 from tidemark.formats.queue_unit import UNIT
 from tidemark.formats.record import peek_size
 from tidemark.offsets import UNIT_SIZE
@@ -31,7 +32,7 @@ class Cuts:
 
     def __init__(self, files: StoreFiles) -> None:
         self._files = files
-        self._queues: list[list[tuple[int, Path]]] | None = None
+        self._queues: list[tuple[QueueDirectory, list[int]]] | None = None
 
     def at_or_after(self, wanted: int, limit: int, known: int = -1) -> int | None:
         """Return the first start of a record at or after wanted, in wanted's file.
@@ -57,44 +58,47 @@ class Cuts:
 
     def _starts_before(self, wanted: int, sure: int) -> Iterator[int]:
         """Possible starts of records, the nearest first; the last one is certain."""
-        found = {self._unit_before(files, wanted) for files in self._asked()}
+        found = {self._unit_before(*queue, wanted) for queue in self._asked()}
         yield from sorted((start for start in found if start > sure), reverse=True)
         yield sure
 
-    def _asked(self) -> list[list[tuple[int, Path]]]:
-        """Files of some queues, longest first, because those have most units."""
+    def _asked(self) -> list[tuple[QueueDirectory, list[int]]]:
+        """Some queues and the starts of their files, longest first: those have most units."""
         if self._queues is None:
             queues = [
                 self._files.queue_files(topic, queue)
                 for topic, queue in self._files.directory.queues()[: 64 * QUEUES_ASKED]
             ]
-            queues.sort(key=len, reverse=True)
-            self._queues = [files for files in queues if files][:QUEUES_ASKED]
+            queues.sort(key=lambda queue: len(queue[1]), reverse=True)
+            self._queues = [queue for queue in queues if queue[1]][:QUEUES_ASKED]
         return self._queues
 
-    def _unit_before(self, files: list[tuple[int, Path]], wanted: int) -> int:
+    def _unit_before(self, directory: QueueDirectory, starts: list[int], wanted: int) -> int:
         """Physical offset of the last unit at or before wanted; −1 if there is none."""
         best = -1
-        low, high = 0, len(files)
+        low, high = 0, len(starts)
         while low < high:  # the last file whose first unit is not after wanted
             middle = (low + high) // 2
-            first = self._search(files[middle][1], wanted, only_first=True)
+            first = self._search(directory, starts[middle], wanted, only_first=True)
             if first < 0:
                 high = middle
             else:
                 best, low = first, middle + 1
-        return self._search(files[low - 1][1], wanted, only_first=False) if low else best
+        return self._search(directory, starts[low - 1], wanted, only_first=False) if low else best
 
-    def _search(self, path: Path, wanted: int, *, only_first: bool) -> int:
+    def _search(
+        self, directory: QueueDirectory, start: int, wanted: int, *, only_first: bool
+    ) -> int:
+        unit_size = directory.unit_size
         try:
-            file = self._files.disk.open(path, writable=False)
+            file = self._files.disk.open(directory.path / offset_name(start), writable=False)
         except FileNotFoundError:
             return -1
         try:
-            best, low, high = -1, 0, 1 if only_first else file.size // UNIT_SIZE
+            best, low, high = -1, 0, 1 if only_first else file.size // unit_size
             while low < high:
                 middle = (low + high) // 2
-                raw = file.pread(UNIT_SIZE, middle * UNIT_SIZE)
+                raw = file.pread(UNIT_SIZE, middle * unit_size)
                 offset, size, _ = UNIT.unpack(raw) if len(raw) == UNIT_SIZE else (0, 0, 0)
                 if size <= 0 or offset > wanted:  # not written yet, or after wanted
                     high = middle

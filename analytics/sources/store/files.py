@@ -18,7 +18,7 @@ from shared.files.disk import Disk, read_whole
 from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
 from shared.files.store_config import GROUP_MARKER, StoreConfig, config_of
-from shared.files.store_dir import StoreDir
+from shared.files.store_dir import QueueDirectory, StoreDir
 from tidemark.errors import StoreMissing
 from tidemark.formats.checkpoint import REGION_MAGIC, Slot
 from tidemark.formats.filenames import offset_name, parse_offset_name
@@ -106,15 +106,12 @@ class StoreFiles:
         ends = (self._last_end(topic, queue) for topic, queue in self.directory.queues())
         return max(self._last_begun(), max(ends, default=0))
 
-    def queue_files(self, topic: str, queue: int) -> list[tuple[int, Path]]:
-        """(start in bytes, path) of a queue's files, ascending; other files are ignored."""
-        directory = self.directory.queue_directory(topic, queue).path
-        found = [
-            (start, directory / entry.name)
-            for entry in self.disk.list_directory(directory)
-            if not entry.is_directory and (start := parse_offset_name(entry.name)) is not None
-        ]
-        return sorted(found)
+    def queue_files(self, topic: str, queue: int) -> tuple[QueueDirectory, list[int]]:
+        """Directory of a queue, and the starts of its files in bytes, ascending."""
+        directory = self.directory.queue_directory(topic, queue)
+        entries = self.disk.list_directory(directory.path)
+        found = [parse_offset_name(entry.name) for entry in entries if not entry.is_directory]
+        return directory, sorted(start for start in found if start is not None)
 
     def _published(self) -> Published | None:
         """Read the checkpoint page; None if there is none of ours."""

@@ -3,7 +3,7 @@
 A part is a range of one file; a record belongs to the part with its first byte. Records are
 followed by their sizes. Where that fails, the part ends with a gap that names the physical offset;
 the records before it remain. The end filler is not a gap. No byte at or after the confirm offset is
-read. Memory: one window, and twice the columns of a batch.
+read. An inner batch is one row per message. Memory: one window, and twice the columns of a batch.
 
 Step before: ``files``. Step after: the columns of ``record_columns``.
 """
@@ -166,7 +166,7 @@ def _batches(part: LogPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
 
 
 def walk(part: LogPart, options: StoreOptions) -> Iterator[RecordColumns | Hole]:
-    """Yield the columns of the part, made on access, and the gaps."""
+    """Yield the columns of the part's messages, made on access, and the gaps."""
     if part.lost:
         yield _hole(part, part.start, Gap.VANISHED, part.lost)
         return
@@ -206,7 +206,12 @@ def _walk_file(file: File, part: LogPart, options: StoreOptions) -> Iterator[Rec
             if torn.any():
                 yield from _holes(part, at, columns.only(torn), Gap.TORN, "its end is zeros")
                 columns = columns.only(~torn)
-            yield columns
+            messages, broken = columns.unpacked()
+            if broken.any():
+                why = "its body does not hold the messages of the batch"
+                yield from _holes(part, at, columns.only(broken), Gap.DAMAGED, why)
+                columns = columns.only(~broken)
+            yield messages
             if "gap" in schema.names or "crc_ok" not in schema.names:
                 yield from _unsound(part, at, columns)
         at += found.end
@@ -243,7 +248,7 @@ def _judged(part: LogPart, at: int, options: StoreOptions) -> tuple[int, Checks 
 
 
 def _unsound(part: LogPart, base: int, columns: RecordColumns) -> Iterator[Hole]:
-    """Yield a gap for each record with a wrong CRC; its row is kept, but is not reliable."""
+    """Yield a gap for each record with a wrong CRC; its rows are kept, but are not reliable."""
     bad = columns.only(columns.rows["sound"] == 0)
     return _holes(part, base, bad, Gap.DAMAGED, "body or record CRC does not fit")
 

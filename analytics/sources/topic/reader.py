@@ -81,8 +81,6 @@ class TopicReader:
         if not len(columns):
             yield self._hole(part, at, min(pulled.next_offset, part.high), pulled)
             return
-        if numbers[0] < at or (np.diff(numbers) <= 0).any():
-            raise self._broken(part, at, "the broker's answer is not in the queue's order")
         mine = numbers < part.high
         for run in np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(numbers) > 1) + 1):
             first = min(int(numbers[run[0]]), part.high)
@@ -95,6 +93,7 @@ class TopicReader:
             at = int(numbers[run[-1]]) + 1
 
     def _decoded(self, pulled: RawPull, part: QueuePart, at: int) -> RecordColumns:
+        """Return the messages at or after ``at``."""
         view = bytes(pulled.records)
         found = native.outline_records(
             view, at=None, until=len(view), records_max=len(view), verify=CHECKS
@@ -104,7 +103,14 @@ class TopicReader:
             raise self._broken(part, at, f"byte {found.end} of the answer is not a message")
         if (columns.rows["sound"] != 1).any():
             raise self._broken(part, at, "a body in the broker's answer does not match its CRC")
-        return columns
+        messages, broken = columns.unpacked()
+        if broken.any():
+            raise self._broken(part, at, "a batch in the broker's answer lacks messages")
+        # A batch is handed out whole: the first may begin before the offset, and goes beyond it.
+        numbers, of_first = _numbers(messages), messages.starts == messages.starts[:1]
+        if (np.diff(numbers) <= 0).any() or (of_first.any() and numbers[of_first][-1] < at):
+            raise self._broken(part, at, "the broker's answer is not in the queue's order")
+        return messages.only(numbers >= at)
 
     def _batch(self, columns: RecordColumns) -> pa.RecordBatch:
         arrays = []

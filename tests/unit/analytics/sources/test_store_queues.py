@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from tests.support.small_store import CONFIG, SmallStore
 from tests.support.small_store import small as small
 from tests.unit.analytics.sources.test_store_records import filled
 from tidemark.errors import DamagedFile
-from tidemark.formats.queue_unit import PRE_BLANK
-from tidemark.offsets import UNIT_SIZE, Queue
+from tidemark.formats.queue_unit import PRE_BLANK, Unit, encode_batch
+from tidemark.offsets import BATCH_UNIT_SIZE, UNIT_SIZE, Queue
 
 UNITS_PER_FILE = CONFIG.consume_queue_file_size // UNIT_SIZE
 
@@ -98,6 +99,57 @@ def test_a_queue_file_that_vanishes_is_a_gap(small: SmallStore) -> None:
     assert (gap["gap"], gap["topic"], gap["queue"]) == (Gap.VANISHED, "bills", 0)
 
 
+def put_batches(small: SmallStore, *sizes: int) -> list[Unit]:
+    units = [small.put_batch([b"m"] * size) for size in sizes]
+    small.flush()
+    return units
+
+
+def test_units_of_batches_have_the_queue_offsets_of_all_their_messages(small: SmallStore) -> None:
+    sizes = [1 + number % 7 for number in range(25)]
+    units = put_batches(small, *sizes)
+    rows = units_of(small.store.root)
+    assert [(row["queue_offset"], row["next_offset"]) for row in rows] == [
+        *itertools.pairwise(itertools.accumulate(sizes, initial=0))
+    ]
+    assert [(row["physical_offset"], row["size"]) for row in rows] == [
+        (unit.physical_offset, unit.size) for unit in units
+    ]
+    assert {row["gap"] for row in rows} == {None}
+    middle = units[12].physical_offset
+    ranged = units_of(small.store.root, from_offset=middle, columns=("next_offset", "gap"))
+    assert [row["next_offset"] for row in ranged] == [row["next_offset"] for row in rows[12:]]
+
+
+def test_ordinary_units_are_of_one_message(small: SmallStore) -> None:
+    filled(small, 30)
+    rows = units_of(small.store.root)
+    assert all(row["next_offset"] == row["queue_offset"] + 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("number", "base", "count"),
+    [(3, 6, -1), (3, 6, 0), (3, 5, 2), (UNITS_PER_FILE, 2 * UNITS_PER_FILE, 0)],
+)
+def test_a_unit_with_wrong_queue_offsets_is_a_gap(
+    small: SmallStore, number: int, base: int, count: int
+) -> None:
+    units = put_batches(small, *[2] * (UNITS_PER_FILE + 5))
+    small.put_batch_unit("batches", 0, number, encode_batch(units[number], 0, base, count))
+    rows = units_of(small.store.root)
+    (gap,) = (row for row in rows if row["gap"])
+    assert (gap["gap"], gap["queue_offset"]) == (Gap.DAMAGED, 2 * number)
+    assert f"unit of {count} messages from {base} on, out of order" in gap["gap_detail"]
+
+
+def test_a_missing_unit_of_a_batch_is_a_gap(small: SmallStore) -> None:
+    put_batches(small, *[2] * 5)
+    small.put_batch_unit("batches", 0, 3, bytes(BATCH_UNIT_SIZE))
+    *rows, gap = units_of(small.store.root)
+    assert [row["queue_offset"] for row in rows] == [0, 2, 4]
+    assert (gap["gap"], gap["queue_offset"]) == (Gap.DAMAGED, 6)
+
+
 # -- offsets --------------------------------------------------------------------------------------
 
 
@@ -139,6 +191,16 @@ def test_offsets_are_the_newest_of_the_log(small: SmallStore) -> None:
     assert [row["group"] for row in offsets_of(small.store.root, topics=frozenset({"none"}))] == [
         "h"
     ]
+
+
+def test_the_bounds_of_a_batch_queue_are_queue_offsets(small: SmallStore) -> None:
+    put_batches(small, *[100] * 200)
+    put_state(small, *snapshot({"g": {("batches", 0): 4}}))
+    small.flush()
+    small.log_file().unlink()
+    (row,) = offsets_of(small.store.root)
+    (first, *_) = (row for row in units_of(small.store.root, from_offset=4096))
+    assert (row["min_offset"], row["max_offset"]) == (first["queue_offset"], 20_000)
 
 
 def test_offsets_behind_damage_are_not_guessed(small: SmallStore) -> None:

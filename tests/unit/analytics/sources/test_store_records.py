@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 from random import Random
@@ -19,6 +20,8 @@ from analytics.sources.store.reader import Part, StoreReader
 from tests.support.small_store import CONFIG, SmallStore
 from tests.support.small_store import small as small
 from tidemark.errors import StoreMissing
+from tidemark.formats import properties
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.properties import CRC_SLOT_SIZE
 from tidemark.formats.queue_unit import Unit
 
@@ -165,6 +168,91 @@ def test_nothing_beyond_the_published_confirm_offset_is_read(small: SmallStore) 
     assert records_of(read(small.store.root)) == places(units)
     small.flush()
     assert len(read(small.store.root)) == len(units) + 1
+
+
+# -- inner batches --------------------------------------------------------------------------------
+
+
+def with_batches(small: SmallStore, count: int = 40) -> list[list[tuple[Any, ...]]]:
+    """Inner batches and ordinary records in turns; per record, what its rows have in ``FIELDS``."""
+    rng = Random(3)
+    expected: list[list[tuple[Any, ...]]] = []
+    base = 0
+    for number in range(count):
+        unit = small.put(body=b"plain", keys="plain")
+        expected.append([(unit.physical_offset, unit.size, "orders", number, 5, "plain", 0, 0)])
+        messages = [
+            WireMessage(bytes(size), properties.encode({"KEYS": f"k{size}", "TAGS": "TagA"}), size)
+            for size in (rng.randrange(60) for _ in range(rng.randint(1, 9)))
+        ]
+        unit = small.put_batch(messages, tags="TagA", keys=" ".join(f"k{number}"))
+        expected.append(
+            [
+                (unit.physical_offset, unit.size, "batches", base + index, len(each.body),
+                 f"k{len(each.body)}", 2_598_919, 0)
+                for index, each in enumerate(messages)
+            ]
+        )  # fmt: skip
+        base += len(messages)
+    small.dispatch()
+    return expected
+
+
+FIELDS = (
+    "physical_offset", "size", "topic", "queue_offset", "body_size", "keys", "tag_hash", "sys_flag",
+)  # fmt: skip
+
+
+def fields_of(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in FIELDS) for row in rows if row["gap"] is None]
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("pieces", [1, 30])
+def test_each_message_of_a_batch_is_a_row(small: SmallStore, verify: bool, pieces: int) -> None:
+    expected = list(itertools.chain.from_iterable(with_batches(small)))
+    rows = read(small.store.root, verify=verify, split_min=pieces)
+    assert fields_of(rows) == expected
+    assert gaps_of(rows) == []
+    assert {row["crc_ok"] for row in rows} == {verify or None}
+    only = read(small.store.root, topics=frozenset({"batches"}))
+    assert fields_of(only) == [row for row in expected if row[2] == "batches"]
+
+
+def test_a_range_has_all_messages_of_the_batches_that_begin_in_it(small: SmallStore) -> None:
+    expected = with_batches(small, 9)
+    starts = [rows[0][0] for rows in expected]
+    for low, high in itertools.combinations(range(len(starts)), 2):
+        rows = read(small.store.root, from_offset=starts[low], to_offset=starts[high] - 1)
+        assert fields_of(rows) == [*itertools.chain.from_iterable(expected[low:high])]
+
+
+def test_a_log_is_cut_at_the_batches_that_units_point_to(small: SmallStore) -> None:
+    starts = [small.put_batch([bytes(number)] * 3).physical_offset for number in range(90)]
+    small.flush()
+    victim, behind = starts[2], [start for start in starts[3:] if start < FILE_SIZE]
+    small.overwrite(victim, b"\x7f")
+    rows = read(small.store.root, split_min=40)
+    assert gaps_of(rows) == [(Gap.DAMAGED, victim)]
+    found = {row["physical_offset"] for row in rows}
+    # The sizes of records lead nowhere after the damage, only units do.
+    assert len(found & {*behind}) > len(behind) // 2
+    assert found >= {start for start in starts if start >= FILE_SIZE}
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_batch_that_does_not_hold_its_messages_is_a_gap_and_others_go_on(
+    small: SmallStore, verify: bool
+) -> None:
+    expected = with_batches(small, 6)
+    victim = expected[5][0][0]
+    small.overwrite(victim + 88 + 16, b"\x00\x00\x10\x00")  # the size of the first message's body
+    rows = read(small.store.root, verify=verify)
+    assert gaps_of(rows) == [(Gap.DAMAGED, victim)]
+    others = [rows for rows in expected if rows[0][0] != victim]
+    assert fields_of(rows) == [*itertools.chain.from_iterable(others)]
+    with pytest.raises(SourceGap, match=f"physical offset {victim}"):
+        read(small.store.root, columns=("size",))
 
 
 # -- damage ---------------------------------------------------------------------------------------

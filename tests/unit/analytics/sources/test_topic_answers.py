@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
@@ -17,7 +19,8 @@ from analytics.sources.topic.options import TopicOptions
 from analytics.sources.topic.pull import TopicUnreadable
 from analytics.sources.topic.reader import TopicReader
 from tidemark.client.messages import RawPull
-from tidemark.formats import properties, record
+from tidemark.formats import batch, inner_batch, properties, record
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message
 
@@ -40,6 +43,31 @@ def stored(queue_offset: int, **pairs: str) -> bytes:
         queue_offset=queue_offset,
         physical_offset=1000 * queue_offset,
         store_timestamp_ms=1_700_000_000_000 + queue_offset,
+        record_crc=True,
+    )
+
+
+def stored_batch(base: int, count: int, *, stated: int | None = None) -> bytes:
+    """The record of an inner batch; stated: the number of messages by its properties."""
+    raw = inner_batch.encode_properties("BATCH", stated or count, tags=b"TagB", keys=b"k0 k1")
+    message = Message(
+        "orders",
+        2,
+        batch.encode(
+            WireMessage(f"body {base + index}".encode(), f"KEYS\x01k{index}\x02".encode())
+            for index in range(count)
+        ),
+        HOST,
+        HOST,
+        inner_batch.with_base(raw, base),
+        sys_flag=inner_batch.SYS_FLAGS,
+        reconsume_times=4,
+    )
+    return record.encode(
+        message,
+        queue_offset=base,
+        physical_offset=1000 * base,
+        store_timestamp_ms=1_700_000_000_000 + base,
         record_crc=True,
     )
 
@@ -67,9 +95,9 @@ def rows_of(
     monkeypatch.setattr(reader_module, "TopicClient", lambda options: ScriptedClient(answer))
     reader = TopicReader(TopicOptions(urls=("http://a",), topic="orders", **named))
     rows: list[dict[str, Any]] = []
-    for batch in reader.read(part):
-        assert batch.schema == reader.schema
-        rows += batch.to_pylist()
+    for found in reader.read(part):
+        assert found.schema == reader.schema
+        rows += found.to_pylist()
     return rows
 
 
@@ -118,6 +146,44 @@ def test_every_field_is_the_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def batch_queue_of(bases: list[int], count_max: int = 3) -> Answer:
+    """A batch queue that has a batch from each base to the next; its last message is before the
+    last base. An answer holds at most count_max batches."""
+
+    def answer(offset: int, count: int) -> RawPull:
+        first = bisect_right(bases, offset) - 1
+        last = min(first + count_max, len(bases) - 1)
+        pairs = itertools.pairwise(bases[first : last + 1])
+        raw = b"".join(stored_batch(base, after - base) for base, after in pairs)
+        return RawPull("FOUND", bases[last], bases[0], bases[-1], memoryview(raw))
+
+    return answer
+
+
+@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=9), data=st.data())
+def test_messages_of_batches_are_rows_of_their_own_from_any_offset(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    bases = [*itertools.accumulate(sizes, initial=6)]
+    low = data.draw(st.integers(bases[0], bases[-1] - 1))
+    part = QueuePart(2, low, data.draw(st.integers(low + 1, bases[-1])))
+    with pytest.MonkeyPatch.context() as patch:
+        rows = rows_of(patch, batch_queue_of(bases), part)
+    assert [row["queue_offset"] for row in rows] == list(range(part.low, part.high))
+    for row in rows:
+        offset = row["queue_offset"]
+        base = bases[bisect_right(bases, offset) - 1]
+        assert row["next_offset"] == offset + 1
+        assert (row["body"], row["keys"]) == (b"body %d" % offset, f"k{offset - base}")
+        assert dict(row["properties"]) == {"KEYS": f"k{offset - base}"}
+        assert (row["tag"], row["unique_id"], row["gap"]) == (None, None, None)
+        assert (row["sys_flag"], row["reconsume_times"]) == (0, 4)
+        assert (row["physical_offset"], row["store_ts"].timestamp()) == (
+            1000 * base,
+            1_700_000_000 + base / 1000,
+        )
+
+
 @given(
     there=st.sets(st.integers(0, 30)),
     least=st.integers(0, 12),
@@ -163,6 +229,9 @@ def damaged() -> Iterator[tuple[str, bytes]]:
     yield "not in the queue's order", stored(6) + stored(5)
     yield "not in the queue's order", stored(5) + stored(5)
     yield "not in the queue's order", stored(4) + stored(5)
+    yield "not in the queue's order", stored_batch(2, 3) + stored_batch(5, 2)
+    yield "not in the queue's order", stored_batch(5, 3) + stored_batch(7, 2)
+    yield "lacks messages", stored_batch(5, 2, stated=3)
 
 
 @pytest.mark.parametrize(("message", "raw"), list(damaged()))
