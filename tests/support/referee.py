@@ -24,8 +24,11 @@ PROGRAMS: Final = ("Referee", "Timer", "Writer")
 PROBES: Final = 3
 """Messages that it puts into the first queue of each topic but the store's own."""
 KINDS: Final = frozenset(
-    {"topic", "group", "offset", "level", "log", "queue", "message", "found", "put"}
-)
+    {
+        "topic", "group", "offset", "level", "log", "queue", "message", "found", "put", "unit",
+        "pull", "part",
+    }
+)  # fmt: skip
 
 
 def classpath() -> str:

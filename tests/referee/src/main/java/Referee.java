@@ -1,9 +1,12 @@
 import java.io.File;
 import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HexFormat;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
@@ -17,29 +20,36 @@ import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.ConfigManager;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.attribute.CQType;
+import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
+import org.apache.rocketmq.common.sysflag.MessageSysFlag;
 import org.apache.rocketmq.remoting.protocol.DataVersion;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 import org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.config.StorePathConfigHelper;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
+import org.apache.rocketmq.store.queue.CqUnit;
+import org.apache.rocketmq.store.queue.ReferredIterator;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
  * Opens a store directory with Apache RocketMQ's own classes and prints, one tab-separated line
- * each, what it answers: queues, messages, look-ups by unique id, what its JSON files hold.
+ * each, what it answers: queues, messages, units of batch queues, pulls from each offset of these,
+ * look-ups by unique id, what its JSON files hold.
  *
  * Arguments: store directory, commit log file size, queue file size, index slots, index entries,
- * number of probe messages to put into the first queue of each topic at the end; and, if given, a
- * group to be made that has consumed what was there before the probes.
+ * number of probe messages to put into the first queue of each topic at the end (into a batch queue
+ * as one batch); and, if given, a group to be made that has consumed what was there before the probes.
  */
 public final class Referee {
     public static void main(String[] args) {
@@ -58,6 +68,7 @@ public final class Referee {
         config.setStorePathCommitLog(args[0] + File.separator + "commitlog");
         config.setMappedFileSizeCommitLog(Integer.parseInt(args[1]));
         config.setMappedFileSizeConsumeQueue(Integer.parseInt(args[2]));
+        config.setMapperFileSizeBatchConsumeQueue(Integer.parseInt(args[2]) / 20 * 46);
         config.setMaxHashSlotNum(Integer.parseInt(args[3]));
         config.setMaxIndexNum(Integer.parseInt(args[4]));
         config.setTimerWheelEnable(false);
@@ -96,6 +107,10 @@ public final class Referee {
                 long min = store.getMinOffsetInQueue(topic, queue);
                 long max = store.getMaxOffsetInQueue(topic, queue);
                 line("queue", topic, queue, min, max);
+                if (isBatchQueue(table.get(topic).get(queue))) {
+                    readBatches(store, table.get(topic).get(queue));
+                    continue;
+                }
                 for (long offset = min; offset < max; offset++) {
                     long physical = store.getCommitLogOffsetInQueue(topic, queue, offset);
                     MessageExt message = store.lookMessageByOffset(physical);
@@ -114,25 +129,99 @@ public final class Referee {
             if (topic.startsWith("rmq_sys_")) {
                 continue;
             }
+            int queue = table.get(topic).keySet().iterator().next();
+            if (isBatchQueue(table.get(topic).get(queue))) {
+                put(store, probeBatch(topic, queue, probes));
+                continue;
+            }
             for (int i = 0; i < probes; i++) {
-                MessageExtBrokerInner probe = new MessageExtBrokerInner();
-                probe.setTopic(topic);
-                probe.setQueueId(table.get(topic).keySet().iterator().next());
-                probe.setBody(("probe-" + i).getBytes(StandardCharsets.UTF_8));
-                MessageAccessor.setProperties(probe, new HashMap<>());
-                probe.setBornTimestamp(System.currentTimeMillis());
-                probe.setBornHost(new InetSocketAddress("127.0.0.1", 1));
-                probe.setStoreHost(new InetSocketAddress("127.0.0.1", 10911));
-                probe.setPropertiesString(MessageDecoder.messageProperties2String(probe.getProperties()));
-                PutMessageResult put = store.putMessage(probe);
-                line("put", topic, probe.getQueueId(), put.getPutMessageStatus(),
-                    put.getAppendMessageResult().getLogicsOffset(), put.getAppendMessageResult().getWroteOffset());
+                put(store, probe(topic, queue, ("probe-" + i).getBytes(StandardCharsets.UTF_8), new HashMap<>()));
             }
         }
         store.shutdown();
         if (args.length > 6) {
             consume(args[0], args[6], table);
         }
+    }
+
+    private static boolean isBatchQueue(ConsumeQueueInterface queue) {
+        return queue.getCQType() == CQType.BatchCQ;
+    }
+
+    /**
+     * Prints the units of a batch queue, what a pull from each offset returns, the messages that a
+     * client decodes, and how many records are found by the keys of each batch.
+     */
+    private static void readBatches(DefaultMessageStore store, ConsumeQueueInterface queue) throws Exception {
+        String topic = queue.getTopic();
+        int id = queue.getQueueId();
+        long end = queue.getMaxOffsetInQueue();
+        for (long at = queue.getMinOffsetInQueue(); at < end; ) {
+            ReferredIterator<CqUnit> units = queue.iterateFrom(at); // ends at the end of a file
+            while (units.hasNext()) {
+                CqUnit unit = units.next();
+                at = unit.getQueueOffset() + unit.getBatchNum();
+                MessageExt batch = store.lookMessageByOffset(unit.getPos());
+                line("unit", topic, id, unit.getQueueOffset(), unit.getBatchNum(), unit.getPos(), unit.getSize(),
+                    unit.getTagsCode(), batch.getMsgId(), batch.getProperty("UNIQ_KEY"), batch.getTags(),
+                    store.getOffsetInQueueByTime(topic, id, batch.getStoreTimestamp()));
+                List<String> keys = new ArrayList<>(List.of(batch.getProperty("UNIQ_KEY")));
+                if (batch.getKeys() != null) {
+                    keys.addAll(List.of(batch.getKeys().split(" ")));
+                }
+                for (String key : keys) {
+                    QueryMessageResult found = store.queryMessage(topic, key, 32, 0, Long.MAX_VALUE);
+                    line("found", topic, key, found.getMessageBufferList().size());
+                }
+            }
+        }
+        for (long offset = queue.getMinOffsetInQueue(); offset <= end; offset++) {
+            GetMessageResult pulled = store.getMessage("referee", topic, id, offset, 1, null);
+            List<MessageExt> messages = new ArrayList<>();
+            for (ByteBuffer record : pulled.getMessageBufferList()) {
+                for (MessageExt batch : MessageDecoder.decodesBatch(record, true, false, true)) {
+                    MessageDecoder.decodeMessage(batch, messages); // as RocketMQ's client does
+                }
+            }
+            pulled.release();
+            line("pull", topic, id, offset, pulled.getStatus(), pulled.getNextBeginOffset(), messages.size());
+            for (MessageExt message : messages) {
+                if (message.getQueueOffset() == offset) {
+                    line("part", topic, id, offset, sha256(message.getBody()), message.getFlag(), message.getTags(),
+                        message.getKeys());
+                }
+            }
+        }
+    }
+
+    private static MessageExtBrokerInner probeBatch(String topic, int queue, int count) {
+        List<Message> parts = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            parts.add(new Message(topic, ("probe-" + i).getBytes(StandardCharsets.UTF_8)));
+        }
+        MessageExtBrokerInner probe = probe(topic, queue, MessageDecoder.encodeMessages(parts),
+            new HashMap<>(Map.of("INNER_NUM", String.valueOf(count), "UNIQ_KEY", "PROBES")));
+        probe.setSysFlag(MessageSysFlag.INNER_BATCH_FLAG | MessageSysFlag.NEED_UNWRAP_FLAG);
+        return probe;
+    }
+
+    private static MessageExtBrokerInner probe(String topic, int queue, byte[] body, Map<String, String> properties) {
+        MessageExtBrokerInner probe = new MessageExtBrokerInner();
+        probe.setTopic(topic);
+        probe.setQueueId(queue);
+        probe.setBody(body);
+        MessageAccessor.setProperties(probe, properties);
+        probe.setBornTimestamp(System.currentTimeMillis());
+        probe.setBornHost(new InetSocketAddress("127.0.0.1", 1));
+        probe.setStoreHost(new InetSocketAddress("127.0.0.1", 10911));
+        probe.setPropertiesString(MessageDecoder.messageProperties2String(probe.getProperties()));
+        return probe;
+    }
+
+    private static void put(DefaultMessageStore store, MessageExtBrokerInner probe) {
+        PutMessageResult put = store.putMessage(probe);
+        line("put", probe.getTopic(), probe.getQueueId(), put.getPutMessageStatus(),
+            put.getAppendMessageResult().getLogicsOffset(), put.getAppendMessageResult().getWroteOffset());
     }
 
     /** Prints what RocketMQ's own managers read from the files of groups and offsets. */

@@ -45,6 +45,7 @@ public final class Writer {
         config.setStorePathCommitLog(args[0] + File.separator + "commitlog");
         config.setMappedFileSizeCommitLog(Integer.parseInt(args[1]));
         config.setMappedFileSizeConsumeQueue(Integer.parseInt(args[2]));
+        config.setMapperFileSizeBatchConsumeQueue(Integer.parseInt(args[2]) / 20 * 46);
         config.setMaxHashSlotNum(Integer.parseInt(args[3]));
         config.setMaxIndexNum(Integer.parseInt(args[4]));
         config.setTimerWheelEnable(false);
@@ -56,7 +57,7 @@ public final class Writer {
         config.setMappedFileSizeConsumeQueueExt(4096);
         ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
         topics.put("orders", new TopicConfig("orders", 2, 2));
-        TopicConfig batches = new TopicConfig("batches", 1, 1);
+        TopicConfig batches = new TopicConfig("batches", 2, 2);
         batches.setAttributes(Map.of("queue.type", CQType.BatchCQ.toString()));
         topics.put("batches", batches);
         DefaultMessageStore store = new DefaultMessageStore(config, new BrokerStatsManager("writer", false),
@@ -104,15 +105,21 @@ public final class Writer {
 
     private static void putBatch(DefaultMessageStore store, int i) throws Exception {
         List<Message> parts = new ArrayList<>();
-        for (int n = 0; n < 5; n++) {
-            parts.add(new Message("batches", "t", ("part-" + n).getBytes(StandardCharsets.UTF_8)));
+        int count = 1 + i / 10 % 7;
+        for (int n = 0; n < count; n++) {
+            Message part = new Message("batches", "t" + n, "p" + i + "." + n, ("part-" + n).getBytes(StandardCharsets.UTF_8));
+            part.setFlag(n);
+            parts.add(part);
         }
         MessageExtBrokerInner batch = new MessageExtBrokerInner();
         batch.setTopic("batches");
-        batch.setQueueId(0);
+        batch.setQueueId(i / 10 % 2);
         batch.setBody(MessageDecoder.encodeMessages(parts));
-        MessageAccessor.setProperties(batch, new HashMap<>(Map.of(
-            "INNER_NUM", "5", "UNIQ_KEY", String.format("B%031X", i))));
+        MessageAccessor.setProperties(batch, new HashMap<>(Map.of("INNER_NUM", String.valueOf(count),
+            "UNIQ_KEY", String.format("B%031X", i), "KEYS", "b" + i)));
+        if (count == 1) {
+            batch.setTags("t0");
+        }
         batch.setSysFlag(MessageSysFlag.INNER_BATCH_FLAG | MessageSysFlag.NEED_UNWRAP_FLAG);
         prepare(batch);
         check(store.putMessage(batch));
