@@ -7,8 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.command import run
 from tests.support.node import Node
 from tests.support.referee import classpath, write_store
@@ -20,18 +18,6 @@ SHAPE = {
     "index_entries": 500,
 }
 COUNT = 1000
-
-
-@pytest.mark.parametrize("flags", [(), ("kill",)], ids=["closed", "killed"])
-def test_inner_batches_are_no_damage(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    classpath()
-    store = tmp_path / "store"
-    write_store(store, tmp_path, "batches", *flags, count=COUNT, shape=SHAPE)
-    report = verified(store)
-    assert report["damages"] == []
-    assert report["records"] == COUNT + COUNT // 10
-    assert report["units"] == COUNT
-    assert report["not_dispatched"] == 0, "a batch has no unit to come"
 
 
 def test_tags_and_due_times_in_extensions_are_those_of_the_records(tmp_path: Path) -> None:

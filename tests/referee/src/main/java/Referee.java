@@ -175,7 +175,7 @@ public final class Referee {
                 }
             }
         }
-        for (long offset = queue.getMinOffsetInQueue(); offset <= end; offset++) {
+        for (long offset = Math.max(0, queue.getMinOffsetInQueue() - 1); offset <= end; offset++) {
             GetMessageResult pulled = store.getMessage("referee", topic, id, offset, 1, null);
             List<MessageExt> messages = new ArrayList<>();
             for (ByteBuffer record : pulled.getMessageBufferList()) {
