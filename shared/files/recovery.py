@@ -113,6 +113,15 @@ def recover(
     return recovered
 
 
+class QueueEnd(NamedTuple):
+    """The end of one queue below some physical offset."""
+
+    units: int
+    """Number after the last unit; the totals of reput count these."""
+    next_offset: QueueOffset
+    """Queue offset after the last message; larger than ``units`` in a batch queue."""
+
+
 class _Recovery:
     """One recovery; a class only to share results between its steps."""
 
@@ -143,7 +152,7 @@ class _Recovery:
         self.recorded_ranges: list[Range] = []
         """Ranges that RocketMQ wrote according to state records; read only if needed."""
         self.log_min = self._drop_leftovers()
-        self._lengths: dict[int, dict[tuple[str, int], QueueOffset]] = {}
+        self._ends: dict[int, dict[tuple[str, int], QueueEnd]] = {}
         self._last_units: list[LastUnit] = []
         """(queue, queue offset, unit) of each queue's last unit below DISPATCHED_DURABLE."""
 
@@ -354,14 +363,14 @@ class _Recovery:
         durable = self._mark(Slot.DISPATCHED_DURABLE)
         farthest = -1
         size_max = self.files.file_size  # a record never crosses files
-        lengths, last_units = self._lengths.setdefault(durable, {}), self._last_units
+        ends, last_units = self._ends.setdefault(durable, {}), self._last_units
         for number, (topic, queue) in enumerate(self.store.queues()):
             if number % QUEUES_AT_ONCE == 0:
                 progress(0, 0)  # the size of the walk depends on the result of this step
             with closing(self._queue_files(topic, queue)) as units:
                 farthest = max(farthest, units.farthest_record_end(size_max))
                 count = units.count(durable)
-                lengths[topic, queue] = units.next_offset(count)
+                ends[topic, queue] = QueueEnd(count, units.next_offset(count))
                 last, numbers = units.unit(count - 1), units.range_of(count - 1)
             if last is not None and numbers is not None and not is_filler(*last[:2]):
                 last_units.append(LastUnit((topic, queue), numbers, last))
@@ -371,7 +380,7 @@ class _Recovery:
         """Return the offset up to which queues and index are complete; None if it is not certain.
 
         A deleted queue directory must not make the queue's numbering start at 0 again: the sum of
-        all queues' lengths at that offset was recorded with the offset. Exchanged files of two
+        all queues' units at that offset was recorded with the offset. Exchanged files of two
         queues have the same sum, but their last units point to messages of the other queue.
         """
         if not self.region_is_ours:
@@ -387,21 +396,22 @@ class _Recovery:
         )
         if durable == 0 or check != resume_check(durable, units, entries):
             return None
-        if sum(self._queue_lengths(durable).values()) != units:
+        if sum(end.units for end in self._queue_ends(durable).values()) != units:
             return None
         if unit_witness.names_another(self.files, self._last_units):
             return None
         return durable
 
-    def _queue_lengths(self, end: int) -> dict[tuple[str, int], QueueOffset]:
-        """Return each queue's offset after the last message whose record ends at or below end."""
-        if end in self._lengths:
-            return self._lengths[end]
-        lengths = self._lengths[end] = {}
+    def _queue_ends(self, end: int) -> dict[tuple[str, int], QueueEnd]:
+        """Return each queue's end, of the units whose records end at or below end."""
+        if end in self._ends:
+            return self._ends[end]
+        ends = self._ends[end] = {}
         for topic, queue in self.store.queues():
             with closing(self._queue_files(topic, queue)) as units:
-                lengths[topic, queue] = units.next_offset(units.count(end))
-        return lengths
+                count = units.count(end)
+                ends[topic, queue] = QueueEnd(count, units.next_offset(count))
+        return ends
 
     def _queue_files(self, topic: str, queue: int) -> QueueFiles:
         directory = self.store.queue_directory(topic, queue)
@@ -527,7 +537,7 @@ class _Recovery:
         self, start: PhysicalOffset, walked: WalkResult
     ) -> dict[tuple[str, int], QueueOffset]:
         """Combine the queues' offsets below the walk with the walk's own; the larger one counts."""
-        offsets = dict(self._queue_lengths(start))
+        offsets = {key: end.next_offset for key, end in self._queue_ends(start).items()}
         if start == 0 and self.files.starts and self.origin is Origin.OURS:
             # The walk read every record since the beginning, and file names are less reliable:
             # 1. a queue's second file is created (visible_after="written"); 2. a power cut loses

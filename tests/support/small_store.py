@@ -153,7 +153,7 @@ class SmallStore:
         self.positions.publish(Slot.DISPATCHED, self.end)
         if durable:
             self.positions.publish(Slot.DISPATCHED_DURABLE, self.end)
-            self.publish_totals(sum(self._next.values()))
+            self.publish_totals(sum((self._next | self._batches).values()))
         self.positions.publish(Slot.REPUT_GENERATION, self.positions.get(Slot.GENERATION))
 
     def publish_totals(self, units: int, index_entries: int = 0) -> None:

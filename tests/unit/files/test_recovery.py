@@ -92,6 +92,24 @@ class TestWholeLog:
         assert found.walked_bytes == small.end
         assert found.next_queue_offsets == {KEY: 15, ("quiet", 1): 1}
 
+    @pytest.mark.parametrize("gone", [False, True])
+    def test_totals_count_the_units_of_batch_queues_and_not_their_messages(
+        self, small: SmallStore, gone: bool
+    ) -> None:
+        # 1. A store had 3 units of 4 messages; 2. the queue with one message of its own was
+        # deleted; 3. the 3 messages of the others were taken for the 3 units, and the deleted
+        # queue was numbered from 0 again.
+        small.put_batch([b"a", b"b"])
+        small.put_batch([b"a"], "others")
+        small.put("quiet", 1)
+        small.dispatch(durable=True)
+        if gone:
+            small.queue_file("quiet", 1, 0).unlink()
+        found = again(small)
+        assert found.dispatched_trusted is not gone
+        assert found.walked_bytes == (small.end if gone else 0)
+        assert found.next_queue_offsets == {("batches", 0): 2, ("others", 0): 1, ("quiet", 1): 1}
+
     def test_an_old_copy_of_the_checkpoint_costs_time_and_no_message(
         self, small: SmallStore
     ) -> None:
