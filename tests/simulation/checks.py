@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.simulation.history import History, Violation
+from tests.simulation.history import History, Sent, Violation
 from tests.support.sim_disk import SimDisk
 
 UNIT: Final = struct.Struct(">qiq")
 UNIT_SIZE: Final = 20
+BATCH_UNIT: Final = struct.Struct(">qiqqqhii")
+QUEUES: Final = {"consumequeue": UNIT_SIZE, "batchconsumequeue": 46}
+"""Directories of queues, and the sizes of their units."""
 HEAD: Final = struct.Struct(">Ii")
 BLANK: Final = 0xCBD43194 - (1 << 32)
 WRITTEN_AT: Final = 512
@@ -34,7 +37,7 @@ def log_files(disk: SimDisk, root: Path) -> list[tuple[int, bytes]]:
     found = []
     for entry in disk.list_directory(root / "commitlog"):
         raw = disk.peek(root / "commitlog" / entry.name)
-        if raw is not None and len(entry.name) == UNIT_SIZE and entry.name.isdigit():
+        if raw is not None and len(entry.name) == 20 and entry.name.isdigit():
             found.append((int(entry.name), raw))
     return found
 
@@ -85,16 +88,25 @@ def check_durable(disk: SimDisk, root: Path, history: History, end: int) -> None
             raise Violation(f"the record at {sent.start} is called flushed and is not on the disk")
 
 
+def unit_bytes(sent: Sent) -> bytes:
+    """The unit that dispatch must make of a record."""
+    if not sent.message_count:
+        return UNIT.pack(*sent.unit)
+    batch = sent.store_timestamp_ms, sent.queue_offset, sent.message_count, -1, 0
+    return BATCH_UNIT.pack(*sent.unit, *batch)
+
+
 def units_of(disk: SimDisk, root: Path, topic: str, queue: int) -> Iterator[tuple[int, bytes]]:
-    """(queue offset, bytes) of every unit that is not zero, ascending."""
-    directory = root / "consumequeue" / topic / str(queue)
-    for entry in disk.list_directory(directory):
-        raw = disk.peek(directory / entry.name) or b""
-        first = int(entry.name) // UNIT_SIZE
-        for number in range(len(raw) // UNIT_SIZE):
-            unit = raw[number * UNIT_SIZE : (number + 1) * UNIT_SIZE]
-            if unit != bytes(UNIT_SIZE):
-                yield first + number, unit
+    """(number, bytes) of every unit that is not zero, ascending; a queue is of one kind only."""
+    for parent, unit_size in QUEUES.items():
+        directory = root / parent / topic / str(queue)
+        for entry in disk.list_directory(directory):
+            raw = disk.peek(directory / entry.name) or b""
+            first = int(entry.name) // unit_size
+            for number in range(len(raw) // unit_size):
+                unit = raw[number * unit_size : (number + 1) * unit_size]
+                if any(unit):
+                    yield first + number, unit
 
 
 def check_durable_units(image: SimDisk, root: Path, history: History) -> int:
@@ -106,12 +118,12 @@ def check_durable_units(image: SimDisk, root: Path, history: History) -> int:
     mark = slot(image, root, DISPATCHED_DURABLE_AT)
     for (topic, queue), messages in history.queues().items():
         units: dict[int, bytes] | None = None
-        for sent in messages:
+        for number, sent in enumerate(messages):
             if sent.end > mark:
                 break
             if units is None:
                 units = dict(units_of(image, root, topic, queue))
-            if units.get(sent.queue_offset) != UNIT.pack(*sent.unit):
+            if units.get(number) != unit_bytes(sent):
                 raise Violation(
                     f"dispatched_durable is {mark}, but the unit of {topic}/{queue} "
                     f"{sent.queue_offset} (record {sent.start}) was not on the disk"
@@ -127,11 +139,12 @@ def check_units(
     exact: nor of messages above dispatched.
     """
     queues = history.queues()
-    for topic in disk.list_directory(root / "consumequeue"):
-        for queue in disk.list_directory(root / "consumequeue" / topic.name):
-            queues.setdefault((topic.name, int(queue.name)), [])
+    for directory in (root / parent for parent in QUEUES):
+        for topic in disk.list_directory(directory):
+            for queue in disk.list_directory(directory / topic.name):
+                queues.setdefault((topic.name, int(queue.name)), [])
     for (topic_name, number), messages in queues.items():
-        units = [(sent.queue_offset, UNIT.pack(*sent.unit)) for sent in messages]
+        units = list(enumerate(map(unit_bytes, messages)))
         visible = sum(sent.end <= dispatched for sent in messages)
         found = list(units_of(disk, root, topic_name, number))
         if found[:visible] != units[:visible]:
@@ -144,7 +157,7 @@ def check_units(
         if rest and (exact or any(unit not in units for unit in rest)):
             raise Violation(
                 f"queue {topic_name}/{number} holds {len(rest)} units beyond {dispatched}, of "
-                f"{[UNIT.unpack(unit)[0] for _, unit in rest][:5]}"
+                f"{[UNIT.unpack_from(unit)[0] for _, unit in rest][:5]}"
             )
 
 
@@ -153,5 +166,5 @@ def queue_images(disk: SimDisk, root: Path) -> dict[Path, bytes]:
     return {
         path: raw.rstrip(b"\0")
         for path, raw in disk.files()
-        if path.is_relative_to(root / "consumequeue") and raw.strip(b"\0")
+        if path.relative_to(root).parts[0] in QUEUES and raw.strip(b"\0")
     }

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from services.reput.dispatcher import Dispatcher
 from shared.files.commit_log import CommitLogAppender
+from shared.files.queue_files import QueueFiles
 from tests.simulation.machine import Machine
 from tests.support.sim_disk import SimDisk, SimFile
 from tidemark.formats.checkpoint import Slot
@@ -95,6 +96,13 @@ def no_zeroing_after_cut() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def units_counted_as_messages() -> Iterator[None]:
+    """A batch queue goes on at the number of its next unit, as an ordinary queue does."""
+    with patch.object(QueueFiles, "next_offset", lambda self, number: number):
+        yield
+
+
 FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "flush-published-early": flush_published_early,
     "written-published-early": written_published_early,
@@ -102,6 +110,7 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "no-directory-sync": no_directory_sync,
     "mark-before-queue-sync": mark_before_queue_sync,
     "no-zeroing-after-cut": no_zeroing_after_cut,
+    "units-counted-as-messages": units_counted_as_messages,
 }
 
 SYMPTOMS: Final = {
@@ -112,5 +121,6 @@ SYMPTOMS: Final = {
     r"|everything below \d+ was acked|the commit log lacks the bytes from",
     "mark-before-queue-sync": r"dispatched_durable is \d+, but the unit of .* was not on",
     "no-zeroing-after-cut": r"the log ends at \d+; in the \w+ byte \d+ is not zero",
+    "units-counted-as-messages": r"next queue offsets \{.*\} are not",
 }
 """The first symptom of each: a fault found by another symptom would be found by chance."""

@@ -19,7 +19,7 @@ class Violation(AssertionError):
 
 
 class Sent(NamedTuple):
-    """One message that was appended, and the answer to its sender."""
+    """One record that was appended, and the answer to its sender."""
 
     topic: str
     queue: int
@@ -30,7 +30,15 @@ class Sent(NamedTuple):
     """The record's bytes, encoded here."""
     tags: str
     keys: tuple[str, ...]
-    """Every key that finds the message: its unique id and the KEYS."""
+    """Every key that finds the record: its unique id and the KEYS."""
+    message_count: int
+    """Number of messages of an inner batch; 0: the record is one message."""
+    store_timestamp_ms: int
+
+    @property
+    def next_queue_offset(self) -> int:
+        """Queue offset after its messages."""
+        return self.queue_offset + max(1, self.message_count)
 
     @property
     def end(self) -> int:
@@ -44,7 +52,7 @@ class Sent(NamedTuple):
 
 
 class Flying(NamedTuple):
-    """One message that was given to the appender and has no answer yet."""
+    """One record that was given to the appender and has no answer yet."""
 
     topic: str
     queue: int
@@ -52,9 +60,23 @@ class Flying(NamedTuple):
     body: bytes
     tags: str
     keys: tuple[str, ...]
+    message_count: int = 0
+
+    def stored(self, start: int, raw: bytes, store_timestamp_ms: int) -> Sent:
+        """The record with its place in the log."""
+        return Sent(
+            *self[:3],
+            start,
+            len(raw),
+            raw,
+            self.tags,
+            self.keys,
+            self.message_count,
+            store_timestamp_ms,
+        )
 
     def landed(self, start: int, raw: bytes) -> Sent:
-        """The same message, found in the log at a start. Raises Violation if raw is another one."""
+        """The same record, found in the log at a start. Raises Violation if raw is another one."""
         found = record.decode(memoryview(raw))
         expected = (self.topic, self.queue, self.queue_offset, start, self.body)
         if expected != (
@@ -65,9 +87,7 @@ class Flying(NamedTuple):
             bytes(found.body),
         ):
             raise Violation(f"the record at {start} is not what was being sent")
-        return Sent(
-            self.topic, self.queue, self.queue_offset, start, len(raw), raw, self.tags, self.keys
-        )
+        return self.stored(start, raw, found.store_timestamp_ms)
 
 
 class History:
@@ -97,7 +117,7 @@ class History:
         self.written_end = self.acked_end
 
     def queues(self) -> dict[Queue, list[Sent]]:
-        """Messages of each queue, in order."""
+        """Records of each queue, in order."""
         found: dict[Queue, list[Sent]] = defaultdict(list)
         for sent in self.sent:
             found[sent.topic, sent.queue].append(sent)
@@ -105,7 +125,7 @@ class History:
 
     def next_queue_offsets(self) -> dict[Queue, int]:
         """The queue offsets from which a restarted broker must go on."""
-        return {queue: messages[-1].queue_offset + 1 for queue, messages in self.queues().items()}
+        return {queue: sent[-1].next_queue_offset for queue, sent in self.queues().items()}
 
     def keys(self) -> dict[tuple[str, str], list[int]]:
         """(topic, key) → physical offsets of the messages that it must find, ascending."""

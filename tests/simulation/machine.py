@@ -8,7 +8,8 @@ what is correct.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,6 +18,7 @@ from shared.files.commit_log import CommitLogAppender, CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader
 from shared.files.index import IndexReader
 from shared.files.positions import Positions
+from shared.files.pull import get_message
 from shared.files.recovery import Recovered, recover
 from shared.files.store_dir import StoreConfig, StoreDir
 from tests.simulation.history import Flying, History, Sent, Violation
@@ -24,12 +26,14 @@ from tests.support.index_query import query
 from tests.support.runs import runs_of
 from tests.support.sim_disk import SimDisk
 from tidemark.errors import DiskFull, FileNotReady, ReadOnlyDisk
-from tidemark.formats import properties
+from tidemark.formats import batch, inner_batch, properties
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import Host
 from tidemark.formats.queue_unit import Unit
 from tidemark.formats.record import Message, encode
-from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
+from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset, Queue
 
 ROOT: Final = Path("/store")
 HOST: Final = Host(b"\x7f\0\0\1", 8080)
@@ -44,6 +48,18 @@ class NewOne(NamedTuple):
     tags: str
     keys: tuple[str, ...]
     unique_id: str
+    in_batch: bool = False
+    """Whether its topic has batch queues."""
+
+    @property
+    def properties(self) -> bytes:
+        """Encoded properties of the message."""
+        pairs = {properties.UNIQ_KEY: self.unique_id}
+        if self.tags:
+            pairs[properties.TAGS] = self.tags
+        if self.keys:
+            pairs[properties.KEYS] = " ".join(self.keys)
+        return properties.encode(pairs)
 
 
 class Log(NamedTuple):
@@ -52,6 +68,69 @@ class Log(NamedTuple):
     pool_size: int = 0
     warm_up: bool = False
     lock_memory: bool = False
+
+
+def single_message(one: NewOne, now_ms: int) -> Message:
+    """Return the record of a message in an ordinary queue."""
+    return Message(
+        topic=one.topic,
+        queue_id=one.queue,
+        body=one.body,
+        born_host=HOST,
+        store_host=HOST,
+        properties=one.properties,
+        born_timestamp_ms=now_ms,
+    )
+
+
+def flying_batch(ones: Sequence[NewOne], base: int) -> Flying:
+    """Return the inner batch of messages of one queue. base: queue offset of the first."""
+    keys = dict.fromkeys(key for one in ones for key in one.keys)
+    tags = {one.tags for one in ones}
+    return Flying(
+        ones[0].topic,
+        ones[0].queue,
+        base,
+        batch.encode(WireMessage(one.body, one.properties) for one in ones),
+        tags.pop() if len(tags) == 1 else "",
+        (ones[0].unique_id, *keys),
+        len(ones),
+    )
+
+
+def batch_run(flying: Flying, now_ms: int) -> Run:
+    """Return what the appender takes of an inner batch."""
+    unique_id, *keys = flying.keys
+    raw = inner_batch.encode_properties(
+        unique_id,
+        flying.message_count,
+        tags=flying.tags.encode() or None,
+        keys=" ".join(keys).encode() or None,
+    )
+    return Run(
+        flying.topic,
+        flying.queue,
+        flying.body,
+        flying.message_count,
+        HOST,
+        HOST,
+        now_ms,
+        batch_properties=raw,
+    )
+
+
+def batch_message(run: Run, base: int) -> Message:
+    """Return the record that must become of an inner batch."""
+    return Message(
+        run.topic,
+        run.queue_id,
+        run.entries,
+        HOST,
+        HOST,
+        inner_batch.with_base(run.batch_properties, base),
+        born_timestamp_ms=run.born_timestamp_ms,
+        sys_flag=inner_batch.SYS_FLAGS,
+    )
 
 
 class SimClock:
@@ -115,38 +194,31 @@ class Machine:
             self.dispatcher.resume()
         return self.recovered.end
 
-    def send(self, batch: list[NewOne]) -> None:
-        """Number and append a batch, and tell the history its place. Makes a file if one is
+    def send(self, request: list[NewOne]) -> None:
+        """Number and append a request, and tell the history its place. Makes a file if one is
         missing."""
         offsets = dict(self.next_queue_offsets)
         flying: list[Flying] = []
         messages: list[Message] = []
-        for one in batch:
-            queue = (one.topic, one.queue)
-            offset = offsets.get(queue, 0)
-            offsets[queue] = offset + 1
-            pairs = {properties.UNIQ_KEY: one.unique_id}
-            if one.tags:
-                pairs[properties.TAGS] = one.tags
-            if one.keys:
-                pairs[properties.KEYS] = " ".join(one.keys)
-            keys = (one.unique_id, *one.keys)
-            flying.append(Flying(*queue, offset, one.body, one.tags, keys))
-            messages.append(
-                Message(
-                    topic=one.topic,
-                    queue_id=one.queue,
-                    body=one.body,
-                    born_host=HOST,
-                    store_host=HOST,
-                    properties=properties.encode(pairs),
-                    born_timestamp_ms=self.disk.now_ms,
-                )
+        runs: list[Run] = []
+        firsts: list[int] = []
+        for queue, group in itertools.groupby(request, key=lambda one: (one.topic, one.queue)):
+            ones = list(group)
+            first = offsets.get(queue, 0)
+            offsets[queue] = first + len(ones)
+            firsts.append(first)
+            if ones[0].in_batch:
+                flying.append(flying_batch(ones, first))
+                runs.append(batch_run(flying[-1], self.disk.now_ms))
+                messages.append(batch_message(runs[-1], first))
+                continue
+            flying += (
+                Flying(*queue, first + index, one.body, one.tags, (one.unique_id, *one.keys))
+                for index, one in enumerate(ones)
             )
-        runs, firsts, number = runs_of(messages), [], 0
-        for run in runs:
-            firsts.append(flying[number].queue_offset)
-            number += run.message_count
+            singles = [single_message(one, self.disk.now_ms) for one in ones]
+            messages += singles
+            runs += runs_of(singles)
         self.history.in_flight = flying
         try:
             placed = self.appender.append(runs, firsts, self.disk.now_ms)
@@ -166,7 +238,7 @@ class Machine:
             )
             if len(raw) != size:
                 raise Violation(f"the record at {start} takes {len(raw)} bytes, not {size}")
-            done.append(Sent(*sending[:3], start, size, raw, sending.tags, sending.keys))
+            done.append(sending.stored(start, raw, self.disk.now_ms))
             start = PhysicalOffset(start + size)
         self.next_queue_offsets = offsets
         self.history.in_flight = []
@@ -258,17 +330,21 @@ class Machine:
         self.positions.sync()
         self.store.mark_clean()
 
-    def read_queue(self, topic: str, queue: int) -> list[Unit]:
-        """Return all units that are visible to consumers."""
+    def read_queue(self, topic: str, queue: int) -> list[tuple[int, Unit]]:
+        """Return all units that are visible to consumers, with their first queue offsets."""
         log = CommitLogReader(self.store, self.positions)
         reader = ConsumeQueueReader(self.store, topic, queue, log)
         try:
-            units: list[Unit] = []
-            while len(units) < reader.max_offset(self.dispatched):
-                more = reader.units(QueueOffset(len(units)), 32, self.dispatched)
-                if not more:
+            units: list[tuple[int, Unit]] = []
+            at = 0
+            while at < reader.max_offset(self.dispatched):
+                pulled = get_message(
+                    reader, log, offset=at, dispatched=self.dispatched, count_max=32, bulk=True
+                )
+                units += ((first, unit) for first, unit, _ in pulled.messages())
+                if pulled.next_offset <= at:
                     break
-                units += more
+                at = pulled.next_offset
             return units
         finally:
             reader.close()

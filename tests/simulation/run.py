@@ -20,6 +20,7 @@ from tests.simulation.schedule import (
     Step,
     Tampering,
     draw_batch,
+    draw_batch_topics,
     draw_ending,
     draw_scale,
     draw_step,
@@ -86,7 +87,8 @@ class Run:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.scale = draw_scale(self.random)
+        scale = draw_scale(self.random)
+        self.scale = scale._replace(batch_topics=draw_batch_topics(seed, scale.topics))
         self.disk = SimDisk(Random(self.random.getrandbits(64)))
         self.disk.check_reserved = True
         self.disk.whole_sync_files_min = self.random.choice((1, 3, 1000))
@@ -167,7 +169,7 @@ class Run:
         self.doing = "reading the queues"
         for (topic, queue), messages in self.history.queues().items():
             units = machine.read_queue(topic, queue)
-            if units != [sent.unit for sent in messages]:
+            if units != [(sent.queue_offset, sent.unit) for sent in messages]:
                 raise Violation(f"a reader sees {len(units)} of {len(messages)} in {topic}/{queue}")
         self.doing = "looking up keys"
         owed = self.history.keys()
@@ -199,7 +201,7 @@ class Run:
         self.doing = "rebuilding from the log"
         disk = self.disk.copy()
         disk.crash_at, disk.capacity_bytes, disk.write_back_chance = None, None, 0.0
-        for name in ("consumequeue", "index", "checkpoint"):
+        for name in (*checks.QUEUES, "index", "checkpoint"):
             disk.remove_tree(ROOT / name)
         other = Machine(disk, self.scale.config, Log(), History(), self.boot)
         other.start_reput()
@@ -336,10 +338,11 @@ class Run:
         self.tampered += 1
         self.units_were_lost = True
         disk = self.disk
-        derived = [path for path, _ in disk.files() if path.parts[2] in ("consumequeue", "index")]
+        derived = [path for path, _ in disk.files() if path.parts[2] in (*checks.QUEUES, "index")]
         match what:
             case Tampering.NO_QUEUES:
-                disk.remove_tree(ROOT / "consumequeue")
+                for name in checks.QUEUES:
+                    disk.remove_tree(ROOT / name)
             case Tampering.NO_INDEX:
                 disk.remove_tree(ROOT / "index")
             case Tampering.NO_FILE | Tampering.EMPTY_FILE if derived:

@@ -80,6 +80,8 @@ class Scale(NamedTuple):
     equal_sizes: bool
     fills_disk: bool
     fails_syncs: bool
+    batch_topics: frozenset[str] = frozenset()
+    """Topics with batch queues."""
 
 
 def draw_scale(random: Random) -> Scale:
@@ -111,6 +113,17 @@ def draw_scale(random: Random) -> Scale:
         fills_disk=random.random() < 0.1,
         fails_syncs=random.random() < 0.1,
     )
+
+
+def draw_batch_topics(seed: int, topics: tuple[str, ...]) -> frozenset[str]:
+    """Pick the topics with batch queues; odd seeds have none.
+
+    Nothing else is drawn from these random numbers, so an odd seed is the run that it was before
+    there were batch queues.
+    """
+    random = Random(f"batch topics {seed}")
+    able = [topic for topic in topics if not topic.startswith("%RETRY%")]
+    return frozenset(topic for topic in able if seed % 2 == 0 and random.random() < 0.6)
 
 
 def draw_step(random: Random, scale: Scale) -> Step:
@@ -151,6 +164,7 @@ def draw_batch(random: Random, scale: Scale, serial: int) -> list[NewOne]:
                 tags="" if scale.equal_sizes else random.choice(("", "TagA", "TagB")),
                 keys=keys,
                 unique_id=f"UID{serial:06}{number:02}",
+                in_batch=topic in scale.batch_topics,
             )
         )
     if sum(len(one.body) + RECORD_EXTRA for one in batch) > scale.config.commit_log_file_size:
