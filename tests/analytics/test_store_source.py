@@ -23,7 +23,8 @@ from tidemark.client.messages import SendResult
 
 pytestmark = pytest.mark.xdist_group("spark")
 __all__ = ["spark"]
-TOPICS = ("orders", "bills")
+TOPICS = {"orders": "simple", "bills": "simple", "batches": "batch"}
+"""Types of the queues by topic."""
 QUEUES = 2
 
 
@@ -33,8 +34,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         made.start()
         made.wait_ready()
         with tidemark.connect_sync(made.api_url) as mq:
-            for topic in TOPICS:
-                mq.create_topic(topic, queues=QUEUES)
+            for topic, queue_type in TOPICS.items():
+                mq.create_topic(topic, queues=QUEUES, queue_type=queue_type)
         yield made
 
 
@@ -157,11 +158,8 @@ def test_lag_is_known_from_files_alone(node: Node, spark: SparkSession) -> None:
         assert all(row.max_offset == ends[row.topic, row.queue] for row in rows)
     units = frame_of(spark, node.store_dir, table="queue_units", topics=",".join(TOPICS))
     found = {
-        (row.topic, row.queue): row["max(queue_offset)"] + 1
-        for row in units.where("gap is null")
-        .groupBy("topic", "queue")
-        .max("queue_offset")
-        .collect()
+        (row.topic, row.queue): row["max(next_offset)"]
+        for row in units.where("gap is null").groupBy("topic", "queue").max("next_offset").collect()
     }
     assert found == ends
 
