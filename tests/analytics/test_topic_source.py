@@ -40,10 +40,16 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield made
 
 
-def send(node: Node, topic: str, bodies: list[bytes], queues: int = QUEUES) -> None:
+def send(
+    node: Node,
+    topic: str,
+    bodies: list[bytes],
+    queues: int = QUEUES,
+    queue_type: str | None = None,
+) -> None:
     """Each body into its queue: number modulo queues, in order."""
     with tidemark.connect_sync(node.api_url) as mq:
-        mq.create_topic(topic, queues=queues)
+        mq.create_topic(topic, queues=queues, queue_type=queue_type)
         mq.send_many(
             topic,
             [
@@ -72,13 +78,16 @@ def wait_dispatched(node: Node, topic: str, count: int) -> None:
 # -- batch ----------------------------------------------------------------------------------------
 
 
-def test_a_batch_has_every_message_once_in_several_tasks(node: Node, spark: SparkSession) -> None:
+@pytest.mark.parametrize(("topic", "queue_type"), [(TOPIC, "simple"), ("batches", "batch")])
+def test_a_batch_has_every_message_once_in_several_tasks(
+    node: Node, spark: SparkSession, topic: str, queue_type: str
+) -> None:
     bodies = bodies_of(900)
-    send(node, TOPIC, bodies)
-    wait_dispatched(node, TOPIC, len(bodies))
+    send(node, topic, bodies, queue_type=queue_type)
+    wait_dispatched(node, topic, len(bodies))
     frame = (
         spark.read.format("tidemark_topic")
-        .options(**options(node, TOPIC, split_messages="100"))
+        .options(**options(node, topic, split_messages="100"))
         .load()
     )
     assert frame.rdd.getNumPartitions() == 9
