@@ -337,7 +337,7 @@ def _explain_one(offline: OfflineStore, loss: Loss) -> None:
     lost = sum(loss.records.values())
     size = loss.end - loss.cut_at
     click.echo(
-        f"  a cut at {loss.cut_at} removes {size} bytes with {lost} sound records from the log; "
+        f"  a cut at {loss.cut_at} removes {size} bytes with {lost} sound messages from the log; "
         f"the first {min(size, CUT_BYTES_MAX)} bytes are kept in {offline.store.cut_dir}"
     )
     for (topic, queue), count in sorted(loss.records.items()):

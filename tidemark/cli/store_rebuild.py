@@ -72,7 +72,8 @@ class Loss(NamedTuple):
     end: int
     """Offset after the last byte that would be cut."""
     records: dict[Queue, int]
-    """Sound records after the damage, by topic and queue, which would be lost with it."""
+    """Sound messages after the damage, by topic and queue, which would be lost with it. State
+    records count as messages of their topic."""
     beginning: Beginning | None = None
     """The alternative: the log starts after the damage. None if no file there can be the first."""
 
@@ -138,7 +139,7 @@ def losses(offline: OfflineStore) -> list[Loss]:
             case _:
                 beginnings.take(found)
                 for entry in found.entries if starts else ():
-                    starts[-1][3][entry.topic, entry.queue_id] += 1
+                    starts[-1][3][entry.topic, entry.queue_id] += entry.message_count
     found_losses: list[Loss] = []
     behind: Counter[Queue] = Counter()
     for start, reason, damaged_end, records in reversed(starts):
@@ -223,7 +224,7 @@ def loss_at(offline: OfflineStore, cut_at: int) -> Loss:
                 for entry in found.entries:
                     is_boundary = is_boundary or entry.physical_offset == cut_at
                     if entry.physical_offset >= cut_at:
-                        lost[entry.topic, entry.queue_id] += 1
+                        lost[entry.topic, entry.queue_id] += entry.message_count
     raise AssertionError("walk() ends with a LogEnd")
 
 

@@ -54,9 +54,14 @@ class Entry(NamedTuple):
     """Number of messages of an inner batch; 0 if the record is one message."""
 
     @property
+    def message_count(self) -> int:
+        """Number of messages in the record."""
+        return self.batch_size or 1
+
+    @property
     def next_queue_offset(self) -> int:
         """Queue offset after the record's last message."""
-        return self.queue_offset + (self.batch_size or 1)
+        return self.queue_offset + self.message_count
 
 
 class Stop(Enum):

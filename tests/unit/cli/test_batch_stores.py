@@ -87,3 +87,11 @@ def test_dump_shows_how_many_messages_a_record_and_a_queue_have(small: SmallStor
     assert queues["batches"]["max_offset"] == sum(sizes)
     firsts = [unit["queue_offset"] for unit in queues["batches"]["units"]]
     assert firsts == [sum(sizes[:number]) for number in range(BATCHES)]
+
+
+def test_repair_counts_the_messages_of_the_batches_that_a_cut_would_lose(small: SmallStore) -> None:
+    at = small.put_batch([b"body"] * 5).physical_offset
+    small.dispatch(durable=True)
+    small.overwrite(at - 50, b"damage")  # in the record before the last batch
+    _, text = run("store", "repair", "--dry-run", "--store", small.store.root)
+    assert "topic batches queue 0: 5 messages" in text

@@ -231,7 +231,7 @@ def test_repair_explains_the_damage_and_what_a_cut_would_lose(store: Path) -> No
     done = run("store", "repair", "--store", store)
     assert done.exit_code == 0
     assert f"damage at physical offset {victim['physical_offset']}" in done.stdout
-    assert f"with {len(records) - 401} sound records" in done.stdout
+    assert f"with {len(records) - 401} sound messages" in done.stdout
     following = records[401:]
     topic, queue = following[0]["topic"], following[0]["queue"]
     count = sum((record["topic"], record["queue"]) == (topic, queue) for record in following)
@@ -266,7 +266,7 @@ def test_a_cut_needs_a_yes_and_a_dry_run_cuts_nothing(store: Path) -> None:
     assert run("store", "repair", "--store", store, "--cut-at", at).exit_code == 2
     done = run("store", "repair", "--store", store, "--cut-at", at, "--dry-run")
     assert done.exit_code == 0
-    assert f"with {len(records) - 500} sound records" in done.stdout
+    assert f"with {len(records) - 500} sound messages" in done.stdout
     assert dumped(store) == records
 
 
