@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemark.formats import batch, inner_batch
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import BufferTooSmall, Message, encode, encoded_size
 
@@ -52,7 +53,7 @@ def runs_size(runs: Sequence[Run], *, record_crc: bool) -> int:
     """Size of the runs' records in bytes.
 
     Raises BadBatch, TopicTooLong, PropertiesTooLarge; ValueError if a message count differs from
-    the number of entries.
+    the number of entries. The entries of an inner batch are not read: ``batch_parts`` has done it.
     """
     return sum(
         encoded_size(message, record_crc=record_crc) for run in runs for message in _records(run, 0)
@@ -112,32 +113,27 @@ def body_size_counts(entries: bytes, bounds: Sequence[int]) -> list[int]:
 
 def _records(run: Run, first: int) -> list[Message]:
     """Return the contents of the run's records. first: queue offset of its first message."""
-    messages = _messages(run)
-    if not run.batch_properties:
-        return messages
-    raw = inner_batch.with_base(run.batch_properties, first)
-    sys_flag = run.sys_flag | inner_batch.SYS_FLAGS
-    whole = messages[0]._replace(body=run.entries, properties=raw, flag=0, sys_flag=sys_flag)
-    return [whole]
-
-
-def _messages(run: Run) -> list[Message]:
-    made = [
-        Message(
-            run.topic,
-            run.queue_id,
-            entry.body,
-            run.born_host,
-            run.store_host,
-            bytes(entry.properties),
-            entry.flag,
-            run.sys_flag,
-            run.born_timestamp_ms,
-            run.reconsume_times,
-            run.prepared_transaction_offset,
-        )
-        for entry in batch.iterate(run.entries)
-    ]
+    if run.batch_properties:
+        raw = inner_batch.with_base(run.batch_properties, first)
+        whole = _record(run, WireMessage(run.entries, raw))
+        return [whole._replace(sys_flag=run.sys_flag | inner_batch.SYS_FLAGS)]
+    made = [_record(run, entry) for entry in batch.iterate(run.entries)]
     if len(made) != run.message_count:
         raise ValueError(f"a run of {run.message_count} messages holds {len(made)} entries")
     return made
+
+
+def _record(run: Run, entry: WireMessage) -> Message:
+    return Message(
+        run.topic,
+        run.queue_id,
+        entry.body,
+        run.born_host,
+        run.store_host,
+        bytes(entry.properties),
+        entry.flag,
+        run.sys_flag,
+        run.born_timestamp_ms,
+        run.reconsume_times,
+        run.prepared_transaction_offset,
+    )

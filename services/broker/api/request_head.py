@@ -12,6 +12,8 @@ import functools
 import re
 from typing import Final, NamedTuple
 
+import msgspec
+
 from services.broker.api import encodings
 from services.broker.api.encodings import Encoding
 from services.broker.api.traces import HEADER as TRACE_HEADER
@@ -31,6 +33,9 @@ BATCHES: Final = b"/batches"
 _SEND: Final = re.compile(r"POST /v1/topics/([^/%?#\s]+)/messages HTTP/1\.1")
 _BATCH: Final = re.compile(
     rb"POST /v1/topics/([^/%?#\s]+)/batches(?:\?([A-Za-z0-9_=&.:-]+))? HTTP/1\.1\r\n"
+)
+_UNIQUE_ID: Final = re.compile(
+    rb"POST [^ ?\r]+\?(?:[^ \r]*&)?unique_id=([A-Za-z0-9_.:-]{1,128})[& ]"
 )
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\x20-\x7e\t]*)")
 _SIZE: Final = re.compile(r"[0-9]{1,10}")
@@ -95,9 +100,20 @@ def send_head(head: bytes) -> SendHead | None:
 
 
 def batch_head(head: bytes) -> SendHead | None:
-    """Return what the head of a batch request says; None if it is none, or an unusual one.
+    """Return what the head of a batch request says; None if it is none, or an unusual one."""
+    own = _UNIQUE_ID.match(head)
+    if own is None:
+        return _batch_head(head)
+    # The rest of the head is the same in the next request.
+    found = _batch_head(b"%bx%b" % (head[: own.start(1)], head[own.end(1) :]))
+    if found is None or found.batch is None:
+        return None
+    batch = msgspec.structs.replace(found.batch, unique_id=own[1].decode("ascii"))
+    return found._replace(batch=batch)
 
-    It is not kept like those of other sends, because it has the id of the batch."""
+
+@functools.lru_cache(maxsize=HEADS_KEPT)
+def _batch_head(head: bytes) -> SendHead | None:
     line = _BATCH.match(head)
     if line is None or (topic := plain_name(line[1].decode("latin-1"))) is None:
         return None

@@ -64,6 +64,19 @@ def encoded(
     return sizes
 
 
+@for_each("body_size", [32_767, 32_768, 32_769, 100_003, 1 << 20])
+@for_each("body", [b"\0", b"\xff", b"large"])
+def test_a_large_body_is_encoded_with_the_same_crcs(
+    twin: ModuleType, body_size: int, body: bytes
+) -> None:
+    run = run_of(WireMessage((body * body_size)[:body_size], b"TAGS\x01a\x02"))
+    buffer, expected = bytearray(body_size + 200), bytearray(body_size + 200)
+    assert encoded(twin, [run], buffer, record_crc=True) == encoded(
+        runs, [run], expected, record_crc=True
+    )
+    assert buffer == expected
+
+
 @given(
     st.lists(strategies.messages(), max_size=6),
     st.booleans(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -308,6 +309,21 @@ def test_no_flipped_bit_brings_a_record_more_or_less_than_those_before_it() -> N
         found = walk(flipped)
         assert found.entries == before
         assert found.stop in (Stop.BAD, Stop.VIEW_END)
+
+
+@for_each("body_size", [32_767, 32_768, 32_769, 100_003, 1 << 20])
+@for_each("topic", ["a", "b" * 200])
+def test_a_large_record_is_valid_and_a_flipped_bit_anywhere_in_it_is_found(
+    body_size: int, topic: str
+) -> None:
+    body = random.Random(body_size).randbytes(body_size)
+    data = bytearray(build([message(topic=topic, body=body, properties=b"TAGS\x01a\x02")]))
+    assert len(walk(data).entries) == 1
+    for at in (44, 88, 88 + body_size // 2, 87 + body_size, 89 + body_size, len(data) - 25):
+        data[at] ^= 4
+        assert walk(data).entries == [], f"byte {at}"
+        assert walk(data, checks=Checks(body_crc=False)).entries == [], f"byte {at}"
+        data[at] ^= 4
 
 
 def test_every_cut_leaves_the_records_that_are_whole() -> None:

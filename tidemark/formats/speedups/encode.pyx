@@ -48,6 +48,9 @@ cdef extern from "entry.h":
 cdef extern from "crc32.h":
     void tidemark_crc32_prepare()
     uint32_t tidemark_crc32(uint32_t crc, const uint8_t *data, size_t size) nogil
+    uint32_t tidemark_crc32_joined(uint32_t first, uint32_t second, size_t size) nogil
+    enum:
+        TIDEMARK_CRC_JOINED_MIN
 
 tidemark_crc32_prepare()
 
@@ -289,12 +292,10 @@ cdef bint plan_run(object run, int64_t first, bint record_crc, Plan *plan) excep
     plan.record_count = count
     plan.batch_properties = NULL
     plan.batch_properties_size = PyBytes_GET_SIZE(of_batch)
-    if not measure(plan, record_crc):
-        return False
     if plan.batch_properties_size:
         plan.batch_properties = <const uint8_t *>PyBytes_AS_STRING(of_batch)
         return plan_batch(plan, record_crc)
-    return True
+    return measure(plan, record_crc)
 
 
 cdef bint plan_batch(Plan *plan, bint record_crc) noexcept nogil:
@@ -552,7 +553,8 @@ cdef uint32_t write_record(
         memcpy(out, head, HEAD_SIZE_V4)  # constant size: compiles to a few moves
     else:
         memcpy(out, head, head_size)
-    tidemark_put_32(out + 8, tidemark_crc32(0, entry.body, entry.body_size) & MASK_31)
+    cdef uint32_t body_crc = tidemark_crc32(0, entry.body, entry.body_size)
+    tidemark_put_32(out + 8, body_crc & MASK_31)
     memcpy(out + 16, flag, 4)
     tidemark_put_64(out + 20, <uint64_t>queue_offset)
     tidemark_put_64(out + 28, <uint64_t>physical_offset)
@@ -586,8 +588,20 @@ cdef uint32_t write_record(
     tidemark_put_16(size_at, <uint16_t>(at - size_at - 2))
     if record_crc:
         at -= CRC_SLOT_SIZE
-        put_crc_slot(at, tidemark_crc32(0, out, at - out) & MASK_31)
+        put_crc_slot(at, record_crc_of(out, head_size, entry.body_size, body_crc, at - out))
     return size
+
+
+cdef uint32_t record_crc_of(
+    const uint8_t *record, size_t body_at, size_t body_size, uint32_t body_crc, size_t covered
+) noexcept nogil:
+    """Return the record CRC over the first covered bytes; a large body is not read again."""
+    cdef size_t body_end = body_at + body_size
+    cdef uint32_t crc
+    if body_size < TIDEMARK_CRC_JOINED_MIN:
+        return tidemark_crc32(0, record, covered) & MASK_31
+    crc = tidemark_crc32_joined(tidemark_crc32(0, record, body_at), body_crc, body_size)
+    return tidemark_crc32(crc, record + body_end, covered - body_end) & MASK_31
 
 
 cdef void put_base(uint8_t *at, uint64_t base) noexcept nogil:

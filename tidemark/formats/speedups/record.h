@@ -64,14 +64,27 @@ static inline uint64_t tidemark_crc_slot_value(const uint8_t *slot) {
     return low + ninth * (uint64_t)100000000 + tenth * (uint64_t)1000000000;
 }
 
-static inline int tidemark_judge_record_crc(const uint8_t *data, tidemark_record *found, int checks) {
+/* CRC of the first covered bytes of a record. body_crc: that of its body; 0 if it is not known. */
+static inline uint32_t tidemark_record_crc(const uint8_t *data, const tidemark_record *found,
+                                           uint32_t covered, uint32_t body_crc) {
+    if (!body_crc || found->body_size < TIDEMARK_CRC_JOINED_MIN)
+        return tidemark_crc32(0, data, covered);
+    const uint32_t body_end = found->body_at + found->body_size;
+    const uint32_t head = tidemark_crc32(0, data, found->body_at);
+    return tidemark_crc32(tidemark_crc32_joined(head, body_crc, found->body_size), data + body_end,
+                          covered - body_end);
+}
+
+static inline int tidemark_judge_record_crc(const uint8_t *data, tidemark_record *found, int checks,
+                                            uint32_t body_crc) {
     static const uint8_t name[9] = {'_', '_', 'C', 'R', 'C', '3', '2', '#', 1};
     const int without = checks & TIDEMARK_REQUIRE_RECORD_CRC ? TIDEMARK_NO_RECORD : TIDEMARK_RECORD;
     if (found->properties_size < TIDEMARK_CRC_SLOT_SIZE) return without;
     const uint8_t *slot = data + (found->size - TIDEMARK_CRC_SLOT_SIZE);
     if (memcmp(slot, name, sizeof name) == 0) {
         const uint32_t covered = found->size - TIDEMARK_CRC_SLOT_SIZE;
-        if ((tidemark_crc32(0, data, covered) & 0x7FFFFFFF) == tidemark_crc_slot_value(slot)) {
+        if ((tidemark_record_crc(data, found, covered, body_crc) & 0x7FFFFFFF) ==
+            tidemark_crc_slot_value(slot)) {
             found->crc_slot = 1;
             return TIDEMARK_RECORD;
         }
@@ -115,9 +128,11 @@ static inline int tidemark_judge_record(const uint8_t *data, size_t room, int64_
     if (tidemark_get_16(length) != left || left > 32767) return TIDEMARK_NO_RECORD;
     if (checks & TIDEMARK_CHECK_POSITION && (int64_t)tidemark_get_64(data + 28) != at)
         return TIDEMARK_NO_RECORD;
-    if (checks & TIDEMARK_CHECK_BODY_CRC && body_size &&
-        (tidemark_crc32(0, data + body_at, body_size) & 0x7FFFFFFF) != tidemark_get_32(data + 8))
-        return TIDEMARK_NO_RECORD;
+    uint32_t body_crc = 0;
+    if (checks & TIDEMARK_CHECK_BODY_CRC && body_size) {
+        body_crc = tidemark_crc32(0, data + body_at, body_size);
+        if ((body_crc & 0x7FFFFFFF) != tidemark_get_32(data + 8)) return TIDEMARK_NO_RECORD;
+    }
     found->size = size;
     found->sys_flag = sys_flag;
     found->queue_id = (int32_t)tidemark_get_32(data + 12);
@@ -132,7 +147,7 @@ static inline int tidemark_judge_record(const uint8_t *data, size_t room, int64_
     found->crc_slot = 0;
     if (!(checks & (TIDEMARK_CHECK_RECORD_CRC | TIDEMARK_REQUIRE_RECORD_CRC)))
         return TIDEMARK_RECORD;
-    return tidemark_judge_record_crc(data, found, checks);
+    return tidemark_judge_record_crc(data, found, checks, body_crc);
 }
 
 /* A property's value in place. size is 0 if it is absent; an empty value counts as absent. */

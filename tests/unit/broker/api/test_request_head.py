@@ -116,7 +116,14 @@ def test_the_head_of_a_batch_is_recognised(
         BATCH.replace(b"batches HTTP", b"batches?" + query + b" HTTP")
         for query in (
             *(b"", b"queue", b"queue=", b"queue=x", b"queue=-1", b"other=1", b"ack=none"),
-            *(b"queue=1&queue=2", b"unique_id=%41", b"unique_id=a+b", b"timeout_ms=0", b"retry=1"),
+            *(
+                b"queue=1&queue=2",
+                b"unique_id=a&unique_id=b",
+                b"unique_id=%41",
+                b"unique_id=a+b",
+                b"timeout_ms=0",
+                b"retry=1",
+            ),
         )
     ]
     + [
@@ -132,6 +139,15 @@ def test_the_head_of_a_batch_is_recognised(
 def test_an_unusual_head_of_a_batch_is_aiohttps(head: bytes) -> None:
     assert batch_head(head) is None
     assert send_head(head) is None
+
+
+def test_heads_that_differ_in_the_id_only_have_their_own_ids() -> None:
+    for unique_id in (b"a", b"b" * 128, b"x", b"a"):
+        found = batch_head(
+            BATCH.replace(b"batches HTTP", b"batches?ack=disk&unique_id=" + unique_id + b" HTTP")
+        )
+        assert found is not None
+        assert found.batch == BatchQuery(ack="disk", unique_id=unique_id.decode())
 
 
 @pytest.mark.parametrize(
