@@ -107,9 +107,10 @@ def test_kafka_is_left_out_with_a_note_until_it_is_fetched(
     assert compared.left_out() == []
 
 
-def test_cpu_times_are_of_the_last_runs_in_the_order_of_the_names() -> None:
-    found = compared.cpu_figures(["ours", "Kafka"], {"Kafka": [9, 2, 4], "ours": [8, 1, 3]}, 2)
-    assert [(figure.what.rpartition(", ")[2], figure.median) for figure in found] == [
-        ("ours", 2),
-        ("Kafka", 3),
-    ]
+def test_cpu_times_are_of_the_last_runs_and_compared_with_kafka_if_they_have_a_goal() -> None:
+    seen = {"Kafka": [9, 2, 4], "ours": [8, 1, 3]}
+    ours, theirs = compared.cpu_figures(["ours", "Kafka"], seen, 2, {"ours": 1.5})
+    assert (ours.median, ours.goal, ours.baseline, ours.ratio) == (2, 1.5, "Kafka", 0.625)
+    assert (theirs.median, theirs.goal, theirs.baseline) == (3, None, "")
+    (alone,) = compared.cpu_figures(["ours"], {"ours": [1]}, 2, {"ours": 1.5})
+    assert (alone.goal, alone.baseline) == (1.5, "")
