@@ -302,7 +302,9 @@ class Producer:
         ends_in_s = self._timeout_s(timeout_ms)
         if topic in self._batch_topics and (batch := packed_batch(wires)) is not None:
             try:
-                return await self._batch_request(topic, batch, ack, level_timeout_ms, ends_in_s)
+                return await self._batch_request(
+                    topic, batch, wires[0].get("unique_id"), ack, level_timeout_ms, ends_in_s
+                )
             except (errors.MessageTooLarge, errors.TooManyMessages):
                 pass  # the broker divides an ordinary request
             except errors.NotPermitted as error:
@@ -329,12 +331,19 @@ class Producer:
         self,
         topic: str,
         batch: PlainRequest,
+        unique_id: object,
         ack: str | None,
         level_timeout_ms: int,
         ends_in_s: float,
     ) -> list[SendResult]:
-        """Make a batch request. Raises NotPermitted if the topic has no batch queues."""
+        """Make a batch request. Raises NotPermitted if the topic has no batch queues.
+
+        unique_id: that of the first message, which has one if it was in an ordinary request that
+        the broker has rejected because of another message. It must be the id of the batch.
+        """
         is_repeated = self._connection.retries
+        if unique_id is None and is_repeated:
+            unique_id = self._ids.make()
         try:
             call = await self._noted(
                 self._connection.call(
@@ -342,7 +351,7 @@ class Producer:
                     path("topics", topic, "batches"),
                     query={
                         "queue": batch.queue,
-                        "unique_id": self._ids.make() if is_repeated else None,
+                        "unique_id": unique_id,
                         "ack": ack,
                         "timeout_ms": level_timeout_ms,
                     },

@@ -27,6 +27,8 @@ class BatchBroker(FakeBroker):
         self.batches: list[tuple[dict[str, str], bytes]] = []
         self.next_offset = 0
         self.loses_answers = 0
+        self.rejected_index: int | None = None
+        """Index of the message for which the next ordinary request is rejected."""
         self.refusal: web.Response | None = None
         """The answer to the next batch request."""
 
@@ -47,6 +49,9 @@ class BatchBroker(FakeBroker):
 
     async def produce_now(self, request: web.Request) -> web.StreamResponse:
         body = self.requests[-1]
+        if (index := self.rejected_index) is not None:
+            self.rejected_index = None
+            return error(400, "bad-property", index=index)
         count = len(body["messages"])
         shared = self.stored(count, "B")
         first = shared["queue_offset"]
@@ -134,6 +139,28 @@ async def test_messages_that_cannot_be_one_batch_are_sent_one_by_one(broker: Bat
     assert (broker.batches, len(broker.requests)) == ([], 4)
     ids = [wire["unique_id"] for request in broker.requests for wire in request["messages"]]
     assert len(set(ids)) == 8
+
+
+async def test_messages_left_of_a_rejected_request_are_sent_as_a_batch_with_the_first_ones_id(
+    broker: BatchBroker,
+) -> None:
+    async with broker.serve(), connect(broker.url) as mq:
+        await learned(mq)
+        broker.rejected_index = 1
+        good, bad, better = await asyncio.gather(
+            mq.send("orders", b"good"),
+            mq.send("orders", b"bad", sharding_key="k"),
+            mq.send("orders", b"better"),
+            return_exceptions=True,
+        )
+    assert isinstance(bad, errors.BadProperty)
+    ((query, body),) = broker.batches
+    assert [bytes(each.body) for each in batch.iterate(body)] == [b"good", b"better"]
+    first = next(batch.iterate(body))
+    assert query["unique_id"] == properties.parse(first.properties)["UNIQ_KEY"]
+    assert isinstance(good, SendResult)
+    assert isinstance(better, SendResult)
+    assert (good.queue_offset, better.queue_offset) == (2, 3)
 
 
 async def test_a_batch_whose_answer_is_lost_is_repeated_with_its_id(broker: BatchBroker) -> None:
