@@ -59,6 +59,17 @@ def encode(messages: Iterable[WireMessage]) -> bytes:
     return b"".join(parts)
 
 
+def entry_at(batch: bytes | bytearray | memoryview, at: int) -> WireMessage:
+    """Return the entry that begins at byte ``at``; ``iterate`` has accepted the batch."""
+    view = memoryview(batch)
+    _, _, _, flag, body_size = _HEAD.unpack_from(view, at)
+    body_at = at + _HEAD.size
+    properties_at = body_at + body_size + _PROPERTIES_SIZE.size
+    (size,) = _PROPERTIES_SIZE.unpack_from(view, properties_at - _PROPERTIES_SIZE.size)
+    body = view[body_at : body_at + body_size]
+    return WireMessage(body, view[properties_at : properties_at + size], flag)
+
+
 def iterate(batch: bytes | bytearray | memoryview) -> Iterator[WireMessage]:
     """Yield the entries in order. Raises BadBatch at the first that cannot be decoded."""
     view = memoryview(batch)

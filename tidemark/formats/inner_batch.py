@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tidemark.formats import batch, properties
-from tidemark.formats.batch import BadBatch
+from tidemark.formats.batch import BadBatch, WireMessage
 from tidemark.formats.record import Record
 from tidemark.offsets import QueueOffset
 
@@ -88,18 +88,22 @@ def unpack(stored: Record) -> Iterator[Record]:
     if not count:
         yield stored
         return
-    sys_flag = stored.sys_flag & ~SYS_FLAGS
     number = 0
     for number, entry in enumerate(batch.iterate(stored.body), 1):
         if number > count:
             break
-        yield stored._replace(
-            queue_offset=QueueOffset(stored.queue_offset + number - 1),
-            flag=entry.flag,
-            sys_flag=sys_flag,
-            body_crc=zlib.crc32(entry.body) & 0x7FFFFFFF,
-            body=memoryview(entry.body),
-            properties=bytes(entry.properties),
-        )
+        yield message(stored, number - 1, entry)
     if number != count:
         raise BadBatch(number, 0, f"the batch has {count} messages, its body has other entries")
+
+
+def message(stored: Record, index: int, entry: WireMessage) -> Record:
+    """Return the message of a batch with that index, whose entry it is, as a record of its own."""
+    return stored._replace(
+        queue_offset=QueueOffset(stored.queue_offset + index),
+        flag=entry.flag,
+        sys_flag=stored.sys_flag & ~SYS_FLAGS,
+        body_crc=zlib.crc32(entry.body) & 0x7FFFFFFF,
+        body=memoryview(entry.body),
+        properties=bytes(entry.properties),
+    )

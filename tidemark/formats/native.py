@@ -49,7 +49,12 @@ COMPILED: Final = not WHY_PURE
 if COMPILED:
     from tidemark.formats.speedups.checked import read_record
     from tidemark.formats.speedups.decode import decode_messages
-    from tidemark.formats.speedups.encode import body_size_counts, encode_runs, runs_size
+    from tidemark.formats.speedups.encode import (
+        body_size_counts,
+        encode_runs,
+        entry_starts,
+        runs_size,
+    )
     from tidemark.formats.speedups.index import chains_are_sound, held_rows, look_up, put_rows
     from tidemark.formats.speedups.outline import outline_records, property_values, unpack_rows
     from tidemark.formats.speedups.select import select
@@ -65,7 +70,7 @@ else:
     from tidemark.formats.plan import plan_range
     from tidemark.formats.produce_wire import pack_answer, read_plain
     from tidemark.formats.queue_unit import leading_units
-    from tidemark.formats.runs import body_size_counts, encode_runs, runs_size
+    from tidemark.formats.runs import body_size_counts, encode_runs, entry_starts, runs_size
     from tidemark.formats.scan import walk
     from tidemark.formats.select import select
 
@@ -77,6 +82,7 @@ __all__ = [
     "chains_are_sound",
     "decode_messages",
     "encode_runs",
+    "entry_starts",
     "held_rows",
     "leading_units",
     "look_up",

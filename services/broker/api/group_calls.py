@@ -148,6 +148,7 @@ class GroupCalls:
             fetch,
             lambda: transport is None or transport.is_closing(),
             self._check_role,
+            divides_batches=not raw,
         )
         if raw:
             self._count_out(group, fetched)

@@ -251,8 +251,11 @@ class Coordinator:
         request: Fetch,
         is_gone: Callable[[], bool],
         check_reads: Callable[[], None],
+        *,
+        divides_batches: bool = False,
     ) -> Fetched:
-        """Run one long poll over all queues of a member; is_gone and check_reads: see ``Fetches``.
+        """Run one long poll over all queues of a member; is_gone, check_reads and divides_batches:
+        see ``Fetches``.
 
         Raises UnknownGroup, UnknownMember, StaleGeneration, NotAssigned, ConsumeDisabled, and what
         check_reads and a pull raise.
@@ -291,7 +294,9 @@ class Coordinator:
             committed=self._committed_of(config),
             commit=lambda queue, offset: self._offsets.accept(group, {queue: offset}),
         )
-        fetched = await self._fetches.fetch(reader, request, is_gone, check_reads)
+        fetched = await self._fetches.fetch(
+            reader, request, is_gone, check_reads, divides_batches=divides_batches
+        )
         if not is_member():
             raise unknown_member(group, member)
         return fetched

@@ -29,7 +29,7 @@ from tidemark.formats import record
 from tidemark.formats.queue_unit import UNIT, batch_range
 from tidemark.formats.record_layout import LONG
 from tidemark.formats.select import Wanted
-from tidemark.offsets import UNIT_SIZE, Queue
+from tidemark.offsets import UNIT_SIZE, Queue, QueueOffset
 
 READS_AT_ONCE: Final = 256
 """Places read between two turns of the loop: some milliseconds."""
@@ -108,17 +108,21 @@ class Fetches:
         request: Fetch,
         is_gone: Callable[[], bool],
         check_reads: Callable[[], None],
+        *,
+        divides_batches: bool = False,
     ) -> Fetched:
         """Return when there is a message, the generation changes, or the wait is over.
 
-        A later fetch of the same member ends this one. is_gone: whether the client has closed its
-        connection; then no message is read, so that the places do not move. check_reads: called
-        after each wait; raises if the node may no longer answer for its group, for the same reason.
+        divides_batches: whether the request's number of messages may end within a batch; otherwise
+        batches are whole. A later fetch of the same member ends this one. is_gone: whether the
+        client has closed its connection; then no message is read, so that the places do not move.
+        check_reads: called after each wait; raises if the node may no longer answer for its group,
+        for the same reason.
         """
         asking = reader.session.asking
         asking.begins(self._clock.monotonic())
         try:
-            return await self._fetched(reader, request, is_gone, check_reads)
+            return await self._fetched(reader, request, is_gone, check_reads, divides_batches)
         finally:
             asking.ends(self._clock.monotonic())
 
@@ -128,6 +132,7 @@ class Fetches:
         request: Fetch,
         is_gone: Callable[[], bool],
         check_reads: Callable[[], None],
+        divides_batches: bool,
     ) -> Fetched:
         session, generation = reader.session, reader.generation()
         session.fetches += 1
@@ -143,7 +148,9 @@ class Fetches:
             if reader.generation() != generation:
                 break
             try:
-                pieces = [] if is_gone() else self._take(reader, request, moved)
+                pieces = []
+                if not is_gone():
+                    pieces = self._take(reader, request, moved, divides_batches=divides_batches)
             except Exception:
                 if not moved:
                     raise
@@ -192,7 +199,9 @@ class Fetches:
         self._puller.ended(why)
         return why in (Wake.MESSAGE, Wake.CHANGED)
 
-    def _take(self, reader: Reader, request: Fetch, moved: dict[Place, Piece]) -> list[Piece]:
+    def _take(
+        self, reader: Reader, request: Fetch, moved: dict[Place, Piece], *, divides_batches: bool
+    ) -> list[Piece]:
         """Read ready places until the response is full, in one step of the loop.
 
         Each place gets its share of what is left of the response. Otherwise the backlog of one
@@ -213,12 +222,12 @@ class Fetches:
             if reader.order and place.handed_to > (reader.committed(place.queue) or 0):
                 continue  # blocked: the commit puts it in line again
             began, handed_to = place.next_offset, place.handed_to
+            count_max = min(count_left, max(SLICE_COUNT_MIN, -(-count_left // places_left)))
+            bytes_max = min(bytes_left, max(SLICE_SIZE_MIN, -(-bytes_left // places_left)))
             try:
-                result = self._read(
-                    place,
-                    min(count_left, max(SLICE_COUNT_MIN, -(-count_left // places_left))),
-                    min(bytes_left, max(SLICE_SIZE_MIN, -(-bytes_left // places_left))),
-                )
+                result = self._read(place, count_max, bytes_max)
+                if divides_batches:
+                    result = divided(result, count_max)
                 piece = self._step(reader, place, began, result)
             except Exception:
                 # Damage, or a shortage of descriptors or memory. The place stays in line in any
@@ -325,6 +334,18 @@ class Fetches:
             reader.commit(place.queue, place.next_offset)
 
 
+def divided(result: PullResult, count_max: int) -> PullResult:
+    """Return the result of a pull without the messages of its last batch that are too many.
+
+    Its records stay whole; the messages from ``next_offset`` on are not shown.
+    """
+    if result.message_count <= count_max:
+        return result
+    (first,) = LONG.unpack_from(result.stretches[0], _QUEUE_OFFSET_AT)
+    end = QueueOffset(max(first, result.looked_from) + count_max)
+    return result._replace(next_offset=end, message_count=count_max)
+
+
 def end_of_messages(result: PullResult) -> int:
     """Return the queue offset after the last message of a pull that found some.
 
@@ -343,6 +364,8 @@ def end_of_messages(result: PullResult) -> int:
         after = first + 1
         if unit_size != UNIT_SIZE:
             first, after = batch_range(result.units, index * unit_size)
+        if first < result.next_offset < after:
+            break  # the batch was divided there
         at = len(last) - size
         if 0 < size <= len(last) and after <= result.next_offset:
             (number,) = LONG.unpack_from(last, at + _QUEUE_OFFSET_AT)

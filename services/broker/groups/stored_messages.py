@@ -15,7 +15,7 @@ from services.broker.fields import shown
 from services.broker.read.pull import Puller, PullRequest
 from services.broker.read.query import Queries
 from services.broker.read.topic_views import TopicViews
-from services.broker.read.unpacking import message_at, messages_of, pulled_messages
+from services.broker.read.unpacking import message_at, message_count, pulled_messages
 from shared.files.pull import PullStatus
 from tidemark.errors import BadRequest, CorruptRecord, UnknownMessage
 from tidemark.formats import ids
@@ -60,10 +60,11 @@ class StoredMessages:
         """Return the message with this offset id. Raises BadRequest also if it is the id of
         several messages, those of an inner batch."""
         stored = self._record(text)
-        first, *others = messages_of(stored)
-        if others:
+        first = message_at(stored, None)
+        count = message_count(stored)
+        if count > 1:
             raise BadRequest(
-                f"message_id {shown(text)} is the id of the {len(others) + 1} messages at queue "
+                f"message_id {shown(text)} is the id of the {count} messages at queue "
                 f"offset {first.queue_offset} and after it of queue {first.queue_id} of topic "
                 f"{first.topic!r}, which were stored as one batch.",
                 "Give topic, queue and queue_offset of the message instead.",

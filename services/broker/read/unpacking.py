@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from shared.files.pull import PullResult
 from tidemark.errors import CorruptRecord, UnknownMessage
-from tidemark.formats import hashing, inner_batch, record
+from tidemark.formats import batch, hashing, inner_batch, native, record
 from tidemark.formats.batch import BadBatch
 from tidemark.formats.record import Record
 from tidemark.formats.select import Wanted
@@ -51,13 +51,15 @@ def pulled_messages(
             yield Pulled(first, stored, unit.tags_code)
             continue
         try:
-            for message in messages_of(stored):
-                if message.queue_offset >= begin and _is_wanted(message, wanted):
-                    code = hashing.tags_code(message.tags)
-                    yield Pulled(message.queue_offset, message, code)
+            messages = messages_from(stored, begin)
         except CorruptRecord as error:
             yield Pulled(begin, error, unit.tags_code)
             return
+        for message in messages:
+            if message.queue_offset >= result.next_offset:
+                return  # the batch was divided
+            if _is_wanted(message, wanted):
+                yield Pulled(message.queue_offset, message, hashing.tags_code(message.tags))
 
 
 def messages_of(stored: Record) -> list[Record]:
@@ -65,10 +67,32 @@ def messages_of(stored: Record) -> list[Record]:
 
     Raises CorruptRecord if the body of a batch does not hold the messages that it should.
     """
+    return list(messages_from(stored, stored.queue_offset))
+
+
+def messages_from(stored: Record, queue_offset: int) -> Iterator[Record]:
+    """Return the messages of a record from a queue offset on, made as they are taken.
+
+    A batch may have tens of thousands of them, of which a caller often needs one. Raises as
+    ``messages_of``, before the first is taken.
+    """
+    count = inner_batch.message_count(stored.sys_flag, stored.properties, stored.queue_offset)
+    if not count:
+        return iter([stored] if queue_offset <= stored.queue_offset else [])
     try:
-        return list(inner_batch.unpack(stored))
+        starts = memoryview(native.entry_starts(stored.body)).cast("I")
     except BadBatch as error:
-        raise CorruptRecord(stored.physical_offset, f"inner batch: {error}") from None
+        raise _damaged(stored, str(error)) from None
+    if len(starts) != count:
+        raise _damaged(stored, f"it has {count} messages, its body has {len(starts)}")
+    return (
+        inner_batch.message(stored, index, batch.entry_at(stored.body, starts[index]))
+        for index in range(max(0, queue_offset - stored.queue_offset), count)
+    )
+
+
+def _damaged(stored: Record, reason: str) -> CorruptRecord:
+    return CorruptRecord(stored.physical_offset, f"inner batch: {reason}")
 
 
 def message_at(stored: Record, queue_offset: int | None) -> Record:
@@ -76,12 +100,12 @@ def message_at(stored: Record, queue_offset: int | None) -> Record:
 
     Raises UnknownMessage, CorruptRecord.
     """
-    messages = messages_of(stored)
-    first, last = messages[0].queue_offset, messages[-1].queue_offset
-    if queue_offset is None:
-        return messages[0]
-    if first <= queue_offset <= last:
-        return messages[queue_offset - first]
+    first = stored.queue_offset
+    begin = first if queue_offset is None else queue_offset
+    found = next(messages_from(stored, begin), None) if begin >= first else None
+    if found is not None:
+        return found
+    last = first + message_count(stored) - 1
     raise UnknownMessage(
         f"the record with the id {stored.message_id} has no message at queue offset "
         f"{queue_offset}: it holds {first} to {last} of queue {stored.queue_id} of topic "
@@ -92,6 +116,11 @@ def message_at(stored: Record, queue_offset: int | None) -> Record:
         min_offset=int(first),
         max_offset=int(last) + 1,
     )
+
+
+def message_count(stored: Record) -> int:
+    """Return the number of messages of a record."""
+    return inner_batch.message_count(stored.sys_flag, stored.properties, stored.queue_offset) or 1
 
 
 def named_messages(stored: Record, word: str, *, unique_id_only: bool) -> list[Record]:

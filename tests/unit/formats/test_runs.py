@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import re
 import struct
 from types import ModuleType
 
@@ -323,6 +324,27 @@ def test_bounds_of_a_histogram_may_be_any_numbers(twin: ModuleType) -> None:
     assert twin.body_size_counts(entries, [-1, 4.5, 1 << 70]) == [0, 1, 1, 0, 5]
     assert twin.body_size_counts(entries, []) == [2, 5]
     assert twin.body_size_counts(bytearray(entries), [0]) == [1, 1, 5]
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=30))
+def test_each_entry_is_found_by_its_start(twin: ModuleType, sizes: list[tuple[int, int]]) -> None:
+    messages = [WireMessage(b"b" * body, b"p" * raw, body - raw) for body, raw in sizes]
+    entries = batch.encode(messages)
+    for held in (entries, memoryview(entries), bytearray(entries)):
+        starts = memoryview(twin.entry_starts(held)).cast("I")
+        assert [batch.entry_at(held, start) for start in starts] == messages
+
+
+@given(st.binary(max_size=60), st.integers(0, 70))
+def test_damaged_entries_have_no_starts(twin: ModuleType, damage: bytes, kept: int) -> None:
+    entries = batch.encode([WireMessage(b"12345"), WireMessage(b"", b"p")])[:kept] + damage
+    try:
+        count = len(list(batch.iterate(entries)))
+    except BadBatch as expected:
+        with pytest.raises(BadBatch, match=re.escape(str(expected))):
+            twin.entry_starts(entries)
+    else:
+        assert len(twin.entry_starts(entries)) == 4 * count
 
 
 def test_sizes_are_native_numbers(twin: ModuleType) -> None:

@@ -8,7 +8,7 @@ which do not change in between.
 """
 
 from cpython.buffer cimport (
-    PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer, Py_buffer
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer, Py_buffer
 )
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -18,7 +18,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport (
-    INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+    INT32_MAX, INT32_MIN, UINT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 )
 from libc.string cimport memchr, memcmp, memcpy, memset
 
@@ -43,6 +43,7 @@ cdef extern from "entry.h":
         const uint8_t *end
     enum:
         TIDEMARK_ENTRY_FLAG_AT
+        TIDEMARK_ENTRY_OVERHEAD
     bint tidemark_read_entry(const uint8_t *at, size_t room, Entry *entry) nogil
 
 cdef extern from "crc32.h":
@@ -173,6 +174,39 @@ def body_size_counts(entries, bounds):
         return found
     finally:
         PyMem_Free(limits)
+
+
+def entry_starts(entries):
+    cdef Py_buffer view
+    cdef Py_ssize_t count = 0
+    cdef const uint8_t *begin
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef uint32_t *starts
+    cdef Entry entry
+    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+    try:
+        if view.len > <Py_ssize_t>UINT32_MAX:
+            return original.entry_starts(entries)
+        begin = at = <const uint8_t *>view.buf
+        end = begin + view.len
+        starts = <uint32_t *>PyMem_Malloc(
+            (view.len // TIDEMARK_ENTRY_OVERHEAD + 1) * sizeof(uint32_t)
+        )
+        if starts == NULL:
+            raise MemoryError
+        try:
+            while at < end:
+                if not tidemark_read_entry(at, end - at, &entry):
+                    return original.entry_starts(entries)
+                starts[count] = <uint32_t>(at - begin)
+                count += 1
+                at = entry.end
+            return PyBytes_FromStringAndSize(<const char *>starts, count * sizeof(uint32_t))
+        finally:
+            PyMem_Free(starts)
+    finally:
+        PyBuffer_Release(&view)
 
 
 cdef object encoded(

@@ -224,6 +224,7 @@ class Rig:
         sequence: int | None = None,
         is_gone: bool = False,
         check_reads: Callable[[], None] = lambda: None,
+        divides_batches: bool = False,
     ) -> Fetched:
         request = Fetch(
             generation,
@@ -234,7 +235,14 @@ class Rig:
             frozenset(paused),
             sequence,
         )
-        return await self.coordinator.fetch(GROUP, member, request, lambda: is_gone, check_reads)
+        return await self.coordinator.fetch(
+            GROUP,
+            member,
+            request,
+            lambda: is_gone,
+            check_reads,
+            divides_batches=divides_batches,
+        )
 
     async def commit(
         self,

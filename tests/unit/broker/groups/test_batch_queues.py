@@ -42,6 +42,36 @@ async def test_a_batch_is_handed_out_whole_and_the_place_is_after_it(rig: Rig) -
     assert (await rig.fetch()).pieces == []
 
 
+async def test_a_decoded_answer_ends_within_a_batch_of_too_many_messages(rig: Rig) -> None:
+    rig.put_batch([b"0", b"1"])
+    rig.put_batch([b"%d" % number for number in range(2, 100)])
+    await rig.join()
+    found: list[tuple[int, int, int]] = []
+    offsets: list[int] = []
+    for count_max in (1, 64, 64):
+        fetched = await rig.fetch(count_max=count_max, divides_batches=True)
+        found += steps(fetched)
+        offsets += [each["queue_offset"] for each in shown(rig, fetched)]
+    assert found == [(0, 1, 1), (1, 65, 64), (65, 100, 35)]
+    assert offsets == list(range(100))
+    labels = {"group": GROUP, "topic": "orders"}
+    assert not sample(rig.registry, "tidemark_group_redelivered_messages_total", labels)
+
+
+async def test_a_divided_batch_of_an_ordered_queue_goes_on_after_the_commit(rig: Rig) -> None:
+    rig.group(order=True)
+    rig.put_batch([OLD] * 40, tags="old")
+    rig.put_batch([NEW] * 30, tags="new")
+    await rig.join(tags="new")
+    fetched = await rig.fetch(count_max=16, divides_batches=True)
+    assert steps(fetched) == [(0, 56, 16)]
+    assert [each["queue_offset"] for each in shown(rig, fetched)] == list(range(40, 56))
+    await rig.commit({QUEUE: 55})
+    assert (await rig.fetch(divides_batches=True)).pieces == []
+    await rig.commit({QUEUE: 56})
+    assert steps(await rig.fetch(count_max=16, divides_batches=True)) == [(56, 70, 14)]
+
+
 async def test_a_member_that_takes_over_goes_on_inside_a_batch(rig: Rig) -> None:
     rig.put_batch([b"0", b"1", b"2"])
     await rig.join()

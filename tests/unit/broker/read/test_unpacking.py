@@ -21,11 +21,11 @@ from shared.files.consume_queue import ConsumeQueueReader
 from shared.files.pull import PullResult, get_message
 from tests.support.small_store import CONFIG, SmallStore
 from tidemark.errors import CorruptRecord, UnknownMessage
-from tidemark.formats import record
+from tidemark.formats import inner_batch, record
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.queue_unit import encode_batch
 from tidemark.formats.record import Checks, Record
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import PhysicalOffset, QueueOffset
 
 ALL = Checks()
 TWO_TAGS = [
@@ -37,7 +37,7 @@ TWO_TAGS = [
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[SmallStore]:
-    store = SmallStore(tmp_path / "store", replace(CONFIG, commit_log_file_size=1 << 16))
+    store = SmallStore(tmp_path / "store", replace(CONFIG, commit_log_file_size=1 << 20))
     yield store
     store.close()
 
@@ -186,3 +186,29 @@ def test_a_single_record_is_its_own_message(small: SmallStore) -> None:
         with pytest.raises(UnknownMessage):
             message_at(found, 1)
         del found
+
+
+def test_messages_are_made_when_they_are_taken(
+    small: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.put_batch([b"x"] * 30_000)
+    result = pulled(small, 20_000)
+    made: list[int] = []
+    real = inner_batch.message
+
+    def noted(stored: Record, index: int, entry: WireMessage) -> Record:
+        made.append(index)
+        return real(stored, index, entry)
+
+    monkeypatch.setattr(inner_batch, "message", noted)
+    first = next(pulled_messages(result, lambda _: ALL))
+    assert (first.queue_offset, made) == (20_000, [20_000])
+    (_, _, record_bytes), *_ = result.messages()
+    assert message_at(record.decode(record_bytes), 7).queue_offset == 7
+    assert made == [20_000, 7]
+
+
+def test_the_messages_of_a_pull_end_at_its_next_offset(small: SmallStore) -> None:
+    small.put_batch([b"x"] * 9)
+    result = pulled(small, 2)._replace(next_offset=QueueOffset(5))
+    assert offsets(result) == [2, 3, 4]
