@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from services.broker.limits import DECODED_BYTES_MAX
-from services.broker.read.unpacking import named_messages
+from services.broker.read.unpacking import has_word, messages_from
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import TIME_MAX, Asked, Budget, IndexPlace, IndexReader, Search
@@ -168,9 +168,15 @@ class Queries:
             messages: list[Record] = []
             size = 0
             for found in filter(self._is_shown, search.found):
-                if slicer.over:
-                    await slicer.pass_on()
-                messages += named_messages(found, key, unique_id_only=unique_id_only)
+                every: list[Record] = []
+                named: list[Record] = []
+                for message in messages_from(found, found.queue_offset):
+                    if slicer.over:
+                        await slicer.pass_on()
+                    every.append(message)
+                    if has_word(message, key, unique_id_only=unique_id_only):
+                        named.append(message)
+                messages += named or every  # none has it: it is a word of the batch
                 size += found.size
         return Page(messages, size, search.place)
 

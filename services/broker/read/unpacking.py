@@ -131,12 +131,13 @@ def named_messages(stored: Record, word: str, *, unique_id_only: bool) -> list[R
     Raises CorruptRecord.
     """
     messages = messages_of(stored)
-    named = [
-        message
-        for message in messages
-        if message.unique_id == word or (not unique_id_only and word in message.keys)
-    ]
+    named = [each for each in messages if has_word(each, word, unique_id_only=unique_id_only)]
     return named or messages
+
+
+def has_word(message: Record, word: str, *, unique_id_only: bool) -> bool:
+    """Return whether a word is the message's unique id or, unless unique_id_only, a key of it."""
+    return message.unique_id == word or (not unique_id_only and word in message.keys)
 
 
 def _is_wanted(message: Record, wanted: Wanted | None) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from services.broker.read.query import Page
+from shared.runtime.time_slicer import STEPS_MAX
 from tests.support.small_broker import SmallBroker
 from tidemark.errors import BadRequest, UnknownMessage
 from tidemark.formats.batch import WireMessage
@@ -48,6 +50,17 @@ async def test_the_unique_id_of_a_batch_finds_all_its_messages(broker: SmallBrok
     broker.send_batch("orders", plain, unique_id="BATCH")
     found = await broker.queries.find("orders", "BATCH", hits_max=9, unique_id_only=True)
     assert bodies(found) == [b"0", b"1"]
+
+
+async def test_other_work_goes_on_while_a_large_batch_is_taken_apart(broker: SmallBroker) -> None:
+    broker.send_batch("orders", [WireMessage(b"")] * 5000, unique_id="BATCH")
+    finding = asyncio.create_task(broker.queries.find("orders", "BATCH", hits_max=9))
+    turns = 0
+    while not finding.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert len(finding.result().messages) == 5000
+    assert turns >= 5000 // STEPS_MAX
 
 
 async def test_a_unique_id_of_its_own_finds_the_first_message_alone(broker: SmallBroker) -> None:
