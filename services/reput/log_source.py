@@ -131,7 +131,7 @@ class LogSource:
         if at < self._log.min_offset:
             return True  # expired, so the unit cannot be checked
         record = self._valid_record(at)
-        return record is not None and _is_message(record, stored)
+        return record is not None and self._is_message(record, stored)
 
     def is_of_another(self, stored: StoredUnit) -> bool:
         """Return whether a unit points to a valid record that is not its queue's message. A damaged
@@ -141,7 +141,18 @@ class LogSource:
         if is_filler(*unit[:2]) or at < self._log.min_offset:
             return False
         record = self._valid_record(at)
-        return record is not None and not _is_message(record, stored)
+        return record is not None and not self._is_message(record, stored)
+
+    def _is_message(self, record: Record, stored: StoredUnit) -> bool:
+        count = message_count(record.sys_flag, record.properties, record.queue_offset)
+        if not count and record.topic in self._batch_topics:
+            count = 1
+        first = record.queue_offset
+        return (
+            (record.topic, record.queue_id) == stored.key[:2]
+            and (count > 0) == stored.key.is_batch
+            and (first, first + (count or 1)) == stored.offsets
+        )
 
     def _valid_record(self, offset: PhysicalOffset) -> Record | None:
         try:
@@ -161,7 +172,10 @@ class LogSource:
             records_max=1,
             delay_levels_ms=self._delay_levels_ms,
         )
-        return [unit_of(entry) for entry in walked.entries] == [stored.content]
+        entries = walked.entries
+        if stored.key.is_batch:
+            entries = [entry._replace(batch_size=entry.batch_size or 1) for entry in entries]
+        return [unit_of(entry) for entry in entries] == [stored.content]
 
     def store_time_of(self, offset: int) -> int | None:
         """Return the store time in ms of the record at offset; None if it has expired."""
@@ -177,13 +191,3 @@ class LogSource:
             with contextlib.suppress(CorruptRecord):
                 return peek_store_timestamp(self._log.window(position, end), 0)
         return None
-
-
-def _is_message(record: Record, stored: StoredUnit) -> bool:
-    count = message_count(record.sys_flag, record.properties, record.queue_offset)
-    first = record.queue_offset
-    return (
-        (record.topic, record.queue_id) == stored.key[:2]
-        and (count > 0) == stored.key.is_batch
-        and (first, first + (count or 1)) == stored.offsets
-    )

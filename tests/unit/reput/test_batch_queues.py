@@ -239,6 +239,24 @@ def test_a_unit_belongs_to_a_record_of_its_own_kind_only(model: Model) -> None:
             assert dispatcher._source.is_of_another(made) == (unit_size != size)
 
 
+# RocketMQ stores such a message, and gives it no unit.
+def test_a_restart_after_a_single_message_of_a_batch_topic_rebuilds_nothing(model: Model) -> None:
+    small = model.small
+    model.put(0, 3)
+    small.flush()
+    dispatched(small).sync()
+    small.put("batches", 0)
+    small.flush()
+    dispatched(small).sync()
+    content = stored(small)[f"{BATCHES}/{offset_name(0)}"]
+    assert [batch_range(content, at) for at in (0, 46)] == [(0, 3), (3, 4)]
+    again = dispatcher_of(small)
+    assert queue_mode(again) is QueueMode.CONTINUE
+    change(small, 0, b"\1")
+    assert mended(again, 0) == [("batches", 0, 0)]
+    assert stored(small)[f"{BATCHES}/{offset_name(0)}"] == content
+
+
 def test_units_of_batches_beyond_the_log_go(model: Model) -> None:
     model.fill()
     dispatched(model.small)
