@@ -27,7 +27,7 @@ from tidemark.formats.native import plan_range, walk
 from tidemark.formats.plan import Plan, PlannedRange, unit_of
 from tidemark.formats.record import BLANK_SIZE, Record, peek_store_timestamp
 from tidemark.formats.scan import Stop
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import BATCH_UNIT_SIZE, PhysicalOffset
 
 RECORDS_MAX: Final = 1 << 18
 """Records read at a time; limits the memory of a plan if records are tiny."""
@@ -107,15 +107,27 @@ class LogSource:
         return min((border - at for border in borders if border > at), default=NO_BORDER)
 
     def _plan_view(self, view: memoryview, at: PhysicalOffset, records_max: int) -> PlannedRange:
-        return plan_range(
-            view,
-            at=at,
-            checks=self._log.checks_at(at),
-            records_max=records_max,
-            delay_levels_ms=self._delay_levels_ms,
-            index=self._index_enabled,
-            batch_topics=self._batch_topics,
-        )
+        """Plan records. A topic has batch queues from its first inner batch on, if not before.
+
+        Otherwise: 1. a slave gets the log of RocketMQ, without batchconsumequeue/; 2. a single
+        message between two batches gets a unit of an ordinary queue; 3. the second batch does not
+        continue the batch queue, and dispatch stops.
+        """
+        while True:
+            planned = plan_range(
+                view,
+                at=at,
+                checks=self._log.checks_at(at),
+                records_max=records_max,
+                delay_levels_ms=self._delay_levels_ms,
+                index=self._index_enabled,
+                batch_topics=self._batch_topics,
+            )
+            runs = planned.plan.runs
+            found = {run.topic for run in runs if run.unit_size == BATCH_UNIT_SIZE}
+            if found <= self._batch_topics:
+                return planned
+            self._batch_topics |= found
 
     def located(self, error: CorruptRecord) -> CorruptRecord:
         """Return the same error with the path of the file."""

@@ -257,6 +257,24 @@ def test_a_restart_after_a_single_message_of_a_batch_topic_rebuilds_nothing(mode
     assert stored(small)[f"{BATCHES}/{offset_name(0)}"] == content
 
 
+@pytest.mark.parametrize("bytes_max", [1, 1 << 20])
+def test_single_messages_between_batches_of_a_new_queue_get_units(
+    model: Model, bytes_max: int
+) -> None:
+    small = model.small
+    for count in (3, 2):
+        small.put_batch([b"x"] * count, "batches", dispatched=False)
+        small.put("batches", 0)
+    small.flush()
+    dispatcher = dispatcher_of(small)
+    dispatch_all(dispatcher, bytes_max)
+    dispatcher.sync()
+    content = stored(small)[f"{BATCHES}/{offset_name(0)}"]
+    ranges = [batch_range(content, at) for at in (0, 46, 92, 138)]
+    assert ranges == [(0, 3), (3, 4), (4, 6), (6, 7)]
+    assert queue_mode(dispatcher_of(small)) is QueueMode.CONTINUE
+
+
 def test_units_of_batches_beyond_the_log_go(model: Model) -> None:
     model.fill()
     dispatched(model.small)
