@@ -237,8 +237,13 @@ class ConsumeQueueReader:
         first = min(self.min_offset(self._log.min_offset), end)
         low, high = min(self._min_number, self._max_number), self._max_number
         number = self._search_files(timestamp_ms, boundary, low, high, dispatched)
-        found = self._files.offset_of(number) if number < high else end
-        return QueueOffset(min(max(found or 0, first), end))
+        numbers = self._files.range_of(number) if number < high else (end, end)
+        if numbers is None:
+            return QueueOffset(first)
+        found = numbers[0]
+        if boundary is Boundary.UPPER and self._time_at(number, dispatched) <= timestamp_ms:
+            found = QueueOffset(numbers[1] - 1)  # the messages of a batch have the same store time
+        return QueueOffset(min(max(found, first), end))
 
     def _search_files(
         self, timestamp_ms: int, boundary: Boundary, first: int, end: int, dispatched: int

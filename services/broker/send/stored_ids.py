@@ -25,8 +25,9 @@ from shared.files.commit_log import CommitLogReader
 from shared.files.index import HITS_MAX, Asked, Budget, IndexReader
 from shared.runtime.pauses import Pauses
 from shared.runtime.time_slicer import TimeSlicer
-from tidemark.errors import DispatchBehind, Overloaded
+from tidemark.errors import CorruptRecord, DispatchBehind, Overloaded
 from tidemark.formats import batch, delay, ids, inner_batch, native, properties
+from tidemark.formats.batch import BadBatch
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Checks, Record
@@ -374,15 +375,20 @@ def _note_places(
 ) -> None:
     """Add to found the location of a record under its unique id, and those of wanted messages.
 
-    The messages of a batch have ids of their own, of which only the first is the batch's.
+    The messages of a batch have ids of their own, of which only the first is the batch's. Raises
+    CorruptRecord for a batch whose entries cannot be read.
     """
     place = found[unique_id] = _place(stored)
     if len(wanted) == 1 or not stored.sys_flag & inner_batch.INNER_BATCH:
         return
-    for message in inner_batch.unpack(stored):
-        own_id = message.unique_id
-        if own_id is not None and own_id in wanted:
-            found.setdefault(own_id, place._replace(queue_offset=int(message.queue_offset)))
+    try:
+        for number, entry in enumerate(batch.iterate(stored.body), stored.queue_offset):
+            raw = properties.find(bytes(entry.properties), b"UNIQ_KEY")
+            own_id = None if raw is None else properties.text(raw)
+            if own_id is not None and own_id in wanted:
+                found.setdefault(own_id, place._replace(queue_offset=number))
+    except BadBatch as error:
+        raise CorruptRecord(stored.physical_offset, str(error)) from None
 
 
 def _place(stored: Record) -> Place:

@@ -88,17 +88,20 @@ def test_the_minimum_is_the_first_message_of_the_first_kept_batch(small: SmallSt
     assert queue.min_offset(small.end) == 60  # all expired: the numbering continues
 
 
-@pytest.mark.parametrize("boundary", list(Boundary))
-def test_a_time_leads_to_the_first_message_of_a_batch(
-    small: SmallStore, boundary: Boundary
+@pytest.mark.parametrize(
+    ("boundary", "in_batch", "before", "behind"),
+    [(Boundary.LOWER, 0, 0, 75), (Boundary.UPPER, 2, 0, 74)],
+)
+def test_a_time_leads_to_the_first_or_the_last_message_of_its_batch(
+    small: SmallStore, boundary: Boundary, in_batch: int, before: int, behind: int
 ) -> None:
     put(small, *[3] * 25)  # store times rise by 1 ms per batch
     queue, _ = reading(small)
     for number in (0, 11, 24):
         found = queue.offset_by_time(FIRST_MS + 1 + number, boundary, dispatched=small.end)
-        assert found == 3 * number
-    behind = queue.offset_by_time(FIRST_MS + 99, Boundary.LOWER, dispatched=small.end)
-    assert behind == 75
+        assert found == 3 * number + in_batch
+    assert queue.offset_by_time(FIRST_MS - 9, boundary, dispatched=small.end) == before
+    assert queue.offset_by_time(FIRST_MS + 99, boundary, dispatched=small.end) == behind
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.data())
