@@ -542,6 +542,13 @@ def fuzz_select(rng: Random, same: Same, rounds: int) -> None:
                 )
 
 
+def fuzz_crc32(rng: Random, same: Same, rounds: int) -> None:
+    for size in (0, 1, 15, 16, 17, 63, 64, 65, 300, 70_000):
+        for _ in range(3 * rounds):
+            data = rng.randbytes(size + rng.randrange(4))
+            same("crc32", Exact(data), rng.choice((0, 1, rng.getrandbits(32))))
+
+
 def fuzz_leading_units(rng: Random, same: Same, rounds: int) -> None:
     for _ in range(15 * rounds):
         at = rng.choice((0, 500))
@@ -688,6 +695,7 @@ def fuzz_chains_are_sound(rng: Random, same: Same, rounds: int) -> None:
 FUZZERS: Final[dict[str, Callable[[Random, Same, int], None]]] = {
     "body_size_counts": fuzz_body_size_counts,
     "chains_are_sound": fuzz_chains_are_sound,
+    "crc32": fuzz_crc32,
     "decode_messages": fuzz_decode_messages,
     "encode_runs": fuzz_encode_runs,
     "held_rows": fuzz_held_rows,

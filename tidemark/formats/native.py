@@ -48,6 +48,7 @@ COMPILED: Final = not WHY_PURE
 
 if COMPILED:
     from tidemark.formats.speedups.checked import read_record
+    from tidemark.formats.speedups.checksum import crc32
     from tidemark.formats.speedups.decode import decode_messages
     from tidemark.formats.speedups.encode import (
         body_size_counts,
@@ -64,6 +65,7 @@ if COMPILED:
 else:
     from tidemark.formats.batch_parts import read_batch, split
     from tidemark.formats.checked_record import read_record
+    from tidemark.formats.checksum import crc32
     from tidemark.formats.index_chains import chains_are_sound, held_rows, look_up, put_rows
     from tidemark.formats.message import decode_messages
     from tidemark.formats.outline import outline_records, property_values, unpack_rows
@@ -80,6 +82,7 @@ __all__ = [
     "WHY_PURE",
     "body_size_counts",
     "chains_are_sound",
+    "crc32",
     "decode_messages",
     "encode_runs",
     "entry_starts",

@@ -10,7 +10,6 @@ close the connection and are discarded. Step before: ``links`` makes connections
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
@@ -19,6 +18,7 @@ from services.ha.wire import frames, handshake
 from services.ha.wire.frames import BadFrame, Decoder, Frame, encode, encode_head, encode_tail
 from services.ha.wire.handshake import Accepting, Connecting, Peer, Refused
 from shared.runtime import connection_errors
+from tidemark.formats import native
 
 if TYPE_CHECKING:
     from services.ha.shell.links import Links
@@ -157,7 +157,7 @@ class Link(asyncio.BufferedProtocol):
         assert self._transport is not None
         head, crc = encode_head(frame, sum(len(view) for view in views))
         for view in views[:-1]:
-            crc = zlib.crc32(view, crc)
+            crc = native.crc32(view, crc)
         tail = encode_tail(crc, views[-1] if views else b"")
         parts: list[bytes | memoryview] = [head, *views, tail]
         self.sent_bytes += sum(len(part) for part in parts)

@@ -10,9 +10,10 @@ the payload. Step before: bytes of a socket. Step after: ``payloads.parse``.
 from __future__ import annotations
 
 import struct
-import zlib
 from enum import IntEnum
 from typing import Final, NamedTuple
+
+from tidemark.formats import native
 
 FRAME_SIZE_MAX: Final = 8 << 20
 """Limit of a frame's length field, of an authenticated peer."""
@@ -81,12 +82,12 @@ def encode_head(frame: Frame, data_size: int) -> tuple[bytes, int]:
     if length > FRAME_SIZE_MAX:
         raise ValueError(f"a frame of {length} bytes; the most is {FRAME_SIZE_MAX}")
     head = HEAD.pack(length, frame.type, frame.flags, 0, frame.epoch) + frame.payload
-    return head, zlib.crc32(memoryview(head)[LENGTH_SIZE:])
+    return head, native.crc32(memoryview(head)[LENGTH_SIZE:])
 
 
 def encode_tail(crc: int, data: bytes | memoryview) -> bytes:
     """Return the bytes after the data of ``encode_head``; data is read once, not copied."""
-    return TAIL.pack(zlib.crc32(data, crc))
+    return TAIL.pack(native.crc32(data, crc))
 
 
 class Decoder:
@@ -173,7 +174,7 @@ class Decoder:
         with memoryview(self._buffer) as view:
             checked = view[self._start + LENGTH_SIZE : end - TAIL.size]
             (crc,) = TAIL.unpack_from(view, end - TAIL.size)
-            if zlib.crc32(checked) != crc:
+            if native.crc32(checked) != crc:
                 raise BadFrame(f"checksum of a {kind.name} frame of {length} bytes")
             payload = bytes(checked[HEAD.size - LENGTH_SIZE :])
         self._start = end

@@ -51,7 +51,7 @@ def test_every_module_is_a_source_with_a_stub_and_is_listed() -> None:
     assert sources == {path.stem for path in SPEEDUPS.glob("*.pyi")} == set(native.MODULES)
     compiled, _ = branches()
     used = {module.rpartition(".")[2] for module in compiled.values()}
-    assert set(native.MODULES) - used == {"checksum"}  # the others have it inlined
+    assert set(native.MODULES) == used
 
 
 @built
