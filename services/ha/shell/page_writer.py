@@ -28,16 +28,20 @@ class PageWriter:
         """boot: id of this boot of the machine."""
         self._positions, self._boot, self._clock = positions, boot, clock
         self._doorbell = doorbell
+        self._is_granted = False
+        """Whether the broker has a grant, so that its senders wait for the confirm offset."""
         self._reput_rung_at = 0.0
 
     def publish(self, slots: tuple[tuple[Slot, int], ...]) -> None:
-        """Store slots in this order, then ring."""
+        """Store slots in this order, then ring. The broker of a slave is not rung for a confirm
+        offset: it shows what reput has dispatched, and reput rings it then."""
         for slot, value in slots:
             if slot is Slot.ROLE and value == NodeRole.MASTER:
                 hooks.before("promote-10")
             self._positions.publish(slot, value)
-        self._doorbell.ring("broker")
         changed = {slot for slot, _ in slots}
+        if self._is_granted or changed != {Slot.CONFIRM}:
+            self._doorbell.ring("broker")
         if Slot.ROLE in changed:
             self._doorbell.ring("reput")
         elif Slot.CONFIRM in changed:
@@ -45,11 +49,13 @@ class PageWriter:
 
     def fence(self) -> None:
         """End the grant of the broker, if it has one."""
+        self._is_granted = False
         grant.fence(self._positions)
         self._ring()
 
     def grant(self, effect: Grant) -> None:
         """Let one start of the broker append under an epoch."""
+        self._is_granted = True
         grant.grant(
             self._positions,
             epoch=effect.epoch,

@@ -320,6 +320,18 @@ async def test_reput_is_rung_for_what_is_confirmed_however_soon_behind_another_r
     assert rung == [False, True, False, True]
 
 
+async def test_the_broker_is_rung_for_the_confirm_offset_only_while_it_has_a_grant() -> None:
+    confirmed = wanted.Publish(((Slot.CONFIRM, 1),))
+    effects = iter((confirmed, wanted.Grant(8, 99, 1000), confirmed, wanted.Fence(), confirmed))
+    world = World(lambda event: [next(effects)])
+    rung = []
+    for _ in range(5):
+        world.runner.post(Tick())
+        rung.append("ring broker" in world.said)
+        world.said.clear()
+    assert rung == [False, True, True, True, False]
+
+
 async def test_a_halted_node_is_not_shown_as_the_master() -> None:
     roles = iter((NodeRole.MASTER, NodeRole.VOID, NodeRole.HALTED))
     world = World(lambda event: [wanted.Publish(((Slot.ROLE, next(roles)),))])
