@@ -67,9 +67,9 @@ class ReplicaDisk:
         events. crashed: called with an error that ended a thread and answers no effect: the process
         must end. Both are called in threads of this object."""
         self._held, self._report = held, report
-        self._copied = CopiedLog(held.directory, held.positions, report, crashed)
+        self._copied = CopiedLog(held.directory, held.positions, report)
         self._files = Worker("ha's files", crashed)
-        self._log = Worker("ha's log", crashed, first=self._begin)
+        self._log = Worker("ha's log", crashed, first=self._begin, rest=self._copied.sync)
         self._changing = threading.Lock()
         self._check, self._check_near = (
             LogCheck(held.directory, held.positions, self._changing) for _ in range(2)

@@ -23,9 +23,10 @@ class Worker:
         name: str,
         crashed: Callable[[BaseException], None],
         first: Callable[[], None] = lambda: None,
+        rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """first: run before all jobs."""
-        self._crashed, self._first = crashed, first
+        """first: run before all jobs. rest: run after a job whenever no other one waits."""
+        self._crashed, self._first, self._rest = crashed, first, rest
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._is_over = threading.Event()
@@ -62,6 +63,8 @@ class Worker:
             self._first()
             while (job := self._jobs.get()) is not None:
                 job()
+                if self._jobs.empty():
+                    self._rest()
         except Exception as error:  # noqa: BLE001 - whatever it is ends the process
             self._crashed(error)
         finally:

@@ -51,7 +51,7 @@ from tidemark.formats.checkpoint import Slot
 
 THREADED: Final = (
     *(commit_log_appender, file_run, log_writer, region_cache),
-    *(copied_log, ha_worker, locked_store, log_check, replica_disk),
+    *(ha_worker, locked_store, log_check, replica_disk),
     flusher,
 )
 QUEUED: Final = (ha_worker, flusher)
@@ -71,6 +71,7 @@ BUSY_POLL_S: Final = 0.02
 """Doorbells are rarely lost, so frequent polls cost time and find nothing."""
 STREAM_SIZE_MAX: Final = 1_000
 """Frames end within records, as those of long logs do."""
+SYNC_SIZE: Final = 4_000
 STATE_AT_ONCE: Final = 4
 """State records that are applied or read together; some hundred in production."""
 STATE_BEHIND_MAX: Final = 40
@@ -169,6 +170,7 @@ def simulated(timeline: Timeline) -> Iterator[None]:
         stack.enter_context(patch.object(recreation, "ASK_AGAIN_MS", ASK_AGAIN_MS))
         stack.enter_context(patch.object(master_protocol, "STREAM_SIZE_MAX", STREAM_SIZE_MAX))
         stack.enter_context(patch.object(copied_log, "REPORT_SIZE", STREAM_SIZE_MAX))
+        stack.enter_context(patch.object(copied_log, "SYNC_SIZE", SYNC_SIZE))
         for module in (master_protocol, catch_up):
             stack.enter_context(patch.object(module, "WINDOW_SIZE", WINDOW_SIZE))
         stack.enter_context(patch.object(catch_up, "GENTLE_SIZE", GENTLE_SIZE))

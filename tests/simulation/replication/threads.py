@@ -168,6 +168,10 @@ class SimpleQueue(Generic[T]):
             me.park()
         return self._items.popleft()
 
+    def empty(self) -> bool:
+        """Whether no item waits."""
+        return not self._items
+
 
 class Thread:
     """``threading.Thread``; belongs to the process that starts it."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -30,23 +28,14 @@ class Slave:
         store.open_or_create()
         self.positions = Positions.open(disk, store.checkpoint_path)
         self.events: list[Copied | CopyFault] = []
-        self.changed = threading.Condition()
-        self.crashes: list[BaseException] = []
-        self.log = CopiedLog(store, self.positions, self.take, self.crashes.append)
-
-    def take(self, event: Copied | CopyFault) -> None:
-        with self.changed:
-            self.events.append(event)
-            self.changed.notify_all()
-
-    def wait_for(self, event: Copied | CopyFault) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: event in self.events, 10), self.events
+        self.log = CopiedLog(store, self.positions, self.events.append)
 
     def send(self, start: int, end: int, step: int, *, first: bool = True) -> None:
+        """Copy bytes of the master's log in pieces, then sync, because no more bytes wait."""
         for at in range(start, end, step):
             data = memoryview(LOG.data)[at : min(end, at + step)]
             self.log.copy(Copy(at, data, first and at == start))
+        self.log.sync()
 
     @property
     def faults(self) -> list[CopyFault]:
@@ -59,7 +48,6 @@ def slave() -> Iterator[Slave]:
     slave.log.open(0)
     yield slave
     slave.log.close()
-    assert not slave.crashes
 
 
 def check_reports(slave: Slave) -> None:
@@ -75,7 +63,7 @@ def test_bytes_cut_anywhere_become_the_same_log_and_every_byte_is_reported(
     slave: Slave, step: int
 ) -> None:
     slave.send(0, LOG.end, step)
-    slave.wait_for(Copied(LOG.end, LOG.end))
+    assert slave.events[-1] == Copied(LOG.end, LOG.end)
     assert log_of(slave.disk, LOG.end) == LOG.data
     assert slave.positions.get(Slot.FLUSHED) == slave.positions.get(Slot.WRITTEN) == LOG.end
     check_reports(slave)
@@ -84,21 +72,21 @@ def test_bytes_cut_anywhere_become_the_same_log_and_every_byte_is_reported(
 
 def test_what_is_reported_as_durable_survives_a_power_cut(slave: Slave) -> None:
     slave.send(0, LOG.end, 900)
-    slave.wait_for(Copied(LOG.end, LOG.end))
+    assert slave.events[-1] == Copied(LOG.end, LOG.end)
     assert log_of(slave.disk.power_cut(), LOG.end) == LOG.data
 
 
 def test_half_a_record_is_neither_written_nor_reported(slave: Slave) -> None:
     whole, half = LOG.borders[4], LOG.borders[5] + 30
     slave.send(0, half, 1 << 20)
-    slave.wait_for(Copied(whole, whole))
+    assert slave.events[-1] == Copied(whole, whole)
     assert slave.positions.get(Slot.WRITTEN) == whole
     assert log_of(slave.disk, FILE)[whole:] == bytes(FILE - whole)
     settled = slave.log.settle()
     assert settled == (whole, whole)
     # Dropped: the next stretch begins at the end of the log.
     slave.send(whole, LOG.end, 700)
-    slave.wait_for(Copied(LOG.end, LOG.end))
+    assert slave.events[-1] == Copied(LOG.end, LOG.end)
 
 
 def test_the_bytes_of_a_filler_are_not_reported_before_they_came(slave: Slave) -> None:
@@ -108,14 +96,14 @@ def test_the_bytes_of_a_filler_are_not_reported_before_they_came(slave: Slave) -
         if 0 < at <= FILE and LOG.data[at + 4 : at + 8] == b"\xcb\xd4\x31\x94"
     )
     slave.send(0, filler + 8, 1 << 20)
-    slave.wait_for(Copied(filler + 8, filler + 8))
+    assert slave.events[-1] == Copied(filler + 8, filler + 8)
     assert slave.positions.get(Slot.WRITTEN) == FILE
     slave.send(filler + 8, filler + 20, 12, first=False)
-    slave.wait_for(Copied(filler + 20, filler + 20))
+    assert slave.events[-1] == Copied(filler + 20, filler + 20)
     # Settled, it ends where a recovery would find its end.
     assert slave.log.settle() == (FILE, FILE)
     slave.send(FILE, LOG.end, 4000)
-    slave.wait_for(Copied(LOG.end, LOG.end))
+    assert slave.events[-1] == Copied(LOG.end, LOG.end)
     assert log_of(slave.disk, LOG.end) == LOG.data
 
 
@@ -132,7 +120,7 @@ def test_a_bad_byte_is_named_and_nothing_behind_it_is_taken(slave: Slave) -> Non
     assert len(slave.faults) == 1
     # The right bytes arrive on the next link.
     slave.send(start, LOG.end, 500)
-    slave.wait_for(Copied(LOG.end, LOG.end))
+    assert slave.events[-1] == Copied(LOG.end, LOG.end)
 
 
 @pytest.mark.parametrize("off", [-1, 1, 500])
@@ -156,7 +144,7 @@ def test_a_full_disk_is_named_and_it_goes_on_when_there_is_room() -> None:
     assert slave.log.settle().end == fault.end
     slave.disk.capacity_bytes = None
     slave.send(fault.end, LOG.end, 1000)
-    slave.wait_for(Copied(LOG.end, LOG.end))
+    assert slave.events[-1] == Copied(LOG.end, LOG.end)
     slave.log.close()
     assert log_of(slave.disk, LOG.end) == LOG.data
 
@@ -164,8 +152,6 @@ def test_a_full_disk_is_named_and_it_goes_on_when_there_is_room() -> None:
 def test_a_failed_sync_is_named_and_ends_the_log(slave: Slave) -> None:
     slave.disk.failing_sync = lambda path: "commitlog" in str(path)
     slave.send(0, 1000, 1000)
-    with slave.changed:
-        assert slave.changed.wait_for(lambda: slave.faults, 10)
     assert slave.faults[0].code == "flush-failed"
     slave.disk.failing_sync = lambda path: False
     with pytest.raises(FlushFailed):
@@ -180,31 +166,44 @@ def test_without_the_append_lock_nothing_is_taken(slave: Slave) -> None:
     assert [fault.code for fault in slave.faults] == ["not-serving"]
 
 
-def test_bytes_that_come_while_a_sync_runs_are_synced_by_the_next(slave: Slave) -> None:
-    first, second = LOG.borders[4], LOG.borders[8]
-    slave.disk.after_sync = lambda: slave.send(first, second, 5000, first=False)
-    slave.send(0, first, 5000)
-    slave.wait_for(Copied(second, second))
-    check_reports(slave)
+def test_bytes_of_several_pieces_share_one_sync(slave: Slave) -> None:
+    syncs: list[int] = []
+    slave.disk.after_sync = lambda: syncs.append(slave.positions.get(Slot.WRITTEN))
+    end = LOG.borders[8]
+    slave.send(0, end, 700)
+    slave.log.sync()
+    assert syncs == [end]
+    assert slave.events == [Copied(end, end)]
 
 
-def test_a_slow_sync_does_not_keep_the_master_from_sending(
+def test_written_bytes_are_reported_before_their_sync_so_that_the_master_keeps_sending(
     slave: Slave, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copied_log, "REPORT_SIZE", 500)
     end = next(border for border in LOG.borders if border > 1500)
     assert end < FILE
-    synced = threading.Event()
-
-    def slow(path: Path) -> bool:
-        assert synced.wait(10)
-        return False
-
-    slave.disk.failing_sync = slow
-    slave.send(0, end, 400)
-    reported = [event for event in slave.events if isinstance(event, Copied)]
-    assert reported[-1].end > 500
-    assert reported[-1].durable == 0
-    synced.set()
-    slave.wait_for(Copied(end, end))
+    slave.log.copy(Copy(0, LOG.data[:end], first=True))
+    assert slave.events == [Copied(end, 0)]
+    slave.log.sync()
+    assert slave.events[-1] == Copied(end, end)
     check_reports(slave)
+
+
+def test_a_master_that_never_pauses_does_not_keep_its_bytes_from_being_synced(
+    slave: Slave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copied_log, "SYNC_SIZE", 1500)
+    for at in range(0, LOG.borders[20], 400):
+        slave.log.copy(Copy(at, LOG.data[at : at + 400], first=at == 0))
+        unsynced = slave.positions.get(Slot.WRITTEN) - slave.positions.get(Slot.FLUSHED)
+        assert unsynced < 1500
+    check_reports(slave)
+
+
+def test_nothing_is_synced_after_a_fault_until_the_next_stretch(slave: Slave) -> None:
+    whole = LOG.borders[4]
+    slave.log.copy(Copy(0, LOG.data[:whole], first=True))
+    slave.log.copy(Copy(whole + 1, b"x", first=False))
+    slave.log.sync()
+    assert [type(event) for event in slave.events] == [CopyFault]
+    assert slave.log.settle() == (whole, whole)

@@ -39,17 +39,13 @@ POINT = LOG.borders[50]
 CONFIRM = LOG.borders[30]
 
 
-def must_not(error: BaseException) -> None:
-    raise error
-
-
 def follower(disk: SimDisk, *, confirm: int = CONFIRM) -> ReplicaStore:
     """A replica that holds the whole log, was slave and master, and has closed it."""
     held, found = open_replica(disk)
     assert (found.end, found.table, found.initialised) == (0, (), False)
     held.write_promise(Promise(3, 3, 1))
     held.files.write_table(BEFORE)
-    copied = CopiedLog(held.directory, held.positions, lambda event: None, must_not)
+    copied = CopiedLog(held.directory, held.positions, lambda event: None)
     copied.open(0)
     copied.copy(Copy(0, LOG.data, first=True))
     assert copied.settle().end == LOG.end
@@ -72,7 +68,7 @@ def check_cut(disk: SimDisk) -> None:
     names = {entry.name for entry in disk.list_directory(ROOT / "cut")}
     assert names - {"keeping.tmp"} == {kept}
     # The log continues there with the records of the other history.
-    copied = CopiedLog(held.directory, held.positions, lambda event: None, must_not)
+    copied = CopiedLog(held.directory, held.positions, lambda event: None)
     copied.open(found.end)
     copied.copy(Copy(POINT, LOG.data[POINT : LOG.borders[60]], first=True))
     assert copied.settle().end == LOG.borders[60]

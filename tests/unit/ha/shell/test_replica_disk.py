@@ -81,6 +81,15 @@ def replica(tmp_path: Path) -> Iterator[Replica]:
     assert not replica.crashes
 
 
+def test_bytes_are_synced_and_reported_once_no_more_of_them_wait(replica: Replica) -> None:
+    replica.work.carry_out(PersistTable(1, TABLE))
+    middle = LOG.borders[20]
+    replica.copy(0, middle)
+    replica.wait_for(lambda event: event == Copied(middle, middle))
+    replica.copy(middle, LOG.end)
+    replica.wait_for(lambda event: event == Copied(LOG.end, LOG.end))
+
+
 def test_a_follower_promises_writes_its_table_copies_and_settles(replica: Replica) -> None:
     work = replica.work
     work.carry_out(PersistPromise(1, 4, 3, 2))

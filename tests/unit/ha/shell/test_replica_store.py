@@ -29,7 +29,6 @@ from tests.support.replica_store import (
 from tests.support.sim_disk import LOSE_ALL, SimDisk
 from tests.support.small_store import BOOT, SmallStore
 from tests.support.still_clock import StillClock
-from tests.unit.ha.shell.test_cutting import must_not
 from tidemark.errors import GroupStore, ReadOnlyDisk, StoreLocked
 from tidemark.formats.checkpoint import NodeRole, Slot, resume_check
 from tidemark.formats.epochs import EpochStart
@@ -49,7 +48,7 @@ def slave(disk: SimDisk) -> ReplicaStore:
     held, _ = open_replica(disk)
     held.write_promise(Promise(2, 2, 7))
     held.files.write_table(TABLE)
-    copied = CopiedLog(held.directory, held.positions, lambda event: None, must_not)
+    copied = CopiedLog(held.directory, held.positions, lambda event: None)
     copied.open(0)
     copied.copy(Copy(0, LOG.data, first=True))
     copied.settle()
@@ -412,7 +411,7 @@ def test_a_clean_stop_is_no_proof_for_what_a_killed_broker_leaves_later() -> Non
     longer = MasterLog(42, seed=5)
     assert longer.data.startswith(LOG.data)
     published, end = longer.borders[-2:]
-    copied = CopiedLog(held.directory, held.positions, lambda event: None, must_not)
+    copied = CopiedLog(held.directory, held.positions, lambda event: None)
     copied.open(LOG.end)
     copied.copy(Copy(LOG.end, longer.data[LOG.end : published], first=True))
     copied.settle()

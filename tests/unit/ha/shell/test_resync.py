@@ -17,7 +17,7 @@ from shared.files.store_dir import LockByte
 from tests.support.for_each import for_each
 from tests.support.replica_store import FILE, ROOT, MasterLog, interrupted_start, open_replica
 from tests.support.sim_disk import SimCrash, SimDisk
-from tests.unit.ha.shell.test_cutting import BEFORE, must_not
+from tests.unit.ha.shell.test_cutting import BEFORE
 from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.formats.epochs import EpochStart
 from tidemark.offsets import Epoch, PhysicalOffset
@@ -43,7 +43,7 @@ def full(disk: SimDisk) -> ReplicaStore:
     held, _ = open_replica(disk)
     held.write_promise(Promise(3, 3, 1))
     held.files.write_table(BEFORE)
-    copied = CopiedLog(held.directory, held.positions, lambda event: None, must_not)
+    copied = CopiedLog(held.directory, held.positions, lambda event: None)
     copied.open(0)
     copied.copy(Copy(0, LOG.data, first=True))
     copied.settle()
@@ -73,7 +73,7 @@ def check_empty(disk: SimDisk, old: str) -> None:
     assert get(Slot.DISPATCHED) == get(Slot.DISPATCHED_DURABLE) == get(Slot.CONFIRM) == 0
     # The master's log is copied from its first byte on.
     held.files.write_table([EpochStart(Epoch(4), PhysicalOffset(0))])
-    copied = CopiedLog(held.directory, held.positions, lambda event: None, must_not)
+    copied = CopiedLog(held.directory, held.positions, lambda event: None)
     copied.open(FIRST)
     copied.copy(Copy(FIRST, LOG.data[FIRST:], first=True))
     assert copied.settle().end == LOG.end
