@@ -16,7 +16,6 @@ TEXT_SIZE_MAX: Final = 255
 INCARNATION_SIZE: Final = 16
 
 U8: Final = struct.Struct(">B")
-U64: Final = struct.Struct(">Q")
 I64: Final = struct.Struct(">q")
 
 _Kind = TypeVar("_Kind", bound=IntEnum)

@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from services.ha.lease.value import Holder, Incarnation, Member, NodeName
 from services.ha.wire import version_2
 from services.ha.wire.frames import BadFrame, Frame, FrameType
-from services.ha.wire.payload_fields import U8, U64, Reader
+from services.ha.wire.payload_fields import Reader
 from services.ha.wire.versions import SPOKEN, WITH_MSGPACK
 from tidemark.formats.epochs import EpochStart
 
@@ -323,6 +323,8 @@ def _take_append(reader: Reader) -> Append:
 
 def _take_ack(reader: Reader) -> Ack:
     # ``MasterLink`` checks that appended ≥ durable: a violation is a lie, not damage.
-    ack = Ack(reader.offset(), reader.offset(), reader.number(U64), reader.number(U8) != 0)
+    ack = Ack(*_ACK.unpack(reader.take(_ACK.size)))
+    if ack.appended < 0 or ack.durable < 0:
+        reader.refuse(f"impossible: {ack}")
     reader.done()
     return ack

@@ -213,6 +213,8 @@ def test_frames_of_the_handshake_are_refused_behind_it(kind: FrameType) -> None:
         HelloOk(point=5, crc=0, crc_size=0, first_offset=6, end=900, confirm=0, table=()),
         HelloOk(0, 0, 0, 0, 900, 0, (), foreign=(20, 10)),
         HelloOk(point=5, crc=0, crc_size=6, first_offset=0, end=900, confirm=0, table=()),
+        Ack(-1, -2, 1),
+        Ack(4, -1, 1),
         Append(1, 0, -1, 0, 1, 0),
         Append(1, 5, 4, 0, 1, 3, b"abc"),  # the epoch begins behind its first byte
         Append(1, 0, 4, 0, 1, 2, b"abc"),
