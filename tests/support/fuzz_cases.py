@@ -343,6 +343,12 @@ def fuzz_body_size_counts(rng: Random, same: Same, rounds: int) -> None:
         same("body_size_counts", runs[-1].entries, bounds)
 
 
+def fuzz_entry_starts(rng: Random, same: Same, rounds: int) -> None:
+    for runs in damaged_runs(rng, 10 * rounds):
+        same("entry_starts", runs[-1].entries)
+        same("entry_starts", memoryview(runs[-1].entries))
+
+
 # --- requests and answers -----------------------------------------------------------------------
 
 FIELDS: Final[dict[str, tuple[Any, ...]]] = {
@@ -698,6 +704,7 @@ FUZZERS: Final[dict[str, Callable[[Random, Same, int], None]]] = {
     "crc32": fuzz_crc32,
     "decode_messages": fuzz_decode_messages,
     "encode_runs": fuzz_encode_runs,
+    "entry_starts": fuzz_entry_starts,
     "held_rows": fuzz_held_rows,
     "leading_units": fuzz_leading_units,
     "look_up": fuzz_look_up,
