@@ -322,6 +322,8 @@ def kafka_server() -> Compared:
             "controller.listener.names": "CONTROLLER",
             "listeners": f"PLAINTEXT://{broker},CONTROLLER://{controller}",
             "log.dirs": f"{server.directory}/data",
+            "offsets.topic.replication.factor": "1",  # of groups; the default is 3
+            "group.initial.rebalance.delay.ms": "0",
             "message.max.bytes": str(4 << 20),  # 256 messages of 4 KiB exceed the default
         }
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

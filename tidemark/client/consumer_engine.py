@@ -229,11 +229,13 @@ class ConsumerEngine:
 
     def finish(self, held: HeldQueue, messages: Sequence[Message]) -> None:
         """Mark delivered messages as done."""
-        for message in messages:
-            held.progress.finish(message.queue_offset)
-            held.nack_ids.pop(message.queue_offset, None)
+        offsets = [message.queue_offset for message in messages]
+        held.progress.finish_all(offsets)
+        if held.nack_ids:
+            for offset in offsets:
+                held.nack_ids.pop(offset, None)
         if held.nacked:
-            held.nacked.difference_update([message.queue_offset for message in messages])
+            held.nacked.difference_update(offsets)
         self._after_finish(held, messages)
 
     def give_up(self, held: HeldQueue, messages: Sequence[Message]) -> None:

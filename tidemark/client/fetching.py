@@ -402,4 +402,4 @@ class Fetching:
 def _bodies_size(messages: Sequence[Message]) -> int:
     """Return the bytes of the bodies. Not of the records: all messages of a batch have the size of
     its record, and a single batch would count as more than fits."""
-    return sum(len(message.body) for message in messages)
+    return sum([len(message.body) for message in messages])

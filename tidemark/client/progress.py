@@ -104,6 +104,23 @@ class QueueProgress:
         else:
             self._finished.add(offset)
 
+    def finish_all(self, offsets: Sequence[int]) -> None:
+        """Record that several messages are done, ascending. Raises ValueError like ``finish``."""
+        in_progress, count = self._in_progress, len(offsets)
+        if (
+            count
+            and not self._finished
+            and count <= len(in_progress)
+            and in_progress[0] == offsets[0]
+            and in_progress[count - 1] == offsets[-1]
+        ):
+            # All were delivered, so they are exactly the first ones in progress.
+            for _ in range(count):
+                in_progress.popleft()
+            return
+        for offset in offsets:
+            self.finish(offset)
+
     def give_up(self, offset: int) -> None:
         """Record that a delivered message stays undone and is left to the next owner.
 

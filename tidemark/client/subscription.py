@@ -43,6 +43,8 @@ Caller = asyncio.Task[Any] | threading.Thread
 BATCH_COUNT_MAX: Final = 1024
 CHUNK: Final = 256
 """Messages that ``async for`` takes from the buffer at once."""
+OWNED: Final = Hold.OWNED
+"""A member of an enumeration takes Python 3.11 longer to look up than all else per message."""
 TURN_MS: Final = 10.0
 """Interval at which a program that never awaits anything yields to the heartbeats."""
 
@@ -68,6 +70,12 @@ class Subscription:
         """Messages of the queue ``_held`` taken from the buffer, not yet given to the program."""
         self._in_hand: list[tuple[HeldQueue, Sequence[Message]]] = []
         """Messages that the program has until it asks for the next ones."""
+        self._handed: list[Message] = []
+        """Messages of ``_held`` that ``async for`` has handed out, as the one entry of ``_in_hand``:
+        the program has the last one. The others are done, which ``_record`` notes for all at once.
+        """
+        self._is_record_due = False
+        """Whether ``_record`` is called in the next iteration of the loop."""
         self._unacked: dict[Source, tuple[HeldQueue, Message]] = {}
         """Messages from ``getone`` and ``getmany`` until ``ack`` or ``nack``."""
         self._iteration: Callable[[], Iteration[Any] | None] = _none
@@ -76,6 +84,8 @@ class Subscription:
         """Weak reference to the task or thread that asked last."""
         self._handlers: set[Handlers] = set()
         """One per ``run`` in progress."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop in which it was entered."""
         self._turn_at_ms = 0.0
         self._starting: asyncio.Task[None] | None = None
         self._is_entered = self._is_left = self._is_asked = False
@@ -105,6 +115,7 @@ class Subscription:
         if self._is_entered:
             raise RuntimeError("a subscription is entered once; call subscribe() again")
         self._open_ones.add(self)
+        self._loop = asyncio.get_running_loop()
         self._starting = asyncio.create_task(self._engine.start(), name="tidemark-start")
         try:
             await self._starting
@@ -185,7 +196,7 @@ class Subscription:
 
     def __aiter__(self) -> Iteration[Message]:
         self._check_entered()
-        return Iteration(self, self._take_one)
+        return MessageIteration(self, self._take_one)
 
     def batches(self, max: int = BATCH_COUNT_MAX) -> Iteration[list[Message]]:
         """Iterate over lists of up to ``max`` buffered messages; lists are not empty.
@@ -372,6 +383,7 @@ class Subscription:
             await self._nack(message, delay_level)
 
     async def _nack(self, message: Message, delay_level: int) -> None:
+        self._record()
         source = message.source
         taken = self._unacked.get(source)
         if taken is not None and taken[1] is not message:
@@ -418,6 +430,7 @@ class Subscription:
         if ack not in ("accepted", "disk"):
             raise ValueError(f"ack must be accepted or disk, not {ack!r}")
         self._check_entered()
+        self._record()
         async with self._in_time(timeout, "did not take the commit; it is sent again"):
             await self._engine.commit(ack)
 
@@ -516,7 +529,8 @@ class Subscription:
                     await self._give_way()
                     continue
                 message = self._rest.popleft()
-                self._in_hand.append((held, (message,)))
+                self._handed = [message]
+                self._in_hand.append((held, self._handed))
                 return message
             taken = await self._waited(CHUNK)
             if taken is None:
@@ -584,15 +598,54 @@ class Subscription:
             self._engine.give_up(self._held, list(self._rest))
         self._rest.clear()
 
+    def take_next(self, iteration: MessageIteration) -> Message | None:
+        """Return the next message of the queue in hand, like ``ask`` and ``_take_one``.
+
+        Returns None if these have to check something again or wait. Nothing is noted per message:
+        ``_record`` does so as soon as another task can run.
+        """
+        held, handed, member = self._held, self._handed, self._member
+        if (
+            not self._rest
+            or not handed
+            or held is None
+            or held.hold is not OWNED
+            or self._engine.is_interrupted
+            or self._iteration() is not iteration
+            or self._asked_by() is not (iteration.thread or asyncio.current_task(self._loop))
+            or not self._turn_at_ms > member.clock() < member.session_limit.ends_at_ms
+        ):
+            return None
+        if not self._is_record_due:
+            self._is_record_due = True
+            asyncio.get_running_loop().call_soon(self._record)
+        message = self._rest.popleft()
+        handed.append(message)
+        return message
+
+    def _record(self) -> None:
+        """Finish the messages before the one that the program has from ``async for``."""
+        self._is_record_due = False
+        if self._held is not None and len(self._handed) > 1:
+            done = self._handed[:-1]
+            del self._handed[:-1]
+            self._engine.finish(self._held, done)
+
     def _finish_in_hand(self) -> None:
         """Finish the messages in hand, because the program asked for more."""
-        in_hand, self._in_hand = self._in_hand, []
+        in_hand = self._take_in_hand()
         for held, messages in in_hand:
             self._engine.finish(held, messages)
+
+    def _take_in_hand(self) -> list[tuple[HeldQueue, Sequence[Message]]]:
+        """Return the messages in hand, which are then none."""
+        in_hand, self._in_hand, self._handed = self._in_hand, [], []
+        return in_hand
 
     async def _settle_in_hand(self, *, is_done: bool, is_nacked: bool) -> None:
         """Finish, nack or give up the messages in hand, because the body ended."""
         joined = self._member.joined
+        self._record()
         self._give_up_rest()
         for held, message in self._unacked.values():
             self._engine.give_up(held, (message,))
@@ -600,7 +653,7 @@ class Subscription:
         if is_done:
             self._finish_in_hand()
             return
-        in_hand, self._in_hand = self._in_hand, []
+        in_hand = self._take_in_hand()
         # After a cancellation or a signal the message did not fail, so it is not nacked.
         is_nacked = is_nacked and not (joined.order or joined.broadcast)
         for held, messages in in_hand:
@@ -639,3 +692,11 @@ class Iteration(AsyncIterator[T]):
         if taken is None:
             raise StopAsyncIteration
         return taken
+
+
+class MessageIteration(Iteration[Message]):
+    """``async for`` over single messages."""
+
+    async def __anext__(self) -> Message:
+        message = self._subscription.take_next(self)
+        return await super().__anext__() if message is None else message

@@ -46,6 +46,7 @@ cdef extern from "Python.h":
     object PyUnicode_New(Py_ssize_t size, Py_UCS4 most)
     void *PyUnicode_DATA(object text)
     PyObject *PyDict_GetItem(object mapping, object name)
+    void PyObject_GC_UnTrack(void *made)
 
 tidemark_crc32_prepare()
 
@@ -339,6 +340,10 @@ cdef class _Decoder:
         _put(message, 18, one.body_crc)
         _put(message, 19, tags_code)
         _put(message, 20, self.prepared_transaction_offset)
+        # It has no references to objects with references, so it cannot be part of a cycle. The
+        # garbage collector visited thousands of messages again and again: a sixth of the time of
+        # a consumer.
+        PyObject_GC_UnTrack(<void *>message)
         return message
 
 
