@@ -18,6 +18,14 @@ HELD_OVERHEAD: Final = 256
 """Bytes of memory that a message takes besides until it is sent: its map, its unique id."""
 
 
+def held_size(weight: int, count: int) -> int:
+    """Approximate bytes of memory that messages take until they are sent.
+
+    weight: bytes that they add to requests.
+    """
+    return weight + count * HELD_OVERHEAD
+
+
 class Limits(NamedTuple):
     """Bounds of batching.
 
@@ -82,6 +90,9 @@ def take(sizes: Iterable[int], limits: Limits) -> int:
 def cut(sizes: Sequence[int], limits: Limits) -> Iterator[range]:
     """Split a list of message sizes into consecutive ranges, one per request, in order."""
     start = 0
+    if sizes and len(sizes) <= limits.count_max and sum(sizes) <= limits.size_max:
+        yield range(len(sizes))
+        return
     while start < len(sizes):
         end = start + take(islice(sizes, start, None), limits)
         yield range(start, end)

@@ -14,7 +14,7 @@ import msgspec
 
 from tidemark import errors
 from tidemark.client import checks
-from tidemark.client.batching import HELD_OVERHEAD, MESSAGE_OVERHEAD
+from tidemark.client.batching import MESSAGE_OVERHEAD
 from tidemark.formats import ids
 from tidemark.formats.message import Message
 
@@ -87,11 +87,6 @@ class Outgoing(msgspec.Struct):
     """The map of the API; arguments not given are left out."""
     weight: int
     """Approximate bytes that it adds to a request; batches are bounded by it."""
-
-    @property
-    def held_size(self) -> int:
-        """Approximate bytes of memory that it takes until it is sent."""
-        return self.weight + HELD_OVERHEAD
 
 
 def outgoing(

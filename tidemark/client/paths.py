@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from urllib.parse import quote, urlencode
 
 from tidemark import errors
 
 
+@lru_cache(maxsize=1024)
 def path(*segments: str | int) -> str:
     """``/v1/…`` with every segment quoted: a topic may be called ``%RETRY%billing``.
 

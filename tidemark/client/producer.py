@@ -24,7 +24,7 @@ import functools
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgpack
 import msgspec
@@ -40,7 +40,15 @@ from tidemark.client.batch_form import (
     packed_batch,
     single_results,
 )
-from tidemark.client.batching import MESSAGE_OVERHEAD, Limits, Verdict, cut, decide, take
+from tidemark.client.batching import (
+    MESSAGE_OVERHEAD,
+    Limits,
+    Verdict,
+    cut,
+    decide,
+    held_size,
+    take,
+)
 from tidemark.client.connection import Connection
 from tidemark.client.messages import NewMessage, Outgoing, SendResult, outgoing
 from tidemark.client.paths import path
@@ -84,8 +92,9 @@ _STORED: Final = msgspec.msgpack.Decoder(_Stored)
 _SENT_BATCH: Final = msgspec.msgpack.Decoder(_SentBatch)
 
 
-class _Key(NamedTuple):
-    """What the messages of one lane have in common."""
+class _Key(msgspec.Struct, frozen=True):
+    """What the messages of one lane have in common. Like ``Outgoing`` no tuple: each message needs
+    one."""
 
     topic: str
     queue: object
@@ -95,7 +104,7 @@ class _Key(NamedTuple):
     """None: the client's default."""
 
 
-class _Waiting(NamedTuple):
+class _Waiting(msgspec.Struct):
     """A message that ``send`` has accepted and not answered."""
 
     message: Outgoing
@@ -110,8 +119,8 @@ class _Batch:
 
     def __init__(self, waiting: Sequence[_Waiting]) -> None:
         self.waiting = waiting
-        self.size = sum(each.message.weight for each in waiting)
-        self.held_size = sum(each.message.held_size for each in waiting)
+        self.size = sum([each.message.weight for each in waiting])
+        self.held_size = held_size(self.size, len(waiting))
         self.has_left = False
         """Whether its first request was started; before that, nothing of it was sent."""
 
@@ -166,7 +175,7 @@ class Producer:
         checks.check_send(topic, ack, timeout_ms)
         loop = asyncio.get_running_loop()
         started = loop.time()
-        size = message.held_size
+        size = held_size(message.weight, 1)
         key = _Key(topic, message.wire.get("queue"), ack, timeout_ms)
         if not self._room.take_now(size) and not await self._room.take(
             size, functools.partial(self._ends_at, timeout_ms, started)
@@ -224,7 +233,7 @@ class Producer:
     async def _send_part(
         self, topic: str, messages: Sequence[Outgoing], *, ack: str | None, timeout_ms: int | None
     ) -> list[SendResult]:
-        size = sum([message.held_size for message in messages])
+        size = held_size(sum([message.weight for message in messages]), len(messages))
         ends_at = functools.partial(
             self._ends_at, timeout_ms, asyncio.get_running_loop().time(), lingers=False
         )
@@ -261,10 +270,8 @@ class Producer:
     def _give_ids(self, wires: Sequence[dict[str, object]]) -> None:
         """Add a unique id to each map that has none, unless sends are not repeated."""
         if self._connection.retries:
-            make = self._ids.make
-            for wire in wires:
-                if "unique_id" not in wire:
-                    wire["unique_id"] = make()
+            for wire, unique_id in zip(wires, self._ids.make_all(len(wires)), strict=True):
+                wire.setdefault("unique_id", unique_id)
 
     async def _call(
         self,
@@ -462,7 +469,7 @@ class Producer:
     def _take_out(self, lane: _Lane, answered: asyncio.Future[SendResult]) -> None:
         message = lane.waiting.pop(answered).message
         lane.size -= message.weight
-        self._room.give(message.held_size)
+        self._room.give(held_size(message.weight, 1))
 
     def _turn(self, lane: _Lane) -> None:
         lane.turn_is_due = False
@@ -484,9 +491,7 @@ class Producer:
             )
             if decision.verdict is not Verdict.SEND:
                 break
-            weights = (each.message.weight for each in lane.waiting.values())
-            count = take(weights, self._limits)
-            batch = _Batch([lane.waiting.popitem(last=False)[1] for _ in range(count)])
+            batch = _Batch(self._take_batch(lane))
             lane.size -= batch.size
             task = loop.create_task(self._send_batch(lane.key, batch))
             lane.requests[task] = batch
@@ -503,6 +508,16 @@ class Producer:
                 lane.late = None
             if self._lanes.get(lane.key) is lane:
                 del self._lanes[lane.key]
+
+    def _take_batch(self, lane: _Lane) -> list[_Waiting]:
+        """Take the messages of the next request out of a lane."""
+        waiting, limits = lane.waiting, self._limits
+        if len(waiting) <= limits.count_max and lane.size <= limits.size_max:
+            everything = list(waiting.values())
+            waiting.clear()
+            return everything
+        count = take((each.message.weight for each in waiting.values()), limits)
+        return [waiting.popitem(last=False)[1] for _ in range(count)]
 
     def _due(self, lane: _Lane) -> None:
         lane.timer = None

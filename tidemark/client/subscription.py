@@ -71,8 +71,8 @@ class Subscription:
         self._in_hand: list[tuple[HeldQueue, Sequence[Message]]] = []
         """Messages that the program has until it asks for the next ones."""
         self._handed: list[Message] = []
-        """Messages of ``_held`` that ``async for`` has handed out, as the one entry of ``_in_hand``:
-        the program has the last one. The others are done, which ``_record`` notes for all at once.
+        """Messages of ``_held`` that ``async for`` has handed out, the one entry of ``_in_hand``.
+        The program has the last one; the others are done, which ``_record`` notes for all at once.
         """
         self._is_record_due = False
         """Whether ``_record`` is called in the next iteration of the loop."""
