@@ -13,11 +13,11 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from importlib import metadata
-from typing import Any, Final
+from typing import Final
 
 import uvloop
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -96,14 +96,14 @@ async def send_theirs(address: str, topic: str, call: str, seconds: float, kind:
             batch.append(key=None, value=body, timestamp=None)
         await (await producer.send_batch(batch, topic, partition=next(partitions)))
 
-    def send_one(producer: AIOKafkaProducer) -> Coroutine[Any, Any, object]:
-        return producer.send_and_wait(topic, body)
-
     send_many = send_batch if kind == "best" else send_each
     batch_size = {"max_batch_size": 1 << 18} if kind == "best" else {}
     async with AIOKafkaProducer(bootstrap_servers=address, acks=1, **batch_size) as producer:
-        send = send_one if call == "send" else send_many
-        return await repeated([producer] * tasks, send, messages, seconds)
+        if call == "send":
+            return await repeated(
+                [producer] * tasks, lambda one: one.send_and_wait(topic, body), messages, seconds
+            )
+        return await repeated([producer] * tasks, send_many, messages, seconds)
 
 
 async def handle(messages: AsyncIterator[object], count: int) -> tuple[float, float]:
@@ -301,11 +301,11 @@ def method(clients: Clients, runs: int) -> str:
     return f"""Each server on core 0 (broker and reput together, default profile; Kafka with KRaft,
         its JVM warm), one process with the client on core 1; {clients.seconds} s per run of a
         producer, {runs} runs of each kind in turn after a warm-up; {BODY_SIZE} B, {QUEUES} queues
-        or partitions per topic. send: {TASKS} tasks send single messages over one client; send_many:
-        {SENDERS} tasks send lists of {BATCH}. Ack memory, acks=1. Defaults: asyncio's loop, and all
-        settings as they are; aiokafka's send_many is then {BATCH} sends whose answers are awaited
-        together. Best: uvloop; aiokafka builds whole batches for one partition at a time
-        (create_batch), with max_batch_size 256 KiB, and fetches up to 4 MiB per partition. Its
+        or partitions per topic. send: {TASKS} tasks send single messages over one client;
+        send_many: {SENDERS} tasks send lists of {BATCH}. Ack memory, acks=1. Defaults: asyncio's
+        loop, and all settings as they are; aiokafka's send_many is then {BATCH} sends whose answers
+        are awaited together. Best: uvloop; aiokafka builds whole batches for one partition at a
+        time (create_batch), with max_batch_size 256 KiB, and fetches up to 4 MiB per partition. Its
         compiled extensions are in use. async for: a filled topic, a new group with one member,
         commits on as by default (ours every 100 ms, aiokafka's every 5 s); from the first message
         to the end of the last commit of {clients.count} messages, of {KAFKA_SHARE} times fewer with

@@ -41,6 +41,7 @@ NAMES: Final = (
     "many_queues",
     "idle",
     "end_to_end",
+    "client",
     "one_bad_client",
     "replication",
     "write_pool",

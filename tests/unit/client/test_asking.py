@@ -601,3 +601,18 @@ async def test_messages_in_hand_of_another_task_are_delivered_again_after_leavin
     await working
     assert broker.committed[QUEUE] == 1
     assert broker.nacks == []
+
+
+# With messages buffered, each took the next one without a look at who had the last one.
+async def test_two_tasks_that_share_one_iteration_are_told_apart_in_one_turn_of_the_loop(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, *[b"%d" % number for number in range(8)])
+    async with mq.subscribe("orders", group="billing") as messages:
+        iteration = aiter(messages)
+        await anext(iteration)
+        await anext(iteration)
+        with pytest.raises(RuntimeError, match="another task"):
+            await asyncio.create_task(anext(iteration))
+        await messages.commit()
+        assert broker.committed[QUEUE] == 1

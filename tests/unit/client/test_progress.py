@@ -95,3 +95,29 @@ def test_an_impossible_step_is_refused() -> None:
         progress.finish(5)
     progress.finish(3)
     assert progress.position == 6
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.data())
+def test_finishing_several_is_finishing_each(gaps: list[int], data: st.DataObject) -> None:
+    offsets = [sum(gaps[: number + 1]) + number for number in range(len(gaps))]
+    one, several = QueueProgress(), QueueProgress()
+    one.hand_all(offsets)
+    several.hand_all(offsets)
+    left = list(offsets)
+    while left:
+        some = sorted(data.draw(st.sets(st.sampled_from(left), min_size=1)))
+        left = [offset for offset in left if offset not in some]
+        for offset in some:
+            one.finish(offset)
+        several.finish_all(some)
+        assert (several.position, several.in_progress) == (one.position, one.in_progress)
+        assert several.span == one.span
+
+
+@pytest.mark.parametrize("again", [[0], [0, 1], [1, 2], [0, 1, 2]])
+def test_finishing_several_that_are_not_in_progress_is_refused(again: list[int]) -> None:
+    progress = QueueProgress()
+    progress.hand_all([0, 1, 2])
+    progress.finish_all([0, 1])
+    with pytest.raises(ValueError, match="not in progress"):
+        progress.finish_all(again)

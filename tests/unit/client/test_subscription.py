@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import tidemark
+from tests.support.still_clock import until
 from tests.support.subscribed import broker as broker
 from tests.support.subscribed import fails_at, handle_all, refusal, take
 from tests.support.subscribed import mq as mq
@@ -248,3 +249,56 @@ async def test_no_more_is_fetched_than_may_be_in_flight(
             if seen == 9:
                 break
     assert {fetch["max"] for fetch in broker.fetches} == {1}
+
+
+async def test_what_a_loop_has_passed_is_committed_while_it_works_on_the_next_message(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, *[b"%d" % number for number in range(100)])
+    async with mq.subscribe("orders", group="billing", commit_interval_ms=1) as messages:
+        async for message in messages:
+            if message.queue_offset == 70:  # the body has awaited nothing until here
+                await until(lambda: broker.committed.get(("orders", 0)) == 70)
+                break
+    assert broker.committed["orders", 0] == 71
+
+
+async def test_what_a_loop_has_passed_is_done_when_its_body_fails(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, *[b"%d" % number for number in range(10)])
+    with pytest.raises(ZeroDivisionError):
+        await handle_all(mq.subscribe("orders", group="billing"), fails_at(b"6"))
+    assert [nack["queue_offset"] for nack in broker.nacks] == [6]
+    assert broker.committed["orders", 0] == 7
+
+
+async def test_a_passed_message_cannot_be_nacked_into_a_redelivery_of_later_ones(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1", b"2", b"3")
+    passed: list[Message] = []
+    async with mq.subscribe("orders", group="billing") as messages:
+        async for message in messages:
+            passed.append(message)
+            if len(passed) == 3:
+                await messages.nack(passed[0])
+                await messages.commit()
+                assert broker.committed["orders", 0] == 2
+                break
+    assert [nack["queue_offset"] for nack in broker.nacks] == [0]
+    assert broker.committed["orders", 0] == 3
+
+
+async def test_a_loop_that_never_awaits_gets_nothing_more_after_a_stop_or_a_seek(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1", b"2", b"3", b"4")
+    seen: list[bytes] = []
+    async with mq.subscribe("orders", group="billing") as messages:
+        async for message in messages:
+            seen.append(message.body)
+            if message.body == b"2":
+                messages.stop()
+    assert seen == [b"1", b"2"]
+    assert broker.committed["orders", 0] == 2

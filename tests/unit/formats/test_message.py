@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import zlib
 from collections.abc import Callable
 
@@ -250,3 +251,11 @@ def test_a_damaged_batch_with_a_right_crc_is_judged_alike(
     base = data.draw(st.sampled_from([0, 7, (1 << 63) - 2, (1 << 63) - 1]))
     stored_bytes = stored_batch(bytes(entries), data.draw(st.integers(0, 4)), base=base)
     assert outcome(decode, stored_bytes) == outcome(pure.decode_messages, stored_bytes)
+
+
+# They were: a collection visited all messages that a consumer had buffered.
+@native_only
+def test_the_garbage_collector_does_not_track_messages(decode: Decode) -> None:
+    entries = batch.encode([WireMessage(b"1", properties=b"KEYS\x01k\x02")] * 2)
+    found = decode(stored(b"TAGS\x01a\x02KEYS\x01k\x02") + stored_batch(entries, 2))
+    assert [gc.is_tracked(message) for message in found] == [False] * 3
