@@ -68,18 +68,18 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.added_below_the_confirm_offset, "A: |joins the set, and its table|lacks some of the", 2
     ),
     "no-growth-before-the-epoch-is-open": Planted(
-        acks.no_growth_before_the_epoch_is_open, "healed for", 5
+        acks.no_growth_before_the_epoch_is_open, "healed for", 35
     ),
     "two-incarnations-of-a-node": Planted(
         acks.two_incarnations_of_a_node, "two incarnations of one node", 14
     ),
     "promotion-of-a-non-member": Planted(
-        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 15
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 4
     ),
     "candidate-removed-as-the-old-holder": Planted(
         logs.candidate_removed_as_the_old_holder,
         "is not in the set|below the minimum|and its version",
-        1,
+        0,
     ),
     "promised-before-the-lease-is-won": Planted(
         logs.promised_before_the_lease_is_won, "no node has acquired", 2
@@ -93,13 +93,13 @@ FAULTS: Final[dict[str, Planted]] = {
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
         "has not promised",
-        3,
+        1,
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
     "table-cut-only-with-bytes": Planted(
         logs.table_cut_only_with_bytes,
         "healed for|has no connection|closes a link, for epoch",
-        0,
+        6,
         TABLES,
     ),
     "no-entry-for-an-empty-term": Planted(
@@ -112,13 +112,13 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 1
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 11
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 2
     ),
     "byte-0-before-the-flush-ended": Planted(
-        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 3, FLUSHES
+        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 2, FLUSHES
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
-        shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 1
+        shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 0
     ),
     "hello-before-the-promise-is-durable": Planted(
         shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 0
@@ -130,10 +130,10 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.SILENT_BROKER_RENEWED, "its broker is silent", 10, SILENCE
     ),
     "released-before-the-target-has-the-end": Planted(
-        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 57, SWITCHES
+        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 10, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 46, REPLACED
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 14, REPLACED
     ),
     "state-read-from-the-confirm-offset": Planted(
         shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 4
