@@ -65,6 +65,8 @@ def check_record(stored: Record, message: dict[str, Any], answer: dict[str, Any]
     assert stored.born_timestamp_ms == message["bornTimestamp"]
     assert stored.prepared_transaction_offset == 0
     expected = {
+        # RocketMQ adds no unique id. By it the copies of a message without one are found.
+        "UNIQ_KEY": f"{message['msgId']}-{message['queueOffset']}",
         **message["properties"],
         "WAIT": "false",
         "DELAY": str(answer["delay_level"]),
