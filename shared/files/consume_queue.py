@@ -168,7 +168,7 @@ class ConsumeQueueReader:
         if queue_offset >= self.max_offset(dispatched) or queue_offset < 0:
             return memoryview(b"")
         unit_size = self.unit_size
-        number = self._number_of(queue_offset)
+        number = self._files.number_of(queue_offset, self._max_number)
         start, position = place(number, self._files.file_size, unit_size)
         end = position + min(count, self._max_number - number) * unit_size
         view = self._files.region(start, need=end)

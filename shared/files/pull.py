@@ -85,7 +85,7 @@ class PullResult(NamedTuple):
     """Time after which to pull again, if the call asked to wait and there was no free place; None
     if it waited or did not ask to."""
 
-    def messages(self) -> Iterator[tuple[QueueOffset, Unit, memoryview]]:
+    def records(self) -> Iterator[tuple[QueueOffset, Unit, memoryview]]:
         """Yield every record with the queue offset of its first message and its unit.
 
         In a batch queue a record is an inner batch, which may begin before the pull's offset.

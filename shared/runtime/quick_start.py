@@ -14,7 +14,7 @@ import os
 from typing import Final
 
 _CERTIFICATES: Final = "SSL_CERT_FILE"
-"""Variable that tells OpenSSL where the trusted authorities are."""
+"""Environment variable with the path of OpenSSL's file of trusted certificates."""
 
 
 def begin() -> None:

@@ -199,7 +199,7 @@ def test_every_pull_has_the_manifests_status_and_messages(opened: Opened) -> Non
             wanted=subscribed(asked["subscription"]),
             dispatched=opened.end,
         )
-        messages = list(result.messages())
+        messages = list(result.records())
         answer = {
             "status": result.status.value,
             "nextBeginOffset": result.next_offset,

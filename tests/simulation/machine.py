@@ -341,7 +341,7 @@ class Machine:
                 pulled = get_message(
                     reader, log, offset=at, dispatched=self.dispatched, count_max=32, bulk=True
                 )
-                units += ((first, unit) for first, unit, _ in pulled.messages())
+                units += ((first, unit) for first, unit, _ in pulled.records())
                 if pulled.next_offset <= at:
                     break
                 at = pulled.next_offset

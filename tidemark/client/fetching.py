@@ -208,7 +208,7 @@ class Fetching:
 
     def _give_room(self, messages: Sequence[Message]) -> None:
         self._in_flight -= len(messages)
-        self._size_in_flight -= _bodies_size(messages)
+        self._size_in_flight -= sum([message.size for message in messages])
         if self._waits_for_room and self._has_room:  # ringing for every message costs too much
             self._waits_for_room = False
             self._member.pulse.ring()
@@ -396,10 +396,4 @@ class Fetching:
         made = _Slice(held, messages, expected, next_offset)
         self._full.get(held, self._slices).append(made)
         self._in_flight += len(messages)
-        self._size_in_flight += _bodies_size(messages)
-
-
-def _bodies_size(messages: Sequence[Message]) -> int:
-    """Return the bytes of the bodies. Not of the records: all messages of a batch have the size of
-    its record, and a single batch would count as more than fits."""
-    return sum([len(message.body) for message in messages])
+        self._size_in_flight += sum([message.size for message in messages])

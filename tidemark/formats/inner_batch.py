@@ -80,7 +80,7 @@ def _number(raw: bytes, name: bytes) -> int:
 def unpack(stored: Record) -> Iterator[Record]:
     """Yield each message of a record as a record of its own; a record of one message as it is.
 
-    The messages of a batch share its physical offset, size and times. Their queue offsets, flags,
+    The messages of a batch share its physical offset and times. Their queue offsets, flags, sizes,
     bodies, body CRCs and properties are their own. Raises BadBatch if the body does not hold as
     many entries as INNER_NUM says.
     """
@@ -98,8 +98,14 @@ def unpack(stored: Record) -> Iterator[Record]:
 
 
 def message(stored: Record, index: int, entry: WireMessage) -> Record:
-    """Return the message of a batch with that index, whose entry it is, as a record of its own."""
+    """Return the message of a batch with that index, whose entry it is, as a record of its own.
+
+    Its size is the one that such a record would have. Readers bound their memory by it, and with
+    the size of the whole batch each of its messages would count as all of them.
+    """
+    taken = len(entry.body) + len(entry.properties)
     return stored._replace(
+        size=stored.size - len(stored.body) - len(stored.properties) + taken,
         queue_offset=QueueOffset(stored.queue_offset + index),
         flag=entry.flag,
         sys_flag=stored.sys_flag & ~SYS_FLAGS,

@@ -50,7 +50,7 @@ class Message(NamedTuple):
     physical_offset: int
     """Physical offset of its record in the commit log."""
     size: int
-    """Size of its record in bytes; of an inner batch, the size of the whole record."""
+    """Size of its record in bytes; of a message in a batch, the size of a record of its own."""
     tags: str | None
     keys: tuple[str, ...]
     properties: dict[str, str]

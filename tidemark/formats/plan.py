@@ -96,7 +96,8 @@ def plan_range(
 
     view, at, checks, records_max, delay_levels_ms: as in ``scan.walk``. index: False omits the
     rows. batch_topics: topics in which a record that is no inner batch gets a unit of a batch
-    queue, too. RocketMQ gives it none, so that nobody can read it.
+    queue, too. RocketMQ makes no unit for it, so its
+    consumers never get it.
     Raises CorruptRecord for a record whose topic or queue cannot name a directory.
     """
     walked = walk(

@@ -21,13 +21,13 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from services.broker.delay.progress import Found
+from services.broker.read.unpacking import messages_of
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.state import records
 from shared.state.records import STATE_QUEUE, STATE_TOPIC, DelayRecord, StateRecordUnreadable
 from tidemark.errors import CorruptRecord
-from tidemark.formats import delay, inner_batch, properties, record
-from tidemark.formats.batch import BadBatch
+from tidemark.formats import delay, properties, record
 from tidemark.formats.delay import Identity
 from tidemark.offsets import PhysicalOffset
 
@@ -144,14 +144,6 @@ def find_origins(
     return Found(levels, timer)
 
 
-def _messages_of(stored: record.Record) -> Iterator[record.Record]:
-    """Yield the messages of a record; copies for a batch topic are inner batches."""
-    try:
-        yield from inner_batch.unpack(stored)
-    except BadBatch as error:
-        raise CorruptRecord(stored.physical_offset, f"inner batch: {error}") from None
-
-
 def _rocketmqs(log: CommitLogReader, stored: record.Record) -> Copy | None:
     """Return the copy if RocketMQ delivered the record; None for any other record."""
     if stored.topic == delay.TIMER_TOPIC:
@@ -200,7 +192,7 @@ def _with_origin(window: memoryview, at: PhysicalOffset) -> Iterator[record.Reco
             if start + size > len(data):
                 break
             if hit < start + size:
-                yield from _messages_of(record.decode(data, start))
+                yield from messages_of(record.decode(data, start))
                 hit = hits.at_or_after(start + size)
             start += size
         if base + len(data) == len(window):

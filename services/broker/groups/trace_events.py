@@ -200,7 +200,7 @@ def _of_record(stored: Record, delay_levels_ms: Sequence[int], flushed: int) -> 
             assert origin is not None, "that is what the role says"
             found = [event("redriven", group=origin.group, dead_queue_offset=origin.queue_offset)]
     if role in (Role.PRODUCED, Role.DELAYED, Role.REDRIVEN):
-        if stored.physical_offset + stored.size <= flushed:
+        if stored.physical_offset < flushed:  # a flush ends at the end of a record
             found.append(unrecorded("flushed"))
         found.append(unrecorded("dispatched"))  # otherwise the index would not have it
     return found

@@ -39,7 +39,7 @@ def pulled_messages(
     pull's tags. The pull has compared the records of an ordinary queue with them. Those of a batch
     queue may hold messages of different tags, which are compared here. Raises DamagedFile.
     """
-    for first, unit, data in result.messages():
+    for first, unit, data in result.records():
         at = PhysicalOffset(unit.physical_offset)
         begin = max(first, result.looked_from)
         outcome = record.validate(data, 0, at=at, checks=checks_at(at))

@@ -34,7 +34,7 @@ class Message(Answer, frozen=True):
     queue: int
     queue_offset: int
     physical_offset: int
-    size: Annotated[int, Meta(description="Bytes of the whole record.")]
+    size: Annotated[int, Meta(description="Bytes of its record; in a batch, of one of its own.")]
     tags: str | None
     keys: list[str]
     properties: dict[str, str]

@@ -195,7 +195,7 @@ class Consumer:
             for _, message, _ in pulled_messages(result, puller.checks_at):
                 if isinstance(message, CorruptRecord):
                     raise message
-            found = [bytes(data) for _, _, data in result.messages()]
+            found = [bytes(data) for _, _, data in result.records()]
         except (CorruptRecord, DamagedFile) as error:
             answer = self._broker.gate.judge(error)
             if not answer.retriable and self._machine.name not in self._history.damaged:

@@ -49,7 +49,7 @@ def put(small: SmallStore, *sizes: int) -> None:
 def bodies(result: PullResult) -> list[bytes]:
     return [
         bytes(message.body)
-        for _, _, data in result.messages()
+        for _, _, data in result.records()
         for message in inner_batch.unpack(record.decode(data))
     ]
 

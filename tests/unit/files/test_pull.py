@@ -66,15 +66,15 @@ def pull(
 
 
 def numbers(result: PullResult) -> list[int]:
-    return [number for number, _, _ in result.messages()]
+    return [number for number, _, _ in result.records()]
 
 
 def units_of(result: PullResult) -> list[Unit]:
-    return [unit for _, unit, _ in result.messages()]
+    return [unit for _, unit, _ in result.records()]
 
 
 def records_of(result: PullResult) -> list[memoryview]:
-    return [data for _, _, data in result.messages()]
+    return [data for _, _, data in result.records()]
 
 
 class TestTakenAwayWhileUp:
@@ -206,7 +206,7 @@ class TestMessages:
         put(small, 2)
         result = pull(small)
         small.overwrite(small.units[1][3].physical_offset + 20, b"\xff" * 8)
-        messages = result.messages()
+        messages = result.records()
         assert next(messages)[0] == 0
         with pytest.raises(DamagedFile, match="changed while a pull read it"):
             next(messages)
@@ -443,7 +443,7 @@ class TestDamage:
             raw[bit // 8] ^= 1 << bit % 8
             small.put_unit("orders", 0, 1, bytes(raw) + bytes(8))
             try:
-                served = list(pull(small, 1, count_max=1).messages())
+                served = list(pull(small, 1, count_max=1).records())
             except DamagedFile:
                 continue
             # A unit that points behind the end does not count, one before the log is gone.

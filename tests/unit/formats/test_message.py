@@ -169,13 +169,13 @@ def test_each_message_of_a_batch_has_its_own_contents_and_the_place_of_the_recor
     assert first == Message(
         topic="orders", queue=3, queue_offset=7, body=b"first",
         message_id="0A00000100002A9F000000000000005B", unique_id="U1", physical_offset=91,
-        size=len(data), tags="a", keys=(), properties={"TAGS": "a", "UNIQ_KEY": "U1"},
+        size=97 + 5 + 19, tags="a", keys=(), properties={"TAGS": "a", "UNIQ_KEY": "U1"},
         born_timestamp_ms=11, store_timestamp_ms=5, born_host="10.0.0.1:10911",
         store_host="10.0.0.1:10911", reconsume_times=12, flag=-4, sys_flag=2,
         body_crc=zlib.crc32(b"first") & 0x7FFFFFFF, tags_code=97, prepared_transaction_offset=0,
     )  # fmt: skip
     assert second == first._replace(
-        queue_offset=8, body=b"", unique_id=None, tags=None, keys=("k", "k2"),
+        queue_offset=8, body=b"", size=97 + 10, unique_id=None, tags=None, keys=("k", "k2"),
         properties={"KEYS": "k k2"}, flag=0, body_crc=0, tags_code=0,
     )  # fmt: skip
 
@@ -235,6 +235,10 @@ def test_any_messages_come_out_of_their_batch_as_they_went_in(
     ]
     assert [(type(field), field) for message in found for field in message] == [
         (type(field), field) for message in pure.decode_messages(data) for field in message
+    ]
+    fixed = len(data) - len(entries) - len(record.decode(data).properties)
+    assert [each.size for each in found] == [
+        fixed + len(each.body) + len(each.properties) for each in messages
     ]
 
 

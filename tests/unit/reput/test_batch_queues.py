@@ -417,7 +417,7 @@ def read_all(dispatcher: Dispatcher, small: SmallStore, offset: int) -> list[int
             queue.close()
             log.close()
         assert result.status is PullStatus.FOUND
-        for *_, data in result.messages():
+        for *_, data in result.records():
             messages = list(inner_batch.unpack(record.decode(data)))
             found += [each.queue_offset for each in messages if each.queue_offset >= offset]
         offset = result.next_offset

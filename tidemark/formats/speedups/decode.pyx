@@ -269,12 +269,17 @@ cdef class _Decoder:
             )
             count = message_count(one.sys_flag, raw_properties, one.queue_offset)
             if count:
-                return size if self.unpack(messages, &one, count) else 0
+                return size if self.unpack(messages, &one, count, size) else 0
         messages.append(self.made(&one))
         return size
 
-    cdef bint unpack(self, list messages, const Contents *batch, Py_ssize_t count) except -1:
-        """Append the messages of an inner batch; False if its body has not ``count`` entries."""
+    cdef bint unpack(
+        self, list messages, const Contents *batch, Py_ssize_t count, Py_ssize_t size
+    ) except -1:
+        """Append the messages of an inner batch; False if its body has not ``count`` entries.
+
+        size: that of the record.
+        """
         cdef const uint8_t *at = batch.body
         cdef const uint8_t *end = at + batch.body_size
         cdef Py_ssize_t number
@@ -283,6 +288,7 @@ cdef class _Decoder:
         if batch.queue_offset > INT64_MAX - count:
             return False
         one.sys_flag = batch.sys_flag & ~BATCH_SYS_FLAGS
+        size -= batch.body_size + batch.properties_size
         for number in range(count):
             if not tidemark_read_entry(at, end - at, &entry):
                 return False
@@ -295,6 +301,7 @@ cdef class _Decoder:
             one.body_size = entry.body_size
             one.properties = entry.properties
             one.properties_size = entry.properties_size
+            self.size = size + one.body_size + one.properties_size
             messages.append(self.made(&one))
             at = entry.end
         return at == end

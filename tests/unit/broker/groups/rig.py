@@ -278,7 +278,7 @@ def got(fetched: Fetched) -> dict[int, list[int]]:
     """Queue → queue offsets of the messages of ``orders`` in an answer, in their order."""
     found: dict[int, list[int]] = {}
     for piece in fetched.pieces:
-        numbers = [int(record.decode(data).queue_offset) for _, _, data in piece.result.messages()]
+        numbers = [int(record.decode(data).queue_offset) for _, _, data in piece.result.records()]
         assert piece.queue[1] not in found, "a queue comes once in an answer"
         found[piece.queue[1]] = numbers
     return found

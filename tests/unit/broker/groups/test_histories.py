@@ -102,7 +102,7 @@ class Consumer:
             assert not self.got.get(piece.queue) or not self.history.order
             self.fetched_to[piece.queue] = piece.next_offset
             numbers = [
-                int(record.decode(data).queue_offset) for _, _, data in piece.result.messages()
+                int(record.decode(data).queue_offset) for _, _, data in piece.result.records()
             ]
             if numbers:
                 self.got.setdefault(piece.queue, []).extend(numbers)

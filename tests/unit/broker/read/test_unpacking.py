@@ -62,7 +62,7 @@ def offsets(result: PullResult, tags: str | None = None) -> list[int]:
 
 def stored(small: SmallStore) -> Record:
     """The record of the newest pull."""
-    ((_, _, data),) = pulled(small).messages()
+    ((_, _, data),) = pulled(small).records()
     return record.decode(data)
 
 
@@ -150,7 +150,7 @@ def test_a_batch_whose_body_holds_other_messages_than_it_says_is_damage(small: S
 def test_a_message_of_a_record_is_named_by_its_queue_offset(small: SmallStore) -> None:
     small.put_batch([b"before"])
     small.put_batch(TWO_TAGS)
-    *_, (_, _, data) = pulled(small).messages()
+    *_, (_, _, data) = pulled(small).records()
     found = record.decode(data)
     assert message_at(found, None) == message_at(found, 1)
     assert [bytes(message_at(found, each).body) for each in (1, 2, 3)] == [b"0", b"1", b"2"]
@@ -203,7 +203,7 @@ def test_messages_are_made_when_they_are_taken(
     monkeypatch.setattr(inner_batch, "message", noted)
     first = next(pulled_messages(result, lambda _: ALL))
     assert (first.queue_offset, made) == (20_000, [20_000])
-    (_, _, record_bytes), *_ = result.messages()
+    (_, _, record_bytes), *_ = result.records()
     assert message_at(record.decode(record_bytes), 7).queue_offset == 7
     assert made == [20_000, 7]
 
