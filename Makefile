@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-SPEEDUPS := setup.py $(wildcard tidemark/formats/speedups/*.pyx tidemark/formats/speedups/*.h)
+SPEEDUPS := setup.py $(wildcard tidemark/formats/speedups/*.pyx tidemark/formats/speedups/*.pxi tidemark/formats/speedups/*.h)
 
 # Lines that match, as they come. Not awk: mawk reads whole blocks, and showed nothing for half a minute.
 show = { pattern='$(1)'; while IFS= read -r line; do [[ ! $$line =~ $$pattern ]] || echo "$$line"; done; }

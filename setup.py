@@ -21,6 +21,11 @@ INNER = ("services", "shared", "analytics", "drills")
 """Packages at the top of the repository that a wheel has below ``tidemark``."""
 
 SOURCES = sorted(Path("tidemark/formats/speedups").glob("*.pyx"))
+INCLUDED = [
+    str(path)
+    for pattern in ("*.h", "*.pxi")
+    for path in Path("tidemark/formats/speedups").glob(pattern)
+]
 FLAGS = os.environ.get("TIDEMARK_CFLAGS", "-O3").split()
 """Other ones for a build under the address sanitizer."""
 
@@ -30,7 +35,7 @@ extensions = [
         [str(path)],
         extra_compile_args=[*FLAGS, "-fno-strict-aliasing", "-Wno-unused-function"],
         extra_link_args=[flag for flag in FLAGS if flag.startswith("-fsanitize")],
-        depends=[str(header) for header in Path("tidemark/formats/speedups").glob("*.h")],
+        depends=INCLUDED,
     )
     for path in SOURCES
 ]

@@ -4,7 +4,7 @@ The messages of a batch are found by what its own properties repeat of them: the
 first, their tag if all have the same, and the keys of all (``inner_batch``). ``split`` makes as
 many parts as the limits of a record require, nearly always one. ``read_batch`` checks the entries
 of a client that sends them as they are stored. Each is one pass over the entries. The native
-implementation is ``speedups.wire``; ``native`` chooses.
+implementation is ``speedups.parts``; ``native`` chooses.
 
 Write path, between steps 2 and 4, for topics with batch queues only.
 """

@@ -19,6 +19,7 @@ MODULES: Final = (
     "encode",
     "index",
     "outline",
+    "parts",
     "select",
     "units",
     "walk",
@@ -58,10 +59,11 @@ if COMPILED:
     )
     from tidemark.formats.speedups.index import chains_are_sound, held_rows, look_up, put_rows
     from tidemark.formats.speedups.outline import outline_records, property_values, unpack_rows
+    from tidemark.formats.speedups.parts import read_batch, split
     from tidemark.formats.speedups.select import select
     from tidemark.formats.speedups.units import leading_units
     from tidemark.formats.speedups.walk import plan_range, walk
-    from tidemark.formats.speedups.wire import pack_answer, read_batch, read_plain, split
+    from tidemark.formats.speedups.wire import pack_answer, read_plain
 else:
     from tidemark.formats.batch_parts import read_batch, split
     from tidemark.formats.checked_record import read_record

@@ -13,7 +13,7 @@ from tidemark.formats import batch, batch_parts, inner_batch, properties
 from tidemark.formats.batch import BadBatch, WireMessage
 from tidemark.formats.batch_parts import FIXED_SIZE, ID_SIZE_MAX, Fault, FaultKind, Part, fault_of
 
-pytestmark = pytest.mark.parametrize("twin", twin_modules_of("wire", batch_parts))
+pytestmark = pytest.mark.parametrize("twin", twin_modules_of("parts", batch_parts))
 
 LIMITS = {
     "message_size_max": 300,

@@ -1,4 +1,3 @@
-from tidemark.formats.batch_parts import Part
 from tidemark.formats.produce_wire import PlainRequest
 
 def read_plain(
@@ -26,12 +25,3 @@ def pack_answer(
     store_timestamp_ms: int,
     batch_id: str | None,
 ) -> bytes: ...
-def split(entries: bytes, *, body_size_max: int, properties_size_max: int) -> list[Part]: ...
-def read_batch(
-    entries: bytes,
-    *,
-    message_size_max: int,
-    message_properties_size_max: int,
-    body_size_max: int,
-    properties_size_max: int,
-) -> Part | None: ...

@@ -1,13 +1,12 @@
-"""Native implementation of ``produce_wire`` and ``batch_parts`` of ``tidemark.formats``.
+"""Native implementation of ``tidemark.formats.produce_wire``, which documents the contracts.
 
-They document the contracts. In ``produce_wire`` one pass over the bytes of the request creates the entries, without a map and without an object per
+One pass over the bytes of the request creates the entries, without a map and without an object per
 message. A message is read completely, then the size of its entry is checked against the remaining
 room, then the entry is written. Nothing recurses, because the common form has a fixed depth. The
 request and the entries are ``bytes``, which do not change meanwhile.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_Size
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_XDECREF
@@ -20,9 +19,8 @@ from libc.string cimport memchr, memcmp, memcpy
 cdef extern from "string.h":
     void *memrchr(const void *data, int byte, size_t size) nogil
 
-from tidemark.formats import batch_parts, inner_batch, properties
 from tidemark.formats import produce_wire as original
-from tidemark.formats.batch_parts import Part
+from tidemark.formats import properties
 from tidemark.formats.produce_wire import PlainRequest
 
 cdef extern from "Python.h":
@@ -46,27 +44,17 @@ cdef extern from "entry.h":
         TIDEMARK_ENTRY_OVERHEAD
     bint tidemark_read_entry(const uint8_t *at, size_t room, Entry *entry) nogil
 
-cdef extern from "text.h":
-    enum:
-        TIDEMARK_HAS_LOW
-        TIDEMARK_HAS_SPACE
-        TIDEMARK_HAS_HIGH
-    int tidemark_text_has(const uint8_t *text, size_t size) nogil
-    bint tidemark_is_utf8(const uint8_t *text, size_t size, size_t *characters) nogil
+include "property_text.pxi"
 
 cdef extern from "msgpack.h":
     ctypedef struct Cursor "tidemark_cursor":
         const uint8_t *at
         const uint8_t *end
-    ctypedef struct Piece "tidemark_piece":
-        const uint8_t *at
-        size_t size
     enum:
         TIDEMARK_NIL
         TIDEMARK_FALSE
         TIDEMARK_TRUE
     uint8_t tidemark_peek(const Cursor *cursor) nogil
-    bint tidemark_is(const Piece *piece, const char *text, size_t size) nogil
     bint tidemark_read_str(Cursor *cursor, Piece *text) nogil
     bint tidemark_read_bin(Cursor *cursor, Piece *data) nogil
     bint tidemark_read_array(Cursor *cursor, uint64_t *count) nogil
@@ -79,7 +67,6 @@ cdef extern from "msgpack.h":
 
 cdef enum:
     PAIRS_MAX = 64
-    REFUSED_MAX = 128
     ID_HEAD_SIZE_MAX = 64
     HOST_SIZE_MAX = 20
     # Names, message id, head of the unique id, four numbers; without the unique id itself.
@@ -91,7 +78,6 @@ cdef enum:
     GIL_SIZE = 65536  # bytes of a request from which the GIL is released
 
 assert PAIRS_MAX == original.PAIRS_MAX
-assert len(properties.REFUSED) <= REFUSED_MAX
 
 cdef size_t UNIQUE_ID_SIZE_MAX = original.UNIQUE_ID_SIZE_MAX
 cdef int64_t BODY_SIZE_MAX = original.BODY_SIZE_MAX
@@ -145,26 +131,6 @@ cdef struct Entries:
     int64_t queue
     uint32_t made_ids
 
-
-cdef Piece NOTHING = Piece(NULL, 0)
-cdef Piece[REFUSED_MAX] REFUSED
-cdef int refused_count = 0
-cdef Piece[REFUSED_MAX] REFUSED_PREFIXES
-cdef int refused_prefix_count = 0
-cdef bint[256] REFUSED_BEGINS
-"""Whether some refused name starts with the byte. Names of senders nearly never do."""
-_refused = [name.encode("ascii") for name in sorted(properties.REFUSED)]
-_refused_prefixes = [name.encode("ascii") for name in properties.REFUSED_PREFIXES]
-for _raw in _refused:
-    REFUSED[refused_count].at = <const uint8_t *>PyBytes_AS_STRING(_raw)
-    REFUSED[refused_count].size = PyBytes_GET_SIZE(_raw)
-    REFUSED_BEGINS[_raw[0]] = True
-    refused_count += 1
-for _raw in _refused_prefixes:
-    REFUSED_PREFIXES[refused_prefix_count].at = <const uint8_t *>PyBytes_AS_STRING(_raw)
-    REFUSED_PREFIXES[refused_prefix_count].size = PyBytes_GET_SIZE(_raw)
-    REFUSED_BEGINS[_raw[0]] = True
-    refused_prefix_count += 1
 
 cdef char[512] HEX
 """The two upper-case hex digits of every byte."""
@@ -473,42 +439,6 @@ cdef bint read_pairs(Cursor *cursor, Message *message) noexcept nogil:
                 return False
         message.pairs_size += names[number].size + value.size + 2
     return True
-
-
-cdef inline bint is_same(const Piece *one, const Piece *other) noexcept nogil:
-    return one.size == other.size and memcmp(one.at, other.at, one.size) == 0
-
-
-cdef bint is_text(const Piece *text, bint with_spaces, size_t characters_max) noexcept nogil:
-    """Return whether the text is non-empty UTF-8 without 0x01 and 0x02, as properties require."""
-    cdef int has = tidemark_text_has(text.at, text.size)
-    cdef size_t characters = text.size
-    if text.size == 0 or (has & TIDEMARK_HAS_SPACE and not with_spaces):
-        return False
-    if has & TIDEMARK_HAS_HIGH and not tidemark_is_utf8(text.at, text.size, &characters):
-        return False
-    if characters > characters_max:
-        return False
-    return not has & TIDEMARK_HAS_LOW or (
-        memchr(text.at, 1, text.size) == NULL and memchr(text.at, 2, text.size) == NULL
-    )
-
-
-cdef bint is_refused(const Piece *name) noexcept nogil:
-    """Return ``properties.is_refused`` of a non-empty name."""
-    cdef int number
-    if not REFUSED_BEGINS[name.at[0]]:
-        return False
-    for number in range(refused_count):
-        if is_same(&REFUSED[number], name):
-            return True
-    for number in range(refused_prefix_count):
-        if (
-            name.size >= REFUSED_PREFIXES[number].size
-            and memcmp(name.at, REFUSED_PREFIXES[number].at, REFUSED_PREFIXES[number].size) == 0
-        ):
-            return True
-    return False
 
 
 cdef bint write_entry(const Message *message, const Rules *rules, Entries *entries) noexcept nogil:
@@ -823,234 +753,3 @@ cdef bint find_unique_id(const uint8_t *raw, size_t size, Piece *value) noexcept
         if before == NULL:
             return False
         end = before
-
-
-cdef struct Checks:
-    # Rules of the entries of a batch request.
-    int64_t size_max  # of a body [bytes]
-    int64_t stored_max  # of the properties [bytes]
-
-
-cdef struct Words:
-    # What a batch repeats of an entry's properties; an absent one has size 0.
-    Piece unique_id
-    Piece tags
-    Piece keys
-
-
-cdef struct Batch:
-    # A batch that is being made of entries.
-    const uint8_t *at  # first byte of the first entry
-    int64_t count
-    Piece unique_id
-    Piece tags
-    bint has_one_tag
-    Py_ssize_t room  # bytes left for tag and keys, with a separator after each
-
-
-def split(entries, *, int64_t body_size_max, int64_t properties_size_max):
-    made = parts_of(entries, body_size_max, properties_size_max, NULL)
-    if made is not None:
-        return made
-    return batch_parts.split(
-        entries, body_size_max=body_size_max, properties_size_max=properties_size_max
-    )
-
-
-def read_batch(
-    entries,
-    *,
-    int64_t message_size_max,
-    int64_t message_properties_size_max,
-    int64_t body_size_max,
-    int64_t properties_size_max,
-):
-    cdef Checks checks = Checks(message_size_max, message_properties_size_max)
-    if not PyBytes_CheckExact(entries):
-        return batch_parts.read_batch(
-            entries,
-            message_size_max=message_size_max,
-            message_properties_size_max=message_properties_size_max,
-            body_size_max=body_size_max,
-            properties_size_max=properties_size_max,
-        )
-    made = parts_of(entries, body_size_max, properties_size_max, &checks)
-    return made[0] if made is not None and len(made) == 1 else None
-
-
-cdef list parts_of(
-    object entries, int64_t body_size_max, int64_t properties_size_max, const Checks *checks
-):
-    """Return the batches that entries become; None if an entry is damaged.
-
-    checks: rules of a batch request; None is returned if an entry does not meet them or does not
-    fit into the first batch. NULL: there are none.
-    """
-    cdef const uint8_t *at
-    cdef const uint8_t *end
-    cdef Entry entry
-    cdef Words words
-    cdef Batch batch
-    cdef Py_ssize_t size, key_count, words_max = batch_parts.words_size_max(properties_size_max)
-    cdef int64_t count_max = inner_batch.COUNT_MAX
-    cdef dict keys = {}
-    cdef list parts = []
-    if not PyBytes_CheckExact(entries):
-        return None
-    at = <const uint8_t *>PyBytes_AS_STRING(entries)
-    end = at + PyBytes_GET_SIZE(entries)
-    begin_batch(&batch, at, words_max)
-    while at < end:
-        if not tidemark_read_entry(at, end - at, &entry):
-            return None
-        if checks != NULL and (
-            <int64_t>entry.body_size > checks.size_max
-            or <int64_t>entry.properties_size > checks.stored_max
-        ):
-            return None
-        if not read_words(entry.properties, entry.properties_size, checks != NULL, &words):
-            return None
-        key_count = PyDict_Size(keys)
-        size = put_keys(keys, &words.keys) if words.keys.size else 0
-        if batch.count and (
-            batch.count == count_max or entry.end - batch.at > body_size_max or size > batch.room
-        ):
-            if checks != NULL:
-                return None
-            while PyDict_Size(keys) > key_count:
-                keys.popitem()
-            parts.append(made_part(entries, &batch, at, keys))
-            begin_batch(&batch, at, words_max)
-            keys = {}
-            size = put_keys(keys, &words.keys)
-        if not batch.count:
-            if checks != NULL and (
-                size + (<Py_ssize_t>words.tags.size + 1 if words.tags.size else 0) > batch.room
-            ):
-                return None
-            begin_words(&batch, &words)
-            if size > batch.room:
-                keys = fitting(keys, &batch.room)
-                size = 0
-        elif batch.has_one_tag and not is_same_tag(&batch.tags, &words.tags):
-            batch.has_one_tag = False
-        batch.room -= size
-        batch.count += 1
-        at = entry.end
-    if batch.count:
-        parts.append(made_part(entries, &batch, at, keys))
-    return parts
-
-
-cdef void begin_batch(Batch *batch, const uint8_t *at, Py_ssize_t words_max) noexcept:
-    batch.at = at
-    batch.count = 0
-    batch.unique_id = batch.tags = NOTHING
-    batch.has_one_tag = True
-    batch.room = words_max + 1
-
-
-cdef void begin_words(Batch *batch, const Words *words) noexcept:
-    """Take over unique id and tag of the first message."""
-    cdef size_t size_max = 4 * UNIQUE_ID_SIZE_MAX
-    if words.unique_id.size <= size_max:
-        batch.unique_id = words.unique_id
-    if words.tags.size and <Py_ssize_t>words.tags.size + 1 <= batch.room:
-        batch.tags = words.tags
-        batch.room -= words.tags.size + 1
-
-
-cdef inline bint is_same_tag(const Piece *one, const Piece *other) noexcept nogil:
-    return one.size == other.size and (one.size == 0 or is_same(one, other))
-
-
-cdef Py_ssize_t put_keys(dict keys, const Piece *words) except -1:
-    """Put the distinct words that are not there yet into keys, in order.
-
-    Return their size, with a separator after each."""
-    cdef const uint8_t *at = words.at
-    cdef const uint8_t *end = at + words.size
-    cdef const uint8_t *space
-    cdef Py_ssize_t size = 0, count = PyDict_Size(keys)
-    while at < end:
-        space = <const uint8_t *>memchr(at, c" ", end - at)
-        if space == NULL:
-            space = end
-        if space > at:
-            keys.setdefault((<const char *>at)[: space - at])
-            if PyDict_Size(keys) > count:
-                count += 1
-                size += space - at + 1
-        at = space + 1
-    return size
-
-
-cdef dict fitting(dict keys, Py_ssize_t *room):
-    """Return the keys of a single message that fit; each lowers the room by its size."""
-    cdef dict found = {}
-    cdef Py_ssize_t size
-    for key in keys:
-        size = PyBytes_GET_SIZE(key) + 1
-        if size <= room[0]:
-            found[key] = None
-            room[0] -= size
-    return found
-
-
-cdef object made_part(object entries, const Batch *batch, const uint8_t *end, dict keys):
-    cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(entries)
-    if end - batch.at != PyBytes_GET_SIZE(entries):
-        entries = entries[batch.at - start : end - start]
-    return Part(
-        entries,
-        batch.count,
-        bytes_of(&batch.unique_id),
-        bytes_of(&batch.tags) if batch.has_one_tag else None,
-        b" ".join(keys) if keys else None,
-    )
-
-
-cdef object bytes_of(const Piece *piece):
-    return (<const char *>piece.at)[: piece.size] if piece.size else None
-
-
-cdef bint read_words(const uint8_t *raw, size_t size, bint checks, Words *words) noexcept nogil:
-    """Find tag, keys and unique id like ``properties.find``: the last of equal names wins.
-
-    checks: whether to return False for properties that a batch request may not have."""
-    cdef const uint8_t *at = raw
-    cdef const uint8_t *end = raw + size
-    cdef const uint8_t *stop
-    cdef const uint8_t *mark
-    cdef size_t characters, length
-    cdef Piece name
-    words.unique_id = words.tags = words.keys = NOTHING
-    if checks and tidemark_text_has(raw, size) & TIDEMARK_HAS_HIGH:
-        if not tidemark_is_utf8(raw, size, &characters):
-            return False
-    while at < end:
-        stop = <const uint8_t *>memchr(at, PAIR_END, end - at)
-        if stop == NULL:
-            stop = end
-        length = stop - at
-        if length > 5 and memcmp(at, b"TAGS\x01", 5) == 0:
-            words.tags.at = at + 5
-            words.tags.size = length - 5
-        elif length > 5 and memcmp(at, b"KEYS\x01", 5) == 0:
-            words.keys.at = at + 5
-            words.keys.size = length - 5
-        elif length > 9 and memcmp(at, b"UNIQ_KEY\x01", 9) == 0:
-            words.unique_id.at = at + 9
-            words.unique_id.size = length - 9
-            if checks and not is_text(&words.unique_id, False, UNIQUE_ID_SIZE_MAX):
-                return False
-        elif checks:
-            mark = <const uint8_t *>memchr(at, 1, length)
-            if mark == NULL or mark == at or mark + 1 == stop:
-                return False
-            name.at = at
-            name.size = mark - at
-            if is_refused(&name) and not tidemark_is(&name, b"__SHARDINGKEY", 13):
-                return False
-        at = stop + 1
-    return True
