@@ -39,8 +39,8 @@ class TrafficMetrics:
         self.long_polls = registry.gauge(of_requests.BROKER_LONG_POLLS)
         self.long_poll_wakeups = registry.counter(of_requests.BROKER_LONG_POLL_WAKEUPS_TOTAL)
         self.clock_steps = registry.counter(of_requests.BROKER_CLOCK_STEPS_TOTAL)
-        self.flush_duration = registry.histogram(of_log.LOG_FLUSH_DURATION_SECONDS)
-        self.group_commit_size = registry.histogram(of_log.LOG_GROUP_COMMIT_REQUESTS)
+        self.flush_duration = histograms(of_log.LOG_FLUSH_DURATION_SECONDS).labels()
+        self.group_commit_size = histograms(of_log.LOG_GROUP_COMMIT_REQUESTS).labels()
         for result in PUT_RESULTS:
             self.put_results.labels(result)  # start at 0, so that the first event is an increase
         for reason in CONNECTIONS_REFUSED:

@@ -18,12 +18,13 @@ class ReputMetrics:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self.errors = registry.counter(of_dispatch.DISPATCH_ERRORS_TOTAL)
-        self.step_duration = registry.histogram(of_dispatch.DISPATCH_STEP_DURATION_SECONDS)
-        self.sync_duration = registry.histogram(of_dispatch.DISPATCH_SYNC_DURATION_SECONDS)
-        targets = registry.histogram(of_dispatch.DISPATCH_DURATION_SECONDS)
+        histograms = registry.own_histogram
+        self.step_duration = histograms(of_dispatch.DISPATCH_STEP_DURATION_SECONDS).labels()
+        self.sync_duration = histograms(of_dispatch.DISPATCH_SYNC_DURATION_SECONDS).labels()
+        targets = histograms(of_dispatch.DISPATCH_DURATION_SECONDS)
         self._queues, self._index = targets.labels("queue"), targets.labels("index")
         self.notify = targets.labels("notify")
-        self._visible_delay = registry.histogram(of_dispatch.DISPATCH_VISIBLE_DELAY_SECONDS)
+        self._visible_delay = histograms(of_dispatch.DISPATCH_VISIBLE_DELAY_SECONDS).labels()
 
     def stepped(self, took: Took, wall_ms: int) -> None:
         """Record a completed step whose records became visible at wall_ms or earlier."""

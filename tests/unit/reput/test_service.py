@@ -233,18 +233,18 @@ async def test_each_step_has_metrics_of_its_work_and_of_its_delay(
     small.flush()
     async with ready(config) as reput:
         _, text = await reput.get("/metrics")
-        assert 'tidemark_dispatch_duration_seconds_count{target="queue"} 1.0\n' in text
-        assert 'tidemark_dispatch_duration_seconds_count{target="index"} 0.0\n' in text  # no keys
-        assert 'tidemark_dispatch_duration_seconds_count{target="notify"} 1.0\n' in text
-        assert "tidemark_dispatch_visible_delay_seconds_count 1.0\n" in text
+        assert 'tidemark_dispatch_duration_seconds_count{target="queue"} 1\n' in text
+        assert 'tidemark_dispatch_duration_seconds_count{target="index"} 0\n' in text  # no keys
+        assert 'tidemark_dispatch_duration_seconds_count{target="notify"} 1\n' in text
+        assert "tidemark_dispatch_visible_delay_seconds_count 1\n" in text
         (delay_s,) = re.findall(r"tidemark_dispatch_visible_delay_seconds_sum (\S+)", text)
         assert 3.0 <= float(delay_s) < 60.0
         small.put(keys="k", at_ms=time.time_ns() // 1_000_000)
         small.flush()
         await until(lambda: small.positions.get(Slot.DISPATCHED) == small.end)
         _, text = await reput.get("/metrics")
-        assert 'tidemark_dispatch_duration_seconds_count{target="index"} 1.0\n' in text
-        assert "tidemark_dispatch_visible_delay_seconds_count 2.0\n" in text
+        assert 'tidemark_dispatch_duration_seconds_count{target="index"} 1\n' in text
+        assert "tidemark_dispatch_visible_delay_seconds_count 2\n" in text
 
 
 async def test_a_traced_message_is_logged_when_it_is_in_its_queue(
