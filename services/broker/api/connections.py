@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
@@ -30,7 +31,7 @@ from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds, Ca
 from shared.runtime.pauses import Pauses
 
 if TYPE_CHECKING:  # these modules import this one
-    from services.broker.api.direct_sends import DirectSends
+    from services.broker.api.direct_sends import DirectSends, WaitingSend
     from services.broker.send.deduplicator import RepeatCount
     from tidemark.formats.hosts import Host
 
@@ -85,7 +86,7 @@ class ApiHandler(BoundedHandler):
         self._held_body: Body | None = None
         """Memory that is counted for the begin of a send."""
         self._hand_over_timer: asyncio.TimerHandle | None = None
-        self._answering: asyncio.Task[None] | None = None
+        self._answering: asyncio.Future[Any] | None = None
         """Waits for the level of a plain send; later requests of the connection wait for it."""
         self.repeats_before: RepeatCount | None = None
         """Count of repeated sends when the oldest bytes that are not answered arrived; None: all
@@ -114,8 +115,9 @@ class ApiHandler(BoundedHandler):
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's
         """Close the connection; a send in progress has timeout seconds to be answered."""
-        if self._answering is not None:
-            await asyncio.wait({self._answering}, timeout=timeout)
+        while self._answering is not None:
+            if not (await asyncio.wait({self._answering}, timeout=timeout))[0]:
+                break
         await super().shutdown(timeout)
 
     @property
@@ -185,16 +187,31 @@ class ApiHandler(BoundedHandler):
             return
         self.role = ClientRole.PRODUCER
         self._request_count += 1
-        if not isinstance(answer, bytes):
-            self._answering = self._loop.create_task(self._answer_later(answer))
-        else:
+        if isinstance(answer, bytes):
             self._write(answer)
+        else:
+            self._answering = answer.level
+            answer.level.add_done_callback(partial(self._answer, direct_sends, answer))
         if len(data) == stop:
             self.repeats_before = None
         else:
             self._keep(data[stop:])
             if self._answering is None:
                 self._loop.call_soon(self._go_on)
+
+    def _answer(
+        self, direct_sends: DirectSends, send: WaitingSend, _: asyncio.Future[bool]
+    ) -> None:
+        """Answer a send whose wait has ended, and process what follows it.
+
+        This is a callback: a task per send would cost a tenth of the send."""
+        answer = direct_sends.answer(send)
+        if isinstance(answer, bytes):
+            self._answering = None
+            self._write(answer)
+            self._go_on()
+        else:
+            self._answering = self._loop.create_task(self._answer_later(answer))
 
     async def _answer_later(self, answer: Awaitable[bytes]) -> None:
         try:

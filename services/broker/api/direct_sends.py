@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp.http import SERVER_SOFTWARE
 
@@ -38,6 +38,21 @@ from tidemark.formats.hosts import Host
 _HEAD: Final = (
     "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nDate: {}\r\nServer: {}\r\n{}\r\n"
 )
+
+
+class WaitingSend(NamedTuple):
+    """A plain send whose messages are appended and do not have their level yet."""
+
+    head: SendHead
+    appended: AppendedSend
+    level: asyncio.Future[bool]
+    """From ``Sender.wait``."""
+    body: Body
+    """Memory that is counted for it."""
+    number: int
+    """Its number among the sends in progress."""
+    started: float
+    """When it began, on the monotonic clock [s]."""
 
 
 class DirectSends:
@@ -85,8 +100,8 @@ class DirectSends:
 
     def begin(
         self, head: SendHead, data: bytes, born_host: Host, held: Body | None
-    ) -> bytes | Awaitable[bytes] | None:
-        """Append the messages of a plain send, and return its answer or what waits for the answer.
+    ) -> bytes | WaitingSend | None:
+        """Append the messages of a plain send, and return its answer or what waits for its level.
 
         Returns None, with nothing stored, if the general path has to serve the send. data: the
         body. held: what ``hold`` has counted for its begin, which is released here. Never raises;
@@ -97,14 +112,11 @@ class DirectSends:
             appended = self._call.append_now(head, data, born_host, held)
             if appended is None:
                 return None
-            sender = appended.sender
-            waiting = sender.wait(appended)
-            if waiting is not None:
+            level = appended.sender.wait(appended)
+            if level is not None:
                 body, held = held or self._bodies.take(len(data)), None
-                number = self._puts.begin(started)
-                return self._answer_later(head, appended, waiting, (body, number, started))
-            sender.settle(appended)
-            answer = self._answer(head, appended)
+                return WaitingSend(head, appended, level, body, self._puts.begin(started), started)
+            answer = self._settled(head, appended)
         except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
             answer = self._refusal(head, error)
         finally:
@@ -113,25 +125,40 @@ class DirectSends:
         self._note_duration(head, started)
         return answer
 
-    async def _answer_later(
-        self,
-        head: SendHead,
-        appended: AppendedSend,
-        waiting: asyncio.Future[bool],
-        counted: tuple[Body, int, float],
-    ) -> bytes:
-        """Wait for the level of a send. counted: its body, its number among the sends in progress,
-        and when it began."""
-        body, number, started = counted
+    def answer(self, send: WaitingSend) -> bytes | Awaitable[bytes]:
+        """Return the answer of a send whose wait has ended.
+
+        It is ready if the messages have their level. Never raises."""
+        level = send.level
+        if level.cancelled() or level.exception() is not None or not level.result():
+            return self._answer_later(send)
+        answer = self._settled(send.head, send.appended)
+        self._end(send)
+        return answer
+
+    async def _answer_later(self, send: WaitingSend) -> bytes:
+        """Return the error of a send whose messages do not have their level."""
         try:
-            await appended.sender.reach(appended, waiting)
+            await send.appended.sender.reach(send.appended, send.level)
+            return self._answer(send.head, send.appended)
+        except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
+            return self._refusal(send.head, error)
+        finally:
+            self._end(send)
+
+    def _settled(self, head: SendHead, appended: AppendedSend) -> bytes:
+        """Return the answer of a send whose messages have their level, if it still holds."""
+        try:
+            appended.sender.settle(appended)
             return self._answer(head, appended)
         except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
             return self._refusal(head, error)
-        finally:
-            self._bodies.end(body)
-            self._puts.end(number)
-            self._note_duration(head, started)
+
+    def _end(self, send: WaitingSend) -> None:
+        """Release what is counted for a send that waited."""
+        self._bodies.end(send.body)
+        self._puts.end(send.number)
+        self._note_duration(send.head, send.started)
 
     def _note_duration(self, head: SendHead, started: float) -> None:
         duration = self._duration if head.batch is None else self._batch_duration
