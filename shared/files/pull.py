@@ -25,7 +25,7 @@ from tidemark.formats import native, record
 from tidemark.formats.queue_unit import UNIT, Unit, batch_range
 from tidemark.formats.record import Kind
 from tidemark.formats.record_layout import LONG
-from tidemark.formats.select import Halt, Limits, Wanted, names, select_batches
+from tidemark.formats.select import Halt, Limits, Wanted, names
 from tidemark.offsets import BATCH_UNIT_SIZE, UNIT_SIZE, PhysicalOffset, QueueOffset
 
 MESSAGES_MAX: Final = 32
@@ -236,12 +236,11 @@ class _Scan:
         self.looked_from = offset
         self.units = units = bytes(view)  # a copy, so that a second check sees the same bytes
         topic, queue, unit_size = self.queue.topic.encode(), self.queue.queue, self.queue.unit_size
-        selected = native.select if unit_size == UNIT_SIZE else select_batches
         rest = memoryview(units)
         window, window_at = _NO_WINDOW, 0
         judged_again = -1
         while True:
-            found = selected(
+            found = native.select(
                 rest[self.looked * unit_size :],
                 self.offset_at(self.looked),
                 window,
@@ -253,6 +252,7 @@ class _Scan:
                 count=self.message_count,
                 bytes_total=self.bytes_total,
                 skip_until=self.skip_until,
+                is_batch=unit_size != UNIT_SIZE,
             )
             if found.looked:
                 self.looked += found.looked

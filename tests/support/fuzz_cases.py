@@ -494,17 +494,34 @@ def fuzz_select(rng: Random, same: Same, rounds: int) -> None:
         at = window_at = rng.choice((0, 4096))
         window, units = bytearray(), bytearray()
         common = message(rng)._replace(queue_id=3)
-        for number in range(rng.choice((1, 3, 8))):
+        is_batch, number = rng.random() < 0.4, 7
+        for _ in range(rng.choice((1, 3, 8))):
             tag = rng.choice(("a", "b", "größe", "Aa", "BB"))
             raw = properties.encode({"TAGS": tag} if rng.random() < 0.8 else {})
+            messages, sys_flag = 1, common.sys_flag
+            if is_batch and rng.random() < 0.8:
+                messages, sys_flag = rng.choice((1, 2, 300)), inner_batch.SYS_FLAGS
+                raw = inner_batch.encode_properties("B", messages, tags=None, keys=None)
+                raw = inner_batch.with_base(raw, number)
+                if rng.random() < 0.2:
+                    name = rng.choice((b"INNER_NUM", b"INNER_BASE"))
+                    digits = rng.choice((b"", b"2", b"02", b"-1", b"2 ", b"9" * 19, b"1" * 20))
+                    raw += name + b"\x01" + digits + rng.choice((b"", b"\x02"))
             made = record.encode(
-                common._replace(properties=raw, body=rng.randbytes(rng.randrange(60))),
-                queue_offset=7 + number,
+                common._replace(
+                    properties=raw, body=rng.randbytes(rng.randrange(60)), sys_flag=sys_flag
+                ),
+                queue_offset=number,
                 physical_offset=at,
                 store_timestamp_ms=5,
                 record_crc=rng.random() < 0.5,
             )
-            units += queue_unit.encode(Unit(at, len(made), hashing.tags_code(tag)))
+            unit = Unit(at, len(made), rng.choice((hashing.tags_code(tag), 0)))
+            if is_batch:
+                units += queue_unit.encode_batch(unit, 5, number, messages)
+            else:
+                units += queue_unit.encode(unit)
+            number += messages
             window += made
             at += len(made)
             if rng.random() < 0.2:
@@ -539,6 +556,7 @@ def fuzz_select(rng: Random, same: Same, rounds: int) -> None:
                 count=rng.choice((0, 0, 2)),
                 bytes_total=total,
                 skip_until=rng.choice((-1, window_at + 1, 1 << 40)),
+                is_batch=is_batch,
             )
             if isinstance(found, Selected):
                 size = len(window if hits_units else data)

@@ -16,9 +16,8 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from tidemark.formats import properties
-from tidemark.formats.inner_batch import message_count
+from tidemark.formats.inner_batch import INNER_BATCH, message_count
 from tidemark.formats.queue_unit import UNIT, Unit, batch_range
-from tidemark.formats.record import UndecodableRecord, decode
 from tidemark.formats.record_layout import (
     BORN_HOST_V6,
     MAGIC_V1,
@@ -105,35 +104,50 @@ def select(
     count: int = 0,
     bytes_total: int = 0,
     skip_until: int = -1,
+    is_batch: bool = False,
 ) -> Selected:
     """Select units until the answer is full or a record cannot be taken from the window.
 
-    units: bytes of queue units, the first with queue offset ``first``; an incomplete last unit is
-    ignored. window: the log's bytes from physical offset ``window_at`` on, only as far as they are
+    units: bytes of queue units; an incomplete last one is ignored. first: queue offset of the first
+    unit. window: the log's bytes from physical offset ``window_at`` on, only as far as they are
     visible. count, bytes_total: what the answer already contains. skip_until: units that point
     below it, but not below 0, are skipped without reading their records, until one is selected.
-    Numbers are i64. Never raises for any bytes.
+    is_batch: the units are those of a batch queue, and are selected as whole batches. Then the
+    first unit's batch has the message ``first``; messages before it do not count. A batch without a
+    tag of its own may have any tags, so it is selected. Numbers are i64. Never raises for any
+    bytes.
     """
     stretches: list[tuple[int, int]] = []
     start = end = -1
     looked = filtered = 0
     room, halt = len(window), Halt.END
-    whole = memoryview(units)[: len(units) // UNIT_SIZE * UNIT_SIZE]
-    for number, unit in enumerate(map(Unit._make, UNIT.iter_unpack(whole)), first):
+    unit_size = BATCH_UNIT_SIZE if is_batch else UNIT_SIZE
+    offset = first
+    for place in range(0, len(units) // unit_size * unit_size, unit_size):
+        unit = Unit._make(UNIT.unpack_from(units, place))
+        begin, after = batch_range(units, place) if is_batch else (offset, offset + 1)
+        if not begin <= offset < after:  # batches follow each other without a gap
+            halt = Halt.STRANGER
+            break
         if limits.are_reached(count, bytes_total, unit.size):
             halt = Halt.FULL
             break
         if not 0 <= unit.physical_offset < skip_until:
-            if wanted is None or _low_32(unit.tags_code) in wanted.hashes:
+            may_have_any = is_batch and not unit.tags_code
+            if wanted is None or may_have_any or _low_32(unit.tags_code) in wanted.hashes:
                 at = unit.physical_offset - window_at
                 if at < 0 or unit.size <= 0 or at + unit.size > room:
                     halt = Halt.OUTSIDE
                     break
                 record = memoryview(window)[at : at + unit.size]
-                if not names(record, topic, queue, number, unit):
+                if not names(record, topic, queue, begin, unit):
                     halt = Halt.STRANGER
                     break
-                tagged = wanted is None or wanted.tags is None or _tags_in(record, wanted.tags)
+                if is_batch:
+                    tagged = True if _holds(record, begin, after) else None
+                else:
+                    tags = None if wanted is None else wanted.tags
+                    tagged = tags is None or _tags_in(record, tags)
                 if tagged is None:
                     halt = Halt.STRANGER
                     break
@@ -143,93 +157,27 @@ def select(
                             stretches.append((start, end))
                         start = at
                     end = at + unit.size
-                    count += 1
+                    count += after - offset
                     bytes_total += unit.size
                     skip_until = -1
                 else:
                     filtered += 1
             else:
-                filtered += 1
+                filtered += after - offset
         looked += 1
+        offset = after
     if end >= 0:
         stretches.append((start, end))
     return Selected(looked, stretches, count, bytes_total, filtered, halt)
 
 
-def select_batches(
-    units: Buffer,
-    offset: int,
-    window: Buffer,
-    window_at: int,
-    *,
-    topic: bytes,
-    queue: int,
-    limits: Limits,
-    wanted: Wanted | None = None,
-    count: int = 0,
-    bytes_total: int = 0,
-    skip_until: int = -1,
-) -> Selected:
-    """Select units of a batch queue as ``select`` does, whole batches only.
-
-    units: the first one's batch has the message with queue offset ``offset``; messages before it do
-    not count. A batch without a tag of its own may have any tags, so it is selected.
-    """
-    stretches: list[tuple[int, int]] = []
-    looked = filtered = 0
-    halt = Halt.END
-    for start in range(0, len(units) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE, BATCH_UNIT_SIZE):
-        unit = Unit._make(UNIT.unpack_from(units, start))
-        first, after = batch_range(units, start)
-        if not first <= offset < after:  # batches follow each other without a gap
-            halt = Halt.STRANGER
-            break
-        messages = after - offset
-        if limits.are_reached(count, bytes_total, unit.size):
-            halt = Halt.FULL
-            break
-        if not 0 <= unit.physical_offset < skip_until:
-            at = unit.physical_offset - window_at
-            if (
-                wanted is not None
-                and unit.tags_code
-                and _low_32(unit.tags_code) not in wanted.hashes
-            ):
-                filtered += messages
-            elif at < 0 or unit.size <= 0 or at + unit.size > len(window):
-                halt = Halt.OUTSIDE
-                break
-            elif not _names_batch(
-                memoryview(window)[at : at + unit.size], topic, queue, (first, after), unit
-            ):
-                halt = Halt.STRANGER
-                break
-            else:
-                if stretches and stretches[-1][1] == at:
-                    stretches[-1] = stretches[-1][0], at + unit.size
-                else:
-                    stretches.append((at, at + unit.size))
-                count += messages
-                bytes_total += unit.size
-                skip_until = -1
-        looked += 1
-        offset = after
-    return Selected(looked, stretches, count, bytes_total, filtered, halt)
-
-
-def _names_batch(
-    view: memoryview, topic: bytes, queue: int, numbers: tuple[int, int], unit: Unit
-) -> bool:
-    """Whether the record in view has the messages of a batch's unit: queue offsets [first, after
-    last)."""
-    first, after = numbers
-    if not names(view, topic, queue, first, unit):
-        return False
-    try:
-        stored = decode(view)
-    except UndecodableRecord:
-        return False
-    return after - first == (message_count(stored.sys_flag, stored.properties, first) or 1)
+def _holds(view: memoryview, first: int, after: int) -> bool:
+    """Whether the record in view has the messages with the queue offsets [first, after)."""
+    *_, sys_flag = _HEAD.unpack_from(view)
+    if not sys_flag & INNER_BATCH:
+        return after - first == 1
+    raw = _properties_of(view)
+    return raw is not None and after - first == (message_count(sys_flag, raw, first) or 1)
 
 
 def names(view: memoryview, topic: bytes, queue: int, queue_offset: int, unit: Unit) -> bool:
@@ -267,6 +215,15 @@ def _topic_at(view: memoryview, sys_flag: int) -> int | None:
 
 def _tags_in(view: memoryview, tags: frozenset[str]) -> bool | None:
     """Whether the record's TAGS is one of tags; None if its properties do not end the record."""
+    raw = _properties_of(view)
+    if raw is None:
+        return None
+    value = properties.find(raw, _TAGS)
+    return value is not None and properties.text(value) in tags
+
+
+def _properties_of(view: memoryview) -> bytes | None:
+    """Return the properties of a named record; None if they do not end it."""
     _, magic, _, _, _, sys_flag = _HEAD.unpack_from(view)
     topic_at = _topic_at(view, sys_flag)
     assert topic_at is not None, "the record was named"
@@ -276,8 +233,7 @@ def _tags_in(view: memoryview, tags: frozenset[str]) -> bool | None:
     size = int.from_bytes(view[at - 2 : at], "big", signed=True)
     if at > len(view) or size < 0 or at + size != len(view):
         return None
-    value = properties.find(bytes(view[at:]), _TAGS)
-    return value is not None and properties.text(value) in tags
+    return bytes(view[at:])
 
 
 def _low_32(tags_code: int) -> int:

@@ -14,4 +14,5 @@ def select(
     count: int = 0,
     bytes_total: int = 0,
     skip_until: int = -1,
+    is_batch: bool = False,
 ) -> Selected: ...

@@ -22,6 +22,12 @@ cdef extern from *:
 
 cdef enum:
     UNIT_SIZE = 20
+    BATCH_UNIT_SIZE = 46
+    BASE_AT = 28
+    COUNT_AT = 36
+    INNER_BATCH = 0x80
+    COUNT_MAX = 32_767
+    DIGITS_MAX = 19
     RECORD_SIZE_MIN = 91
     MAGIC_V1 = 0xDAA320A7
     MAGIC_V2 = 0xDAA320AB
@@ -34,9 +40,9 @@ cdef enum:
     STRANGER = 3
 
 
-cdef struct Tag:
-    const uint8_t *text
-    Py_ssize_t size
+cdef struct Piece:
+    const uint8_t *at
+    int64_t size
 
 
 cdef class _Filter:
@@ -45,7 +51,7 @@ cdef class _Filter:
     cdef Py_ssize_t hash_count, tag_count
     cdef bint compares_tags
     cdef int32_t *hashes
-    cdef Tag *tags
+    cdef Piece *tags
     cdef list owner
 
     def __cinit__(self, hashes, tags):
@@ -63,14 +69,14 @@ cdef class _Filter:
             if raw:
                 self.owner.append(raw)
         self.tag_count = len(self.owner)
-        self.tags = <Tag *>PyMem_Malloc(max(1, self.tag_count) * sizeof(Tag))
+        self.tags = <Piece *>PyMem_Malloc(max(1, self.tag_count) * sizeof(Piece))
         if self.hashes == NULL or self.tags == NULL:
             raise MemoryError
         for index in range(self.hash_count):
             self.hashes[index] = small[index]
         for index in range(self.tag_count):
             raw = self.owner[index]
-            self.tags[index].text = <const uint8_t *>PyBytes_AS_STRING(raw)
+            self.tags[index].at = <const uint8_t *>PyBytes_AS_STRING(raw)
             self.tags[index].size = PyBytes_GET_SIZE(raw)
 
     def __dealloc__(self):
@@ -87,7 +93,7 @@ cdef class _Filter:
     cdef bint has_tag(self, const uint8_t *text, Py_ssize_t size) noexcept:
         cdef Py_ssize_t index
         for index in range(self.tag_count):
-            if self.tags[index].size == size and not memcmp(self.tags[index].text, text, size):
+            if self.tags[index].size == size and not memcmp(self.tags[index].at, text, size):
                 return True
         return False
 
@@ -137,41 +143,89 @@ cdef int64_t _behind_topic(
     return <int64_t>topic_at + length_size + topic_size
 
 
+cdef bint _properties_of(
+    const uint8_t *record, int64_t size, int64_t at, Piece *found
+) noexcept:
+    """Find the properties of a record, and return whether they end it.
+
+    at: end of the topic, at most size.
+    """
+    if size - at < 2:
+        return False
+    found.size = <int16_t>tidemark_get_16(record + at)
+    found.at = record + at + 2
+    return found.size >= 0 and at + 2 + found.size == size
+
+
+cdef bint _value_of(Piece text, const char *name, int64_t name_size, Piece *value) noexcept:
+    """Find the value of a property, and return whether there is one. name: with its 0x01.
+
+    The last one wins; one without a value is ignored.
+    """
+    cdef int64_t stop
+    cdef const uint8_t *found
+    value.at = NULL
+    while text.size > 0:
+        found = <const uint8_t *>memchr(text.at, 2, text.size)
+        stop = text.size if found == NULL else found - text.at
+        if stop > name_size and not memcmp(text.at, name, name_size):
+            value.at = text.at + name_size
+            value.size = stop - name_size
+        text.at += stop + 1
+        text.size -= stop + 1
+    return value.at != NULL
+
+
+cdef int64_t _number_of(Piece text, const char *name, int64_t name_size) noexcept:
+    """Return the number that a property has; -1 if it has none, -2 for one above an i64."""
+    cdef Piece value
+    cdef uint64_t number = 0
+    cdef int64_t index
+    if not _value_of(text, name, name_size, &value) or value.size > DIGITS_MAX:
+        return -1
+    for index in range(value.size):
+        if not 48 <= value.at[index] <= 57:
+            return -1
+        number = number * 10 + value.at[index] - 48
+    return <int64_t>number if number < <uint64_t>1 << 63 else -2
+
+
+cdef int64_t _message_count(
+    const uint8_t *record, int64_t size, int64_t at, int64_t queue_offset
+) noexcept:
+    """Return the number of messages of a record; -1 if its properties do not end it.
+
+    at: end of the topic. See ``inner_batch.message_count``.
+    """
+    cdef Piece text
+    cdef int64_t count
+    if not tidemark_get_32(record + 36) & INNER_BATCH:
+        return 1
+    if not _properties_of(record, size, at, &text):
+        return -1
+    count = _number_of(text, b"INNER_NUM\x01", 10)
+    if 1 <= count <= COUNT_MAX and _number_of(text, b"INNER_BASE\x01", 11) == queue_offset:
+        return count
+    return 1
+
+
 cdef int _tags_fit(const uint8_t *record, int64_t size, int64_t at, _Filter wanted) noexcept:
     """Return 1 if TAGS matches, 0 if not, -1 if the properties do not end the record.
 
     at: end of the topic, at most size.
     """
-    cdef int64_t stop, left
-    cdef const uint8_t *segment
-    cdef const uint8_t *found
-    cdef const uint8_t *value = NULL
-    cdef Py_ssize_t value_size = 0
-    if size - at < 2:
+    cdef Piece text, value
+    if not _properties_of(record, size, at, &text):
         return -1
-    left = <int16_t>tidemark_get_16(record + at)
-    at += 2
-    if left < 0 or at + left != size:
-        return -1
-    segment = record + at
-    while left > 0:
-        found = <const uint8_t *>memchr(segment, 2, left)
-        stop = left if found == NULL else found - segment
-        # The last TAGS wins; one without a value is ignored.
-        if stop > 5 and not memcmp(segment, b"TAGS\x01", 5):
-            value = segment + 5
-            value_size = stop - 5
-        segment += stop + 1
-        left -= stop + 1
-    if value == NULL:
-        return 0
-    return wanted.has_tag(value, value_size)
+    return _value_of(text, b"TAGS\x01", 5, &value) and wanted.has_tag(value.at, value.size)
 
 
 def select(
     units, int64_t first, window, int64_t window_at, *, bytes topic not None, int64_t queue,
     limits, wanted=None, int64_t count=0, int64_t bytes_total=0, int64_t skip_until=-1,
+    bint is_batch=False,
 ):
+    cdef Py_ssize_t unit_size = BATCH_UNIT_SIZE if is_batch else UNIT_SIZE
     cdef int64_t count_max, bytes_max, count_at_once, bytes_at_once
     cdef _Filter filtering = None
     if wanted is not None:
@@ -180,6 +234,7 @@ def select(
             return pure.select(
                 units, first, window, window_at, topic=topic, queue=queue, limits=limits,
                 wanted=wanted, count=count, bytes_total=bytes_total, skip_until=skip_until,
+                is_batch=is_batch,
             )
         filtering = _Filter(wanted.hashes, wanted.tags)
     count_max, bytes_max, count_at_once, bytes_at_once = limits
@@ -189,11 +244,11 @@ def select(
         PyObject_GetBuffer(window, &window_view, PyBUF_SIMPLE)
         try:
             return _select(
-                <const uint8_t *>unit_view.buf, unit_view.len // UNIT_SIZE, first,
+                <const uint8_t *>unit_view.buf, unit_view.len // unit_size, first,
                 <const uint8_t *>window_view.buf, window_view.len, window_at,
                 <const uint8_t *>PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), queue,
                 count_max, bytes_max, count_at_once, bytes_at_once,
-                filtering, count, bytes_total, skip_until,
+                filtering, count, bytes_total, skip_until, is_batch,
             )
         finally:
             PyBuffer_Release(&window_view)
@@ -206,11 +261,12 @@ cdef _select(
     const uint8_t *window, int64_t room, int64_t window_at,
     const uint8_t *topic, Py_ssize_t topic_size, int64_t queue,
     int64_t count_max, int64_t bytes_max, int64_t count_at_once, int64_t bytes_at_once,
-    _Filter wanted, int64_t count, int64_t bytes_total, int64_t skip_until,
+    _Filter wanted, int64_t count, int64_t bytes_total, int64_t skip_until, bint is_batch,
 ):
     cdef list stretches = []
-    cdef int64_t start = -1, end = -1, filtered = 0
-    cdef int64_t offset, size, at, tags_code, ahead
+    cdef int64_t start = -1, end = -1, filtered = 0, begin = 0, after = 0
+    cdef Py_ssize_t unit_size = BATCH_UNIT_SIZE if is_batch else UNIT_SIZE
+    cdef int64_t offset, size, at, tags_code, ahead, messages
     cdef Py_ssize_t looked
     cdef int halt = END, tagged
     for looked in range(unit_count):
@@ -218,6 +274,17 @@ cdef _select(
         offset = <int64_t>tidemark_get_64(unit)
         size = <int32_t>tidemark_get_32(unit + 8)
         tags_code = <int64_t>tidemark_get_64(unit + 12)
+        if is_batch:
+            begin = <int64_t>tidemark_get_64(unit + BASE_AT)
+            messages = <int16_t>tidemark_get_16(unit + COUNT_AT)
+            after = <int64_t>(<uint64_t>begin + <uint64_t>messages)
+            # Unsigned: the difference of two i64 may overflow.
+            if begin > number or <uint64_t>number - <uint64_t>begin >= <uint64_t>max(0, messages):
+                halt = STRANGER
+                break
+        else:
+            begin = number
+            after = number + 1
         if bytes_total >= bytes_max or bytes_total and count and (
             count >= count_max
             or bytes_total + size > bytes_max
@@ -227,7 +294,11 @@ cdef _select(
             halt = FULL
             break
         if offset < 0 or offset >= skip_until:
-            if wanted is None or wanted.has_hash(<int32_t>tags_code):
+            if (
+                wanted is None
+                or is_batch and not tags_code
+                or wanted.has_hash(<int32_t>tags_code)
+            ):
                 if size <= 0 or size > room or offset < window_at:
                     halt = OUTSIDE
                     break
@@ -238,11 +309,12 @@ cdef _select(
                 at = offset - window_at
                 if looked + 1 < unit_count:
                     # Records that lie far apart miss every cache: prefetch the next one.
-                    ahead = <int64_t>(tidemark_get_64(unit + UNIT_SIZE) - <uint64_t>window_at)
+                    ahead = <int64_t>(tidemark_get_64(unit + unit_size) - <uint64_t>window_at)
                     if 0 <= ahead < room:
                         tidemark_prefetch(window + ahead)
                 tagged = _judge(
-                    window + at, size, offset, number, queue, topic, topic_size, wanted
+                    window + at, size, offset, begin, after if is_batch else -1,
+                    queue, topic, topic_size, wanted,
                 )
                 if tagged < 0:
                     halt = STRANGER
@@ -253,15 +325,15 @@ cdef _select(
                             stretches.append((start, end))
                         start = at
                     end = at + size
-                    count += 1
+                    count += after - number
                     bytes_total += size
                     skip_until = -1
                 else:
                     filtered += 1
             else:
-                filtered += 1
-        number += 1
-        unit += UNIT_SIZE
+                filtered += after - number
+        number = after
+        unit += unit_size
     else:
         looked = unit_count
     if end >= 0:
@@ -271,14 +343,20 @@ cdef _select(
 
 cdef int _judge(
     const uint8_t *record, int64_t size, int64_t physical_offset, int64_t queue_offset,
-    int64_t queue, const uint8_t *topic, Py_ssize_t topic_size, _Filter wanted,
+    int64_t after, int64_t queue, const uint8_t *topic, Py_ssize_t topic_size, _Filter wanted,
 ) noexcept:
-    """Return 1 to select the record, 0 to skip it, -1 if it is a different record."""
+    """Return 1 to select the record, 0 to skip it, -1 if it is a different record.
+
+    after: end of the queue offsets of a batch; -1: the queue has no batches."""
     cdef int64_t at = _behind_topic(
         record, size, physical_offset, queue_offset, queue, topic, topic_size
     )
     if at < 0:
         return -1
+    if after >= 0:
+        if _message_count(record, size, at, queue_offset) != after - queue_offset:
+            return -1
+        return 1
     if wanted is None or not wanted.compares_tags:
         return 1
     return _tags_fit(record, size, at, wanted)
