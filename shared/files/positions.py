@@ -28,6 +28,7 @@ from typing import Final
 
 from shared.files.disk import Disk, File, read_whole
 from tidemark.errors import DiskFull, ReadOnlyDisk, StoreError
+from tidemark.formats import native
 from tidemark.formats.checkpoint import (
     REGION_MAGIC,
     SIZE,
@@ -178,9 +179,7 @@ class Positions:
 
     def publish(self, slot: Slot, value: int) -> None:
         """Make value visible to other processes; the data it refers to must be in place already."""
-        slots = self._slots
-        slots[check_slot(slot)] = check_of(slot, value, slots[slot])
-        slots[slot] = value
+        native.publish(self._slots, slot, value)
 
     def head(self) -> Head:
         """Return RocketMQ's five fields."""

@@ -12,12 +12,12 @@ import itertools
 import struct
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgpack
 
 from tests.support.runs import runs_of
-from tidemark.formats import batch, hashing, inner_batch, properties, queue_unit, record
+from tidemark.formats import batch, checkpoint, hashing, inner_batch, properties, queue_unit, record
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
 from tidemark.formats.index_chains import ENTRY_SIZE, HEADER_SIZE, ROW, SLOT_SIZE, put_rows
@@ -49,6 +49,8 @@ class Exact(NamedTuple):
 
     data: bytes
     writable: bool = False
+    form: Literal["B", "Q"] = "B"
+    """Format of its elements (``memoryview.cast``)."""
 
     def copy(self) -> memoryview:
         """A view of fresh memory. Small ones would lie inside their object: see ctypes."""
@@ -57,7 +59,7 @@ class Exact(NamedTuple):
             view = memoryview(bytearray(self.data))
         else:
             view = memoryview((ctypes.c_ubyte * size).from_buffer_copy(self.data)).cast("B")
-        return view if self.writable else view.toreadonly()
+        return (view if self.writable else view.toreadonly()).cast(self.form)
 
 
 def damaged(rng: Random, data: bytes, count: int) -> Iterator[bytes]:
@@ -573,6 +575,13 @@ def fuzz_crc32(rng: Random, same: Same, rounds: int) -> None:
             same("crc32", Exact(data), rng.choice((0, 1, rng.getrandbits(32))))
 
 
+def fuzz_publish(rng: Random, same: Same, rounds: int) -> None:
+    for _ in range(20 * rounds):
+        page = Exact(rng.randbytes(checkpoint.SIZE), writable=True, form="Q")
+        slot = rng.choice((*checkpoint.Slot, checkpoint.SIZE // 8))
+        same("publish", page, slot, rng.choice((0, 7, 2**64 - 1, rng.getrandbits(64))))
+
+
 def fuzz_leading_units(rng: Random, same: Same, rounds: int) -> None:
     for _ in range(15 * rounds):
         at = rng.choice((0, 500))
@@ -730,6 +739,7 @@ FUZZERS: Final[dict[str, Callable[[Random, Same, int], None]]] = {
     "pack_answer": fuzz_pack_answer,
     "plan_range": fuzz_plan_range,
     "property_values": fuzz_property_values,
+    "publish": fuzz_publish,
     "put_rows": fuzz_put_rows,
     "read_batch": fuzz_read_batch,
     "read_plain": fuzz_read_plain,

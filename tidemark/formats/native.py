@@ -49,7 +49,7 @@ COMPILED: Final = not WHY_PURE
 
 if COMPILED:
     from tidemark.formats.speedups.checked import read_record
-    from tidemark.formats.speedups.checksum import crc32
+    from tidemark.formats.speedups.checksum import crc32, publish
     from tidemark.formats.speedups.decode import decode_messages
     from tidemark.formats.speedups.encode import (
         body_size_counts,
@@ -67,6 +67,7 @@ if COMPILED:
 else:
     from tidemark.formats.batch_parts import read_batch, split
     from tidemark.formats.checked_record import read_record
+    from tidemark.formats.checkpoint import publish
     from tidemark.formats.checksum import crc32
     from tidemark.formats.index_chains import chains_are_sound, held_rows, look_up, put_rows
     from tidemark.formats.message import decode_messages
@@ -95,6 +96,7 @@ __all__ = [
     "pack_answer",
     "plan_range",
     "property_values",
+    "publish",
     "put_rows",
     "read_batch",
     "read_plain",
