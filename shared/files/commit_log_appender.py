@@ -128,22 +128,23 @@ class CommitLogAppender(LogWriter):
         firsts: Sequence[int],
         store_timestamp_ms: int,
         head: FileHead = NO_HEAD,
+        size: int | None = None,
     ) -> Placed:
         """Append the runs' records, adjacent in one file; publish WRITTEN, or leave that to
         ``commit``.
 
         firsts: queue offset of each run's first message. head: written before the runs if they
-        begin a new file. Returns the records' location, without those of the head. Raises, with
-        nothing written: FileNotReady (create the next file, then try again), DiskFull,
-        ReadOnlyDisk, MessageTooLarge (larger than a file), RecordError, BadBatch. After an I/O
-        error it raises WriteFailed or FlushFailed, then and on every later call; nothing of the
-        failed append was published.
+        begin a new file. size: what ``size_of`` returned for the runs; None: it is not known.
+        Returns the records' location, without those of the head. Raises, with nothing written:
+        FileNotReady (create the next file, then try again), DiskFull, ReadOnlyDisk, MessageTooLarge
+        (larger than a file), RecordError, BadBatch. After an I/O error it raises WriteFailed or
+        FlushFailed, then and on every later call; nothing of the failed append was published.
         """
         self.intended = None
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         at, current = self._appended.end, self._current
-        total = native.runs_size(runs, record_crc=self._record_crc)
+        total = self.size_of(runs) if size is None else size
         if total == 0:
             return Placed(PhysicalOffset(at), b"")
         if current is None or at + total + BLANK_SIZE > current + self._file_size:
@@ -177,7 +178,7 @@ class CommitLogAppender(LogWriter):
         if own and at == start:
             runs, firsts = [*own, *runs], [*own_firsts, *firsts]
             before = sum(run.record_count for run in own)
-        total = native.runs_size(runs, record_crc=self._record_crc)
+        total = self.size_of(runs)
         if at + total + BLANK_SIZE > start + self._file_size:
             raise self._too_large(total + at - start)
         buffer = self._room_for(total)

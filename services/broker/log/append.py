@@ -11,12 +11,12 @@ this step ``sender`` picks the queues; after it ``flusher`` syncs the log (write
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from services.broker.log.log_context import LogContext
-from services.broker.log.queue_offsets import Numbered, QueueOffsets
-from shared.files.commit_log_appender import NO_HEAD, Placed
+from services.broker.log.queue_offsets import QueueOffsets
+from shared.files.commit_log_appender import NO_HEAD
 from tidemark.errors import (
     FileNotReady,
     FlushFailed,
@@ -26,7 +26,7 @@ from tidemark.errors import (
 )
 from tidemark.formats import record
 from tidemark.formats.runs import Run
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
 
 if TYPE_CHECKING:
     from services.broker.read.long_polls import LongPolls
@@ -148,23 +148,26 @@ class Append:
         if not own:
             self._check_room(total, started)
         time_ms = self._store_time()
-        numbered, placed, end = self._write(runs, total, time_ms)
+        appended, after = self._write(runs, total, time_ms)
         self._last_store_time_ms = time_ms
-        self._end = end
+        self._end = end = appended.end
         self._append_duration.observe(self._clock.monotonic() - started)
         if end // self._file_size != self._files.made_in:
             self._files.log_moved_on()
-        self._log_context.appended(self._long_polls, numbered.after, end)
-        return Appended(numbered.firsts[-len(runs) :], *placed, time_ms, end)
+        self._log_context.appended(self._long_polls, after, end)
+        return appended
 
     def _write(
         self, runs: Sequence[Run], total: int, time_ms: int
-    ) -> tuple[Numbered, Placed, PhysicalOffset]:
+    ) -> tuple[Appended, Mapping[Queue, QueueOffset]]:
         """Number and write the runs; if they open a new file, write a snapshot before them.
 
-        Returns the queue offsets, the location of the runs, and the end of the log.
+        Returns the location of the runs, and the next queue offset of each queue that got records.
         """
-        first: Sequence[Run] = self._state_log.snapshot() if self._opens_file(total) else ()
+        appender = self._appender
+        first: Sequence[Run] = ()
+        if not appender.room(total) and self._opens_file():
+            first = self._state_log.snapshot()
         while True:
             numbered = self._queue_offsets.number([*first, *runs] if first else runs)
             firsts, count = numbered.firsts, len(first)
@@ -172,7 +175,7 @@ class Append:
             if count:
                 head, firsts = (first, firsts[:count]), firsts[count:]
             try:
-                placed = self._appender.append(runs, firsts, time_ms, head)
+                start, sizes = appender.append(runs, firsts, time_ms, head, total)
             except MessageTooLarge:
                 if not count:
                     raise
@@ -182,22 +185,23 @@ class Append:
             except (WriteFailed, FlushFailed) as fault:
                 self._term = None
                 self._log_context.flusher.fail(fault)
-                intended = self._appender.intended
+                intended = appender.intended
                 if intended is None:
                     raise
                 mine = WriteFailed(fault.detail, fault.advice, **fault.facts)
                 end = PhysicalOffset(intended.start + sum(memoryview(intended.sizes).cast("I")))
                 mine.appended = Appended(firsts, *intended, time_ms, end)
                 raise mine from fault
-            end = self._appender.appended
+            end = appender.appended
             self._queue_offsets.commit(numbered, end)
             if count:
-                size = self._appender.size_of(first)
-                self._state_log.snapshot_placed(PhysicalOffset(placed.start - size), size)
-            return numbered, placed, end
+                size = appender.size_of(first)
+                self._state_log.snapshot_placed(PhysicalOffset(start - size), size)
+            return Appended(firsts, start, sizes, time_ms, end), numbered.after
 
-    def _opens_file(self, total: int) -> bool:
-        """Return whether an append of total bytes starts a new file; the file exists in that case.
+    def _opens_file(self) -> bool:
+        """Return whether an append that does not fit into the present file starts a new one, which
+        exists in that case.
 
         Raises the reason if the file does not exist. ``StateLog.snapshot`` may be called only if
         the snapshot is written now. Otherwise: 1. the snapshot is taken; 2. the append finds no
@@ -205,8 +209,6 @@ class Append:
         as the snapshot of this file.
         """
         appender = self._appender
-        if appender.room(total):
-            return False
         end, size, files = appender.appended, self._file_size, appender.files
         if end % size and files.last() != end - end % size:
             return False  # a log without records may begin inside its first file

@@ -59,22 +59,20 @@ class QueueOffsets:
         firsts: list[QueueOffset] = []
         for run in runs:
             queue = (run.topic, run.queue_id)
-            first = after.get(queue)
-            if first is None:
-                first = self._next.get(queue, FIRST)
+            first = after.get(queue) or self._next.get(queue, FIRST)
             firsts.append(first)
             after[queue] = QueueOffset(first + run.message_count)
         return Numbered(firsts, after)
 
     def commit(self, numbered: Numbered, end: PhysicalOffset) -> None:
         """Update the table after a successful append; end: the new end of the log."""
-        ends = self.ends
-        for queue, offset in numbered.after.items():
+        after = numbered.after
+        for queue, offset in after.items():
             known = self._next.get(queue, FIRST)
             if offset <= known:
                 raise QueueBehind(f"{queue}: next is {known}, the append would make it {offset}")
-            ends[queue] = end
-        self._next.update(numbered.after)
+        self.ends.update(dict.fromkeys(after, end))
+        self._next.update(after)
 
     def raise_to(self, queue: Queue, offset: QueueOffset) -> None:
         """Raise the next offset to one found elsewhere (log, queue or snapshot); never lower it."""
