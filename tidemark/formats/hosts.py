@@ -6,6 +6,7 @@ of address is stored elsewhere: in two bits of SYSFLAG for a record, in the leng
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import struct
 from typing import Final, NamedTuple
@@ -36,8 +37,12 @@ class Host(NamedTuple):
         return f"[{address}]:{self.port}" if address.version == 6 else f"{address}:{self.port}"
 
 
+@functools.lru_cache(maxsize=64)
 def encode(host: Host) -> bytes:
-    """Encode to 8 or 20 bytes. Raises ValueError if the address or the port does not fit."""
+    """Encode to 8 or 20 bytes; cached, because answers name few hosts.
+
+    Raises ValueError if the address or the port does not fit.
+    """
     if len(host.address) not in (4, 16):
         raise ValueError(f"an address has 4 or 16 bytes, not {len(host.address)}")
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import struct
-import threading
 from typing import Final
 
 from tidemark.formats import hosts
@@ -41,7 +40,7 @@ def parse_offset_id(text: str) -> tuple[Host, PhysicalOffset]:
 
 
 class UniqueIdMaker:
-    """Generates unique ids for the UNIQ_KEY property. It has no clock, and is thread-safe."""
+    """Generates unique ids for the UNIQ_KEY property. It has no clock, and is for one thread."""
 
     def __init__(self, address: bytes, pid: int, salt: int) -> None:
         """address: 4 or 16 bytes of this host; salt: random, for processes that share a pid."""
@@ -53,13 +52,11 @@ class UniqueIdMaker:
         """The common prefix of all ids of this generator: 20 or 44 hex digits."""
         self.next_number = 0
         """Number of the next id: its low 16 bits end the id."""
-        self._lock = threading.Lock()
 
     def take(self, count: int) -> int:
         """Reserve the next count numbers for ids generated elsewhere; return the first of them."""
-        with self._lock:
-            first = self.next_number
-            self.next_number += count
+        first = self.next_number
+        self.next_number = first + count
         return first
 
     def make(self, now_ms_since_month: int) -> str:

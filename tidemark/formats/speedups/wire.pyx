@@ -255,7 +255,7 @@ cdef object request(object body, Rules *rules, int64_t messages_max, int64_t tim
             if not read_messages(&messages, message_count, rules, &entries):
                 return None
         _PyBytes_Resize(&made, entries.at - <uint8_t *>raw_data(made))
-        return PlainRequest(
+        fields = (
             <object>made,
             message_count,
             None if entries.queue == NO_QUEUE else entries.queue,
@@ -263,6 +263,7 @@ cdef object request(object body, Rules *rules, int64_t messages_max, int64_t tim
             timeout_ms if timeout_ms > 0 else None,
             entries.made_ids,
         )
+        return tuple.__new__(PlainRequest, fields)  # the class's own __new__ is interpreted
     finally:
         Py_XDECREF(made)
 
