@@ -15,6 +15,7 @@ from tidemark.formats.properties import PROPERTIES_SIZE_MAX
 ENTRY_OVERHEAD: Final = 22
 
 _HEAD: Final = struct.Struct(">iiiii")  # total size, magic 0, body crc 0, flag, body size
+_BODY_SIZE: Final = struct.Struct(">16xi")
 _PROPERTIES_SIZE: Final = struct.Struct(">h")
 
 
@@ -57,6 +58,12 @@ def encode(messages: Iterable[WireMessage]) -> bytes:
         parts.append(message.properties)
         size += total
     return b"".join(parts)
+
+
+def first_body_size(batch: bytes) -> int:
+    """Return the size of the first entry's body [bytes]; ``iterate`` would accept the batch."""
+    size: int = _BODY_SIZE.unpack_from(batch)[0]
+    return size
 
 
 def entry_at(batch: bytes | bytearray | memoryview, at: int) -> WireMessage:

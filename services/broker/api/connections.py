@@ -103,7 +103,7 @@ class ApiHandler(BoundedHandler):
         elif self._held:
             self._serve(self._held + data)
         else:
-            if self._is_idle and not self._holds_part:
+            if self.repeats_before is not None and self._is_idle and not self._holds_part:
                 self.repeats_before = None
             self._serve(data)
 

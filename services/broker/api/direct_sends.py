@@ -35,6 +35,7 @@ from tidemark.clock import Clock
 from tidemark.errors import Overloaded, TidemarkError
 from tidemark.formats.hosts import Host
 
+_OK: Final = HTTPStatus.OK
 _HEAD: Final = (
     "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nDate: {}\r\nServer: {}\r\n{}\r\n"
 )
@@ -109,7 +110,7 @@ class DirectSends:
         """
         started = self._monotonic()
         try:
-            appended = self._call.append_now(head, data, born_host, held)
+            appended = self._call.append_now(head, data, born_host, held, started)
             if appended is None:
                 return None
             level = appended.sender.wait(appended)
@@ -167,7 +168,7 @@ class DirectSends:
     def _answer(self, head: SendHead, appended: AppendedSend) -> bytes:
         self._request_classes.note_sent()
         body = packed(appended.result, head.accepted)
-        return _head(HTTPStatus.OK, head.accepted, len(body), int(time.time())) + body
+        return _head(_OK, head.accepted, len(body), int(time.time())) + body
 
     def _refusal(self, head: SendHead, error: Exception) -> bytes:
         if isinstance(error, TidemarkError):

@@ -32,7 +32,7 @@ from services.broker.schema.messages import BatchQuery
 from services.broker.send.deduplicator import Deduplicator, RepeatCount
 from services.broker.send.request import ProduceRequest
 from services.broker.send.send_result import SendResult, result_of
-from services.broker.send.sender import AppendedSend
+from services.broker.send.sender import AppendedSend, PendingSend
 from services.broker.send.unique_ids import UniqueIds
 from services.broker.traffic_metrics import TrafficMetrics
 from tidemark.errors import TidemarkError
@@ -45,15 +45,13 @@ LEVELS: Final = {level.value: level for level in AckLevel}
 
 
 class Form(NamedTuple):
-    """What is known of a body before it is read."""
+    """What is known of a body before it is read; of a plain send, its ``SendHead``."""
 
+    topic: str
     encoding: Encoding | None
     """None: the body has the entries of a batch."""
     batch: BatchQuery | None
     """Parameters of a batch request."""
-    has_batches: bool
-    """Whether the topic has batch queues. Then the broker makes an id for a batch, and none for its
-    messages."""
 
 
 class SendCall:
@@ -73,7 +71,14 @@ class SendCall:
         self._request_classes = request_classes
         self._gate = gate
         self._rules = rules
-        self._properties_size_max = rules.properties_size_max
+        self._read_plain = functools.partial(
+            native.read_plain,
+            message_size_max=rules.message_size_max,
+            properties_size_max=rules.properties_size_max,
+            messages_max=MESSAGES_MAX,
+            timeout_ms_max=ACK_TIMEOUT_MS_MAX,
+            id_head=unique_ids.maker.head,
+        )
         self._bodies = bodies
         self._unique_ids = unique_ids
         self._thread_ids = unique_ids.for_thread()
@@ -100,7 +105,7 @@ class SendCall:
         try:
             self._gate.check_sends()
             content_type = headers.get(hdrs.CONTENT_TYPE)
-            form = self._form(topic, _encoding_of(content_type, batch), batch)
+            form = Form(topic, _encoding_of(content_type, batch), batch)
             body = self._bodies.begin(request)
             try:
                 # The usual body arrived together with the head and has the common form: no wait.
@@ -136,24 +141,24 @@ class SendCall:
         return web.Response(body=packed(sent, accepted), content_type=accepted.value)
 
     def append_now(
-        self, head: SendHead, body: bytes, born_host: Host, held: Body | None
+        self, head: SendHead, body: bytes, born_host: Host, held: Body | None, started: float
     ) -> AppendedSend | None:
         """Append a plain send whose body has arrived; None, with nothing stored, if it must wait.
 
-        held: the memory that is counted for the begin of the body; it is grown to the whole. Raises
-        the TidemarkError of a refused send.
+        held: the memory that is counted for the begin of the body; it is grown to the whole.
+        started: when the send arrived, on the monotonic clock [s]. Raises the TidemarkError of a
+        refused send.
         """
         self._gate.check_sends()
         if held is None:
             self._bodies.check_room(len(body))
         else:
             self._bodies.grow(held, len(body) - held.size)
-        produce = self._at_once(body, self._form(head.topic, head.encoding, head.batch))
-        return (
-            None
-            if produce is None
-            else self._deduplicator().append_now(head.topic, produce, born_host)
-        )
+        produce = self._at_once(body, head)
+        if produce is None:
+            return None
+        send = PendingSend(head.topic, produce, born_host, None, started)
+        return self._deduplicator().append_now(send)
 
     def repeats_so_far(self) -> RepeatCount:
         """Return the count of repeated sends until now."""
@@ -179,17 +184,21 @@ class SendCall:
             work = functools.partial(
                 self._checked,
                 data,
-                form,
+                form.encoding,
+                self._has_batches(form),
                 self._thread_ids,
                 self._bodies.pauses.rest_in_thread,
             )
             produce = await self._bodies.in_thread(work)
         return produce
 
-    def _form(self, topic: str, encoding: Encoding | None, batch: BatchQuery | None) -> Form:
-        return Form(encoding, batch, self._deduplicator().is_batch(topic))
+    def _has_batches(self, form: Form | SendHead) -> bool:
+        """Return whether the topic has batch queues.
 
-    def _at_once(self, body: bytes, form: Form) -> ProduceRequest | None:
+        Then the broker makes an id for a batch, and none for its messages."""
+        return self._deduplicator().is_batch(form.topic)
+
+    def _at_once(self, body: bytes, form: Form | SendHead) -> ProduceRequest | None:
         """Parse a body without an await; None if it is long and not of the common form."""
         rules, unique_ids, encoding = self._rules, self._unique_ids, form.encoding
         if form.batch is not None:
@@ -197,41 +206,41 @@ class SendCall:
             made = batch_request(body, form.batch, rules, properties_of)
             if made is not None or len(body) > CHECKED_SIZE_MAX:
                 return made
-            return self._checked(body, form, unique_ids)
-        maker = unique_ids.maker
+            return self._checked(body, encoding, False, unique_ids)
+        maker, has_batches = unique_ids.maker, self._has_batches(form)
         if encoding is Encoding.MSGPACK:
-            plain = native.read_plain(
+            plain = self._read_plain(
                 body,
-                message_size_max=rules.message_size_max,
-                properties_size_max=self._properties_size_max,
-                messages_max=MESSAGES_MAX,
-                timeout_ms_max=ACK_TIMEOUT_MS_MAX,
-                makes_ids=not form.has_batches,
-                id_head=maker.head,
+                makes_ids=not has_batches,
                 id_ms=unique_ids.now_ms(),
                 id_count=maker.next_number,
             )
             if plain is not None:
-                maker.take(plain.made_ids)
+                entries, message_count, queue, ack, timeout_ms, made_ids = plain
+                maker.take(made_ids)
                 return ProduceRequest(
-                    plain.entries,
-                    plain.message_count,
-                    plain.queue,
-                    rules.ack_default if plain.ack is None else LEVELS[plain.ack],
-                    rules.timeout_ms_default if plain.timeout_ms is None else plain.timeout_ms,
+                    entries,
+                    message_count,
+                    queue,
+                    rules.ack_default if ack is None else LEVELS[ack],
+                    rules.timeout_ms_default if timeout_ms is None else timeout_ms,
                 )
         assert encoding is not None, "only a batch has none"
         if encodings.is_long(body, encoding):
             return None
-        return self._checked(body, form, unique_ids)
+        return self._checked(body, encoding, has_batches, unique_ids)
 
     def _checked(
-        self, body: bytes, form: Form, unique_ids: UniqueIds, rest: Rest | None = None
+        self,
+        body: bytes,
+        encoding: Encoding | None,
+        has_batches: bool,
+        unique_ids: UniqueIds,
+        rest: Rest | None = None,
     ) -> ProduceRequest:
         """Decode a body and check it field by field; raise the fault of a batch.
 
         rest: as in ``encodings.decode``."""
-        encoding = form.encoding
         if encoding is None:
             check(body, self._rules)
             raise AssertionError("both checks of a batch have the same result")
@@ -242,7 +251,7 @@ class SendCall:
                 rules=self._rules,
                 json_body=encoding is Encoding.JSON,
                 make_unique_id=unique_ids.make,
-                has_batches=form.has_batches,
+                has_batches=has_batches,
                 rest=rest,
             )
         finally:

@@ -119,37 +119,23 @@ class Deduplicator:
         if request.retry and self._stored is not None:
             return await self._send_again(send, pauses)
         if since is None or since == count:
-            appended = self._append_now(send)
+            appended = sender.append_now(send)
             if appended is not None:
                 await sender.reach(appended, sender.wait(appended))
                 return appended.result
             since = count
         return await self._send_rest(send, since)
 
-    def append_now(
-        self, topic: str, request: ProduceRequest, born_host: Host
-    ) -> AppendedSend | None:
+    def append_now(self, send: PendingSend) -> AppendedSend | None:
         """Append the messages of a first attempt that arrived in one piece.
 
         Returns None, with nothing stored, if the send must wait before: it is a repeat, or its
         topic or the next log file has to be created. ``send`` serves it then. Raises what ``send``
         raises before it waits.
         """
-        if request.retry and self._stored is not None:
+        if send.request.retry and self._stored is not None:
             return None
-        started = self._sender.clock.monotonic()
-        return self._append_now(PendingSend(topic, request, born_host, None, started))
-
-    def _append_now(self, send: PendingSend) -> AppendedSend | None:
-        sender = self._sender
-        admitted = sender.admit(send.request.ack)
-        topic = sender.topic_now(send.topic)
-        if topic is None:
-            return None
-        try:
-            return sender.append(send, topic, admitted)
-        except FileNotReady:
-            return None
+        return self._sender.append_now(send)
 
     async def _send_again(self, send: PendingSend, pauses: Pauses | None) -> SendResult:
         """Store the missing messages of a repeated request, and record the appended range."""

@@ -28,6 +28,7 @@ from shared.metrics.family import SIZE_BUCKETS
 from shared.state.values import TopicConfig
 from tidemark.errors import (
     AckTimeout,
+    FileNotReady,
     FlushFailed,
     LogFileReplaced,
     NotPermitted,
@@ -35,7 +36,7 @@ from tidemark.errors import (
     StoreError,
     WriteFailed,
 )
-from tidemark.formats import native
+from tidemark.formats import batch, native
 from tidemark.formats.hosts import Host
 from tidemark.formats.nack import RECORD_ROOM
 from tidemark.formats.runs import Run
@@ -100,10 +101,6 @@ class Sender:
         assert self._term is not None, "the gate of a slave refuses sends"
         return self._term.admit(asked)
 
-    def topic_now(self, topic: str) -> TopicConfig | None:
-        """Return the topic; None if the send has to create it. Raises UnknownTopic and others."""
-        return self._topics.ready_for_sending(topic)
-
     async def topic(self, send: PendingSend) -> TopicConfig:
         """Return the topic of a send; creates it if sends may do so, for a batch with batch queues.
 
@@ -123,6 +120,18 @@ class Sender:
         appended = self.append(send, topic, admitted)
         await self.reach(appended, self.wait(appended))
         return appended.result
+
+    def append_now(self, send: PendingSend) -> AppendedSend | None:
+        """Append all messages in one step; None, with nothing stored, if the topic or the next log
+        file has to be created before. Raises what ``send`` raises before it waits."""
+        admitted = self.admit(send.request.ack)
+        topic = self._topics.ready_for_sending(send.topic)
+        if topic is None:
+            return None
+        try:
+            return self.append(send, topic, admitted)
+        except FileNotReady:
+            return None
 
     def append(self, send: PendingSend, to: TopicConfig, admitted: Admitted) -> AppendedSend:
         """Append all messages in one step. Raises what ``send`` raises before it waits."""
@@ -150,7 +159,8 @@ class Sender:
             elif picks >= queue_count:
                 field = "queue" if batch_properties else ""
                 raise queue_choice.unknown_queue(topic, picks, queue_count, field=field)
-            runs = [Run(topic, picks, entries, message_count, *common)]
+            host = self.store_host
+            runs = [Run(topic, picks, entries, message_count, born_host, host, born_ms)]
         if batch_properties:
             runs = [runs[0]._replace(batch_properties=batch_properties)]
         elif to.attributes and to.is_batch:
@@ -312,11 +322,11 @@ class SendCounts:
         else:
             self._count_kinds(topic, request, waits, counters.messages)
         counters.received_bytes(appended.end - appended.start)
-        counts = native.body_size_counts(request.entries, SIZE_BUCKETS)
-        total = counts.pop()
         if message_count == 1:
-            self._message_size.observe(total)
+            self._message_size.observe(batch.first_body_size(request.entries))
         else:
+            counts = native.body_size_counts(request.entries, SIZE_BUCKETS)
+            total = counts.pop()
             self._message_size.observe_counts(counts, total)
 
     def _count_kinds(

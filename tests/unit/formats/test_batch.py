@@ -18,6 +18,11 @@ def test_an_entry_has_22_bytes_around_body_and_properties() -> None:
     assert raw == (struct.pack(">5i", 34, 0, 0, 7, 5) + b"hello" + b"\x00\x07" + b"TAGS\x01a\x02")
 
 
+def test_the_first_body_has_the_size_of_the_first_message() -> None:
+    raw = batch.encode([WireMessage(b"first", b"a\x01b\x02", 7), WireMessage(b"other message")])
+    assert batch.first_body_size(raw) == 5
+
+
 def test_an_empty_batch_has_no_entries() -> None:
     assert batch.encode([]) == b""
     assert list(batch.iterate(b"")) == []

@@ -22,7 +22,7 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.read.pull import PullRequest
 from services.broker.send.request import ProduceRequest
 from services.broker.send.send_result import SendResult
-from services.broker.send.sender import AppendedSend, Sender
+from services.broker.send.sender import AppendedSend, PendingSend, Sender
 from services.broker.send.unique_ids import UniqueIds
 from shared.files.pull import PullResult, PullStatus
 from shared.metrics.registry import Registry
@@ -87,16 +87,14 @@ class Sends:
         self.asked.set()
         return self.repeats
 
-    def append_now(
-        self, topic: str, request: ProduceRequest, born_host: Host
-    ) -> AppendedSend | None:
-        if self.waits or request.retry:
+    def append_now(self, send: PendingSend) -> AppendedSend | None:
+        if self.waits or send.request.retry:
             return None
-        self._store(topic, request, born_host)
+        self._store(send.topic, send.request, send.born_host)
         self.direct_count += 1
         result = cast(SendResult, Answered(self.answer_size))
         unused = cast(Any, None)
-        return AppendedSend(cast(Sender, self), unused, result, unused, unused)
+        return AppendedSend(cast(Sender, self), send, result, unused, unused)
 
     def wait(self, appended: AppendedSend) -> asyncio.Task[object] | None:
         return None if self.level.is_set() else asyncio.create_task(self.level.wait())
