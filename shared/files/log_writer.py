@@ -17,7 +17,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from shared.files.disk import File
 from shared.files.mapped_file_queue import WAIT_S, MappedFileQueue, Preallocation, flush_failed
@@ -38,7 +40,7 @@ FILES_AHEAD: Final = 2
 """The next file and the one after it (section 7.3)."""
 
 
-class Mark(NamedTuple):
+class Mark(msgspec.Struct, frozen=True):
     """An end of the log and the store time of the last record before it. Both are one value, so
     that another thread reads them atomically."""
 

@@ -12,7 +12,9 @@ this step ``sender`` picks the queues; after it ``flusher`` syncs the log (write
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from services.broker.log.log_context import LogContext
 from services.broker.log.queue_offsets import QueueOffsets
@@ -38,7 +40,7 @@ DISPATCH_CHECK_S: Final = 0.5
 """Same interval as the readiness check of ``watch``."""
 
 
-class Appended(NamedTuple):
+class Appended(msgspec.Struct, frozen=True):
     """Location of one request's messages: adjacent records, in the order of its runs."""
 
     firsts: list[QueueOffset]

@@ -14,7 +14,9 @@ encodes the records with these offsets (write path, step 4).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
@@ -26,7 +28,7 @@ class QueueBehind(Exception):
     """An update would lower a next queue offset, so an offset would be assigned twice."""
 
 
-class Numbered(NamedTuple):
+class Numbered(msgspec.Struct, frozen=True):
     """Queue offsets of one append, not yet committed to the table."""
 
     firsts: list[QueueOffset]

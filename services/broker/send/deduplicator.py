@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from services.broker.log.append import FILE_TRIES
 from services.broker.send.batches import batch_id
 from services.broker.send.placing import Wait
@@ -152,7 +154,7 @@ class Deduplicator:
         self._sender.admit(request.ack)
         topics = _stored_in(send.topic, request)
         indexed = await self._stored.find_indexed(topics, wanted, pauses or Pauses())
-        return await self._send_rest(send._replace(on_appended=note), indexed)
+        return await self._send_rest(replace(send, on_appended=note), indexed)
 
     async def _send_rest(self, send: PendingSend, known: int | Indexed) -> SendResult:
         """Append the missing messages; return when the whole request has reached the level.
@@ -190,7 +192,7 @@ class Deduplicator:
         end = PhysicalOffset(max(place.end for place in found.places if place is not None))
         fresh: list[dict[str, Any]] = []
         if len(present) < len(found.places):
-            rest = send._replace(request=_rest(send.request, present))
+            rest = replace(send, request=_rest(send.request, present))
             try:
                 appended = sender.append(rest, topic, admitted)
             except WriteFailed as fault:
@@ -249,7 +251,8 @@ def _rest(request: ProduceRequest, present: frozenset[int]) -> ProduceRequest:
 
     picks, delays = request.picks, request.delays
     delays = None if delays is None else left(delays)
-    return request._replace(
+    return replace(
+        request,
         entries=without(request.entries, present),
         message_count=request.message_count - len(present),
         picks=left(picks) if isinstance(picks, list) else picks,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from services.broker.log.ack_levels import AckLevel
 from services.broker.send.wanted_delay import Delay
@@ -14,7 +14,7 @@ Pick = int | str | None
 """Queue selection of a message: a queue number, a sharding key, or None for round-robin."""
 
 
-class ProduceRequest(NamedTuple):
+class ProduceRequest(msgspec.Struct, frozen=True):
     """One checked request; at least one message."""
 
     entries: bytes

@@ -14,6 +14,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from services.broker.log.ack_levels import AckLevel, Admitted, not_reached
 from services.broker.log.append import Append, Appended
 from services.broker.log.log_context import LogContext
@@ -47,7 +49,7 @@ OnAppended = Callable[[str, SendResult, int, int], None]
 and end of the appended bytes (physical offsets)."""
 
 
-class PendingSend(NamedTuple):
+class PendingSend(msgspec.Struct, frozen=True):
     """A checked request that is being carried out."""
 
     topic: str
@@ -63,7 +65,7 @@ class PendingSend(NamedTuple):
         return self.started + self.request.timeout_ms / 1000
 
 
-class AppendedSend(NamedTuple):
+class AppendedSend(msgspec.Struct, frozen=True):
     """A send whose messages are in the log; they may not have reached their level yet."""
 
     sender: Sender
@@ -136,8 +138,9 @@ class Sender:
     def append(self, send: PendingSend, to: TopicConfig, admitted: Admitted) -> AppendedSend:
         """Append all messages in one step. Raises what ``send`` raises before it waits."""
         level, queue_count = admitted.level, to.queues
-        topic, request, born_host, on_appended, _ = send
-        entries, message_count, picks, _, _, delays, _, batch_properties = request
+        topic, request, born_host = send.topic, send.request, send.born_host
+        entries, message_count, picks = request.entries, request.message_count, request.picks
+        delays, batch_properties = request.delays, request.batch_properties
         if batch_properties and not to.is_batch:
             raise _not_batch(topic)
         born_ms = self.clock.wall_ms()
@@ -175,8 +178,8 @@ class Sender:
             raise outcome_unknown(fault, result.results()) from fault
         self._counts.accepted(topic, request, appended, waits)
         result = SendResult(level, entries, runs, appended, positions, waits, is_batch)
-        if on_appended is not None:
-            on_appended(topic, result, appended.start, appended.end)
+        if send.on_appended is not None:
+            send.on_appended(topic, result, appended.start, appended.end)
         return AppendedSend(self, send, result, appended.end, admitted)
 
     def wait(self, appended: AppendedSend) -> asyncio.Future[bool] | None:
@@ -185,11 +188,11 @@ class Sender:
         Call it in the step of the append: a flush that starts then knows who waits for it. The
         future is for ``reach``.
         """
-        _, send, _, end, admitted = appended
+        admitted, end = appended.admitted, appended.end
         if admitted.level is AckLevel.MEMORY:
             return None if self._committer is None else self._committer.committed(end)
         durability = self._durability if admitted.by_the_group else self._flusher
-        return durability.durable(end, send.deadline)
+        return durability.durable(end, appended.send.deadline)
 
     async def reach(self, appended: AppendedSend, waiting: asyncio.Future[bool] | None) -> None:
         """Wait until the messages have their level; count the send as answered.
@@ -204,8 +207,8 @@ class Sender:
 
     async def _in_time(self, appended: AppendedSend, waiting: asyncio.Future[bool]) -> None:
         """Wait for the level. Raises AckTimeout at the deadline."""
-        _, send, result, end, admitted = appended
-        term, level = self._term, admitted.level
+        result, end = appended.result, appended.end
+        term, level = self._term, appended.admitted.level
         assert term is not None, "its messages were appended"
         try:
             in_time = await waiting
@@ -221,8 +224,9 @@ class Sender:
             if self._committer is not None:
                 # The error reports level memory as reached, so that level must be reached first.
                 await self._committer.committed(end)
-            why = f"{level.value} was not within {send.request.timeout_ms} ms"
-            raise self._not_reached(why, result, end, timeout_ms=send.request.timeout_ms)
+            timeout_ms = appended.send.request.timeout_ms
+            why = f"{level.value} was not within {timeout_ms} ms"
+            raise self._not_reached(why, result, end, timeout_ms=timeout_ms)
 
     def settle(self, appended: AppendedSend) -> None:
         """Store the reached level in the result, and count the send as answered.
@@ -230,19 +234,18 @@ class Sender:
         From here until the answer is written no await yields to the event loop: the level that
         holds now still holds when the answer is sent. Raises AckTimeout if it does not hold.
         """
-        _, send, result, end, admitted = appended
-        level = admitted.level
+        result = appended.result
         assert self._term is not None, "its messages were appended"
-        reached = self._term.reached(admitted)
+        reached = self._term.reached(appended.admitted)
         if reached is None:
+            level = appended.admitted.level.value
             raise self._not_reached(
-                f"level {level.value} was not reached before the in-sync set or this node's role "
-                "changed",
+                f"level {level} was not reached before the in-sync set or this node's role changed",
                 result,
-                end,
+                appended.end,
             )
         result.level, result.copies = reached
-        self._counts.answered(result.level, self.clock.monotonic() - send.started)
+        self._counts.answered(result.level, self.clock.monotonic() - appended.send.started)
 
     async def file_made(self) -> None:
         """Wait until the log file that an append found missing exists; the wait is bounded."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from services.broker.log.ack_levels import AckLevel
 from services.broker.send.request import ProduceRequest
 from services.broker.send.send_result import SendResult
@@ -76,7 +78,7 @@ class Producer:
         # A client that does not know the outcome sends again, or has lost the answer.
         again = 0.5 if isinstance(error, AckTimeout) else 0.05
         if places and random.random() < again and self._broker.gate.sends_open:
-            request = request._replace(retry=True, timeout_ms=6 * self._ack_limit_ms)
+            request = replace(request, retry=True, timeout_ms=6 * self._ack_limit_ms)
             error = await self._request(topic, request, body, places)
         return error
 

@@ -61,7 +61,8 @@ async def test_the_parameters_are_those_of_a_send() -> None:
         assert not node.last.retry
         assert properties.find(node.last.batch_properties, b"UNIQ_KEY") == b"mine"
         await post(node)
-        assert node.last[2:5] == (None, AckLevel.DISK, 3000)
+        assert node.last.picks is None
+        assert (node.last.ack, node.last.timeout_ms) == (AckLevel.DISK, 3000)
 
 
 async def test_a_batch_that_arrives_whole_bypasses_aiohttp_and_a_repeat_does_not() -> None:

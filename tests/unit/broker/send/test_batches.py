@@ -6,6 +6,7 @@ from typing import cast
 
 import msgpack
 import pytest
+from msgspec.structs import replace
 
 from services.broker.log.ack_levels import AckLevel
 from services.broker.log.append import Append
@@ -68,7 +69,7 @@ def request(*raws: bytes, picks: int | list[Pick] | None = 0) -> ProduceRequest:
 
 def batch_request(*raws: bytes, picks: int | None = 0, unique_id: str = "B") -> ProduceRequest:
     raw = inner_batch.encode_properties(unique_id, len(raws), tags=None, keys=None)
-    return request(*raws, picks=picks)._replace(batch_properties=raw)
+    return replace(request(*raws, picks=picks), batch_properties=raw)
 
 
 A, B, PLAIN = b"UNIQ_KEY\x01A\x02KEYS\x01k\x02", b"UNIQ_KEY\x01B\x02", b"TAGS\x01t\x02"
@@ -138,7 +139,7 @@ async def test_too_many_keys_make_several_batches_and_results_in_order() -> None
 
 async def test_delayed_messages_wait_as_records_and_the_others_are_a_batch() -> None:
     log = Log()
-    asked = request(A, B, PLAIN)._replace(delays=[None, Delay(level=1), None])
+    asked = replace(request(A, B, PLAIN), delays=[None, Delay(level=1), None])
     sent = await sends_to(log).send("batches", asked, BORN)
     by_topic = {run.topic: run for run in log.requests[-1]}
     assert by_topic["batches"].batch_properties

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from services.broker.log.ack_levels import AckLevel, Admitted, Reached
 from services.broker.log.append import FILE_TRIES, Appended
@@ -105,7 +106,7 @@ def request(*ids: str | None, retry: bool = False, **more: Any) -> ProduceReques
         for name in ids
     ]
     made = ProduceRequest(batch.encode(entries), len(ids), 0, AckLevel.DISK, 3000, None, retry)
-    return made._replace(**more)
+    return replace(made, **more)
 
 
 @pytest.fixture

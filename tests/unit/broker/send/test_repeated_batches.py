@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from services.broker.log.ack_levels import AckLevel
 from services.broker.send.deduplicator import Deduplicator
@@ -60,7 +61,7 @@ def request(
 
 def batch_request(*unique_ids: str, own_id: str, retry: bool = False) -> ProduceRequest:
     raw = inner_batch.encode_properties(own_id, len(unique_ids), tags=None, keys=None)
-    return request(*unique_ids, retry=retry)._replace(batch_properties=raw)
+    return replace(request(*unique_ids, retry=retry), batch_properties=raw)
 
 
 DISPATCHED = pytest.mark.parametrize("is_dispatched", [True, False])
@@ -124,7 +125,7 @@ async def test_a_repeated_batch_is_found_by_its_id(kit: Kit, is_dispatched: bool
 async def test_a_first_attempt_that_waited_finds_its_repeat(kit: Kit) -> None:
     count = kit.sends.repeat_count
     for asked in (request("A", "B"), batch_request("", own_id="MINE")):
-        repeated = (await kit.send(asked._replace(retry=True))).results()
+        repeated = (await kit.send(replace(asked, retry=True))).results()
         end = kit.broker.appender.appended
         late = await kit.sends.send("batches", asked, BORN, since=count)
         assert late.results() == repeated

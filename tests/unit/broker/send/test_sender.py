@@ -9,6 +9,7 @@ from typing import cast
 
 import msgpack
 import pytest
+from msgspec.structs import replace
 
 from services.broker.log.ack_levels import AckLevel
 from services.broker.log.append import Append, Appended
@@ -345,8 +346,8 @@ async def test_each_message_is_counted_once_by_its_kind() -> None:
     await sends.send("t", request(b"e", picks=["key"]), BORN)
     await sends.send("t", request(b"f"), BORN)
     soon = Delay(level=1)
-    waiting = request(*bodies, picks=["key", "key", 1, None])._replace(
-        delays=[soon, None, soon, None]
+    waiting = replace(
+        request(*bodies, picks=["key", "key", 1, None]), delays=[soon, None, soon, None]
     )
     await sends.send("t", waiting, BORN)
     found = {
@@ -375,8 +376,9 @@ def test_every_refusal_is_counted_under_one_of_few_labels(error: TidemarkError, 
 async def test_the_result_of_a_delayed_message_has_its_place_and_due_time() -> None:
     log = Log()
     sends = sends_to(log, delay_levels_ms=(1000, 5000))
-    asked = request(b"now", b"level", b"time", b"past", picks=2)._replace(
-        delays=[None, Delay(level=2), Delay(after_ms=90_000), Delay(at_ms=1)]
+    asked = replace(
+        request(b"now", b"level", b"time", b"past", picks=2),
+        delays=[None, Delay(level=2), Delay(after_ms=90_000), Delay(at_ms=1)],
     )
     before_ms = SystemClock().wall_ms()
     sent = await sends.send("orders", asked, BORN)
