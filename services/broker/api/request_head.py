@@ -57,7 +57,7 @@ _METHODS: Final = (b"get ", b"post ", b"put ", b"delete ")
 _NO_KNOWN_SIZE: Final = (b"\r\ntransfer-encoding", b"\r\nupgrade")
 
 
-class SendHead(NamedTuple):
+class SendHead(msgspec.Struct, frozen=True):
     """The head of a plain send."""
 
     topic: str
@@ -109,7 +109,7 @@ def batch_head(head: bytes) -> SendHead | None:
     if found is None or found.batch is None:
         return None
     batch = msgspec.structs.replace(found.batch, unique_id=own[1].decode("ascii"))
-    return found._replace(batch=batch)
+    return msgspec.structs.replace(found, batch=batch)
 
 
 @functools.lru_cache(maxsize=HEADS_KEPT)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import msgpack
+import msgspec
 
 from services.broker.log.ack_levels import AckLevel
 from services.broker.log.append import Appended
@@ -36,55 +37,30 @@ _LEVEL_NAMES: Final = {level: level.value for level in AckLevel}
 _UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
 
 
-class SendResult:
+class SendResult(msgspec.Struct, eq=False):
     """Level, copies and message locations of a send that was stored completely or in part."""
 
-    __slots__ = (
-        "_appended",
-        "_entries",
-        "_is_batch",
-        "_positions",
-        "_results",
-        "_runs",
-        "_waits",
-        "copies",
-        "level",
-    )
-
-    def __init__(
-        self,
-        level: AckLevel,
-        entries: bytes,
-        runs: Sequence[Run],
-        appended: Appended,
-        positions: Sequence[int] | None = None,
-        waits: Sequence[Wait | None] | None = None,
-        is_batch: bool = False,
-    ) -> None:
-        """entries: all messages, in the request's order. positions: index of each of them among
-        the messages of the runs; None: the same order. waits: delay of each message; None: no
-        message is delayed. is_batch: whether it was a batch request; its result is that of the
-        batch, not of each message.
-        """
-        self.level = level
-        self.copies = COPIES
-        self._entries = entries
-        self._runs = runs
-        self._appended: Appended | None = appended
-        self._positions = positions
-        self._waits = waits
-        self._is_batch = is_batch
-        self._results: list[dict[str, Any]] | None = None
+    level: AckLevel
+    _entries: bytes
+    """All messages, in the request's order."""
+    _runs: Sequence[Run]
+    _appended: Appended | None
+    """None: the messages lie in more than one place of the log."""
+    _positions: Sequence[int] | None = None
+    """Index of each message among those of the runs; None: the same order."""
+    _waits: Sequence[Wait | None] | None = None
+    """Delay of each message; None: no message is delayed."""
+    _is_batch: bool = False
+    """Whether it was a batch request; its result is that of the batch, not of each message."""
+    copies: int = COPIES
+    _results: list[dict[str, Any]] | None = None
 
     @classmethod
     def of_places(
         cls, level: AckLevel, results: list[dict[str, Any]], *, is_batch: bool = False
     ) -> SendResult:
         """The result of a repeated send, whose messages lie in more than one place of the log."""
-        made = cls.__new__(cls)
-        made.level, made.copies, made._results = level, COPIES, results
-        made._appended, made._is_batch = None, is_batch
-        return made
+        return cls(level, b"", (), None, _is_batch=is_batch, _results=results)
 
     def packed(self) -> bytes:
         """Return the body of the answer in msgpack."""
