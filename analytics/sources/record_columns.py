@@ -19,6 +19,7 @@ from analytics.schema import TIME
 from tidemark.formats import hashing, native
 from tidemark.formats.inner_batch import INNER_BATCH
 from tidemark.formats.outline import ROW, Outlines
+from tidemark.formats.record_layout import Buffer
 
 ROWS: Final = np.dtype(
     [
@@ -49,7 +50,7 @@ Numbers = npt.NDArray[np.int64]
 class RecordColumns:
     """The columns of the messages of one view; used while the view is held."""
 
-    def __init__(self, view: bytes, found: Outlines) -> None:
+    def __init__(self, view: Buffer, found: Outlines) -> None:
         self._view = view
         self._found = found
         self.rows = np.frombuffer(found.rows, ROWS)

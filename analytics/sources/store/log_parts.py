@@ -24,9 +24,8 @@ from analytics.sources.record_columns import RecordColumns, repeated
 from analytics.sources.store.cuts import RECORD_SIZE_MAX, WINDOW_SIZE, Cuts
 from analytics.sources.store.files import StoreFiles
 from analytics.sources.store.options import StoreOptions
-from shared.files.disk import File
 from shared.files.last_nonzero import last_nonzero_in
-from shared.files.os_disk import OsDisk
+from shared.files.os_disk import OsDisk, OsFile
 from tidemark.formats import native
 from tidemark.formats.record import BLANK_SIZE, Checks, peek_size
 from tidemark.formats.scan import Stop
@@ -181,12 +180,12 @@ def walk(part: LogPart, options: StoreOptions) -> Iterator[RecordColumns | Hole]
         file.close()
 
 
-def _walk_file(file: File, part: LogPart, options: StoreOptions) -> Iterator[RecordColumns | Hole]:
+def _walk_file(file: OsFile, part: LogPart, options: StoreOptions) -> Iterator[RecordColumns | Hole]:
     schema, at, window = options.schema, part.start, WINDOW_SIZE
     room = min(part.limit, part.file_start + file.size)
     while at < part.end:
         try:
-            raw = file.pread(max(0, min(window, room - at)), at - part.file_start)
+            raw = file.borrow(max(0, min(window, room - at)), at - part.file_start)
         except OSError as error:
             why = f"reading failed: {os.strerror(error.errno or 0)}"
             yield _hole(part, at, Gap.DAMAGED, why)
@@ -263,7 +262,7 @@ def _holes(
         yield _hole(part, base + start, reason, why, size=size)
 
 
-def _end(file: File, part: LogPart, at: int, reason: str, *, cut: bool) -> Hole | None:
+def _end(file: OsFile, part: LogPart, at: int, reason: str, *, cut: bool) -> Hole | None:
     """Return the gap at ``at``, where no whole record begins; None: the records end there.
     cut: whether the first bytes of a record are there."""
     left = part.file_start + _whole_size(part, file) - at
@@ -278,7 +277,7 @@ def _end(file: File, part: LogPart, at: int, reason: str, *, cut: bool) -> Hole 
     return _hole(part, at, Gap.TORN, behind)
 
 
-def _whole_size(part: LogPart, file: File) -> int:
+def _whole_size(part: LogPart, file: OsFile) -> int:
     """Expected length of the file."""
     return max(file.size, part.limit - part.file_start)
 

@@ -45,6 +45,9 @@ cdef extern from "record.h":
     int tidemark_judge_record(
         const uint8_t *data, size_t room, int64_t at, int checks, tidemark_record *found
     ) nogil
+    void tidemark_prefetch_record(
+        const uint8_t *data, size_t room, const tidemark_record *found
+    ) nogil
     uint64_t tidemark_table_hash(
         const uint8_t *data, size_t size, int32_t queue_id, uint64_t seed
     ) nogil
@@ -207,6 +210,7 @@ def outline_records(view, *, at, until, records_max, verify=None, topics=None):
                         0,
                     )
                     count += 1
+                tidemark_prefetch_record(data + end, size - <size_t>end, &found)
                 end += found.size
                 seen += 1
             made = PyBytes_FromStringAndSize(

@@ -150,6 +150,23 @@ static inline int tidemark_judge_record(const uint8_t *data, size_t room, int64_
     return tidemark_judge_record_crc(data, found, checks, body_crc);
 }
 
+/* Load the fields of a later record into the cache. Its place is guessed: the records until there
+ * are as long as this one. A wrong guess costs little. Without it a reader that follows the sizes
+ * waits for memory twice per record: the place of the next one is known only when this one is
+ * there, and the place of the topic only when the sizes are there. room: readable bytes at data.
+ * Always inline: GCC removes calls of a function that only prefetches. */
+static inline __attribute__((always_inline)) void tidemark_prefetch_record(
+    const uint8_t *data, size_t room, const tidemark_record *found) {
+    enum { RECORDS_AHEAD = 8, LINE_SIZE = 64 };
+    const size_t start = RECORDS_AHEAD * (size_t)found->size, end = start + found->size;
+    if (end > room) return;
+    __builtin_prefetch(data + start);
+    __builtin_prefetch(data + start + LINE_SIZE);
+    for (size_t at = start + found->topic_at - 2; at < end; at += LINE_SIZE)
+        __builtin_prefetch(data + at);
+    __builtin_prefetch(data + end - 1);
+}
+
 /* A property's value in place. size is 0 if it is absent; an empty value counts as absent. */
 typedef struct {
     const uint8_t *data;
