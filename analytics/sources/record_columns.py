@@ -9,7 +9,7 @@ Store and topic sources share it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,12 @@ ROWS: Final = np.dtype(
         ("sound", "=i4"),
         ("sys_flag", "=i4"),
         ("number", "=i8"),
+        ("queue", "=i4"),
+        ("reconsume_times", "=i4"),
+        ("queue_offset", "=i8"),
+        ("physical_offset", "=i8"),
+        ("born_ms", "=i8"),
+        ("store_ms", "=i8"),
     ]
 )
 """``outline.ROW`` as a numpy type."""
@@ -41,8 +47,6 @@ assert ROWS.itemsize == ROW.size
 _MS_MIN: Final = -62_135_596_800_000
 _MS_MAX: Final = 253_402_300_799_999
 """End of year 9999. A time outside of years 1 to 9999 is damage, and unknown."""
-_V6_SHIFT: Final = 12
-"""Difference in bytes of an IPv6 and an IPv4 host."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -90,31 +94,17 @@ class RecordColumns:
 
     # -- fixed fields -----------------------------------------------------------------------------
 
-    def number(self, at: int | Numbers, kind: str) -> npt.NDArray[Any]:
-        """The big-endian number of that kind at ``at`` bytes from the start of each record."""
-        room = max(0, len(self._view) - np.dtype(kind).itemsize + 1)
-        # A number at every byte, unaligned; numpy reads only the requested ones.
-        everywhere: npt.NDArray[Any] = np.ndarray((room,), kind, self._view, 0, (1,))
-        chosen: npt.NDArray[Any] = everywhere[self.starts + at].astype(kind.replace(">", "="))
-        return chosen
-
     def field(self, name: str) -> pa.Array:
         """A field of the outline."""
         return pa.array(np.ascontiguousarray(self.rows[name]))
 
     def queue_offset(self) -> pa.Array:
         """Queue offset of the message; a record has that of its first one."""
-        return pa.array(self.number(20, ">i8") + self.rows["number"])
+        return pa.array(self.rows["queue_offset"] + self.rows["number"])
 
-    def store_ts(self) -> pa.Array:
-        """Time by the broker's clock."""
-        after_born_host = 56 + _V6_SHIFT * (self.rows["sys_flag"] >> 4 & 1)
-        return times(self.number(after_born_host, ">i8"))
-
-    def reconsume_times(self) -> pa.Array:
-        """How often the message was sent back."""
-        v6_hosts = (self.rows["sys_flag"] >> 4 & 1) + (self.rows["sys_flag"] >> 5 & 1)
-        return pa.array(self.number(72 + _V6_SHIFT * v6_hosts, ">i4"))
+    def time(self, name: str) -> pa.Array:
+        """A field of the outline with milliseconds since 1970 as times."""
+        return times(self.rows[name])
 
     # -- texts ------------------------------------------------------------------------------------
 
@@ -155,19 +145,19 @@ class RecordColumns:
 
 
 _MAKERS: Final[dict[str, Callable[[RecordColumns], pa.Array]]] = {
-    "physical_offset": lambda of: pa.array(of.number(28, ">i8")),
+    "physical_offset": lambda of: of.field("physical_offset"),
     "size": lambda of: of.field("size"),
     "topic": RecordColumns.topic,
-    "queue": lambda of: pa.array(of.number(12, ">i4")),
+    "queue": lambda of: of.field("queue"),
     "queue_offset": RecordColumns.queue_offset,
-    "born_ts": lambda of: times(of.number(40, ">i8")),
-    "store_ts": RecordColumns.store_ts,
+    "born_ts": lambda of: of.time("born_ms"),
+    "store_ts": lambda of: of.time("store_ms"),
     "tag_hash": RecordColumns.tag_hash,
     "tag": lambda of: of.property(b"TAGS"),
     "keys": lambda of: of.property(b"KEYS"),
     "unique_id": lambda of: of.property(b"UNIQ_KEY"),
     "sys_flag": lambda of: of.field("sys_flag"),
-    "reconsume_times": RecordColumns.reconsume_times,
+    "reconsume_times": lambda of: of.field("reconsume_times"),
     "body_size": lambda of: of.field("body_size"),
     "crc_ok": RecordColumns.crc_ok,
     "body": lambda of: pa.array(of.stored("body"), pa.binary()),

@@ -1,9 +1,9 @@
 """Locates the records of a buffer, for readers that build columns (docs/formats.md, 2). Pure.
 
 ``scan`` creates an object per record. Readers of whole files that need few fields of each record
-avoid that: one pass over the sizes returns one row of numbers per record, a second one makes a row
-per message of inner batches, and a third returns the values of one property. The caller then
-gathers the fixed fields with array operations. The rules of a valid record are those of
+avoid that: one pass over the sizes returns one row of numbers per record, with its fixed fields, a
+second one makes a row per message of inner batches, and a third returns the values of one property.
+The rules of a valid record are those of
 ``record_check.validate``, those of a batch ``inner_batch.unpack``. The native implementation is
 ``speedups.outline``; ``native`` chooses.
 
@@ -25,20 +25,17 @@ from tidemark.formats.record import topic_text
 from tidemark.formats.record_check import Checks, Kind, validate
 from tidemark.formats.record_layout import (
     INT,
-    LONG,
     MAGIC_V1,
-    NO_HOSTS_SIZE,
-    SHAPES,
+    PREFIXES,
     SYS_FLAG_AT,
     Buffer,
 )
 from tidemark.formats.scan import Stop
 
-ROW: Final = struct.Struct("=qiiiiiiiiq")
+ROW: Final = struct.Struct("=q8iq2i4q")
 """The fields of ``Row``, in native byte order."""
 
 NOT_VERIFIED: Final = -1
-_QUEUE_OFFSET_AT: Final = 20
 _ENTRY_BODY_AT: Final = 20
 """Size of the fields before the body of a batch's entry."""
 
@@ -59,8 +56,15 @@ class Row(NamedTuple):
     sound: int
     """Whether the CRCs match: 1 or 0; NOT_VERIFIED."""
     sys_flag: int
-    number: int = 0
+    number: int
     """Index of the message in its inner batch. Its queue offset is that of the record plus this."""
+    queue: int
+    reconsume_times: int
+    queue_offset: int
+    """Of the record."""
+    physical_offset: int
+    born_ms: int
+    store_ms: int
 
 
 class Outlines(NamedTuple):
@@ -106,10 +110,26 @@ def outline_records(
         outcome = validate(view, end, at=place, checks=shape)
         if outcome.kind is not Kind.VALID:
             break
-        size, magic = struct.unpack_from(">ii", view, end)
         (sys_flag,) = INT.unpack_from(view, end + SYS_FLAG_AT)
-        body_at = NO_HOSTS_SIZE + sum(SHAPES[sys_flag >> 4 & 3])
-        (body_size,) = INT.unpack_from(view, end + body_at - 4)
+        prefix = PREFIXES[sys_flag >> 4 & 3]
+        (
+            size,
+            magic,
+            _body_crc,
+            queue,
+            _flag,
+            queue_offset,
+            physical_offset,
+            _sys_flag,
+            born_ms,
+            _born_host,
+            store_ms,
+            _store_host,
+            reconsume_times,
+            _transaction_offset,
+            body_size,
+        ) = prefix.unpack_from(view, end)
+        body_at = prefix.size
         topic_at = body_at + body_size + (1 if magic == MAGIC_V1 else 2)
         topic_size = int.from_bytes(view[end + body_at + body_size : end + topic_at], "big")
         topic = bytes(view[end + topic_at : end + topic_at + topic_size])
@@ -137,6 +157,13 @@ def outline_records(
                 size - properties_at,
                 sound,
                 sys_flag,
+                0,
+                queue,
+                reconsume_times,
+                queue_offset,
+                physical_offset,
+                born_ms,
+                store_ms,
             )
             rows += ROW.pack(*row)
         end += size
@@ -186,8 +213,7 @@ def unpack_rows(view: Buffer, rows: bytes) -> Unpacked:
             unpacked += ROW.pack(*row)
             continue
         raw, body = _slices(view, row)
-        (queue_offset,) = LONG.unpack_from(view, row.start + _QUEUE_OFFSET_AT)
-        count = message_count(row.sys_flag, raw, queue_offset)
+        count = message_count(row.sys_flag, raw, row.queue_offset)
         if not count:
             unpacked += ROW.pack(*row)
             continue
@@ -207,7 +233,7 @@ def _slices(view: Buffer, row: Row) -> tuple[bytes, bytes]:
     if min(row.start, *row[1:7]) < 0:
         raise ValueError("a row has a negative number")
     ends = row.body_at + row.body_size, row.properties_at + row.properties_size
-    if row.start + max(*ends, _QUEUE_OFFSET_AT + LONG.size) > len(view):
+    if row.start + max(ends) > len(view):
         raise ValueError(f"a row ends after the view, which has {len(view)} bytes")
     return (
         bytes(view[row.start + row.properties_at : row.start + ends[1]]),

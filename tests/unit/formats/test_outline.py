@@ -82,6 +82,8 @@ def logs(draw: st.DrawFn) -> bytearray:
                 draw(st.sampled_from(HOSTS)),
                 draw(raw_properties),
                 sys_flag=draw(st.sampled_from([0, 0, 0, 0x4, 0x8, 0xC, 0x80, 0x1])),
+                born_timestamp_ms=draw(st.integers(0, 1 << 50)),
+                reconsume_times=draw(st.integers(0, 16)),
             ),
             queue_offset=draw(st.integers(0, 3)),
             physical_offset=BASE + len(log),
@@ -111,17 +113,27 @@ def test_the_records_of_a_walk_are_outlined(outline_records: Outline, log: bytea
     )
     found = outline_records(log, at=BASE, **EVERYTHING)
     assert (found.end, found.stop, found.reason) == walked[1:]
-    rows = list(ROW.iter_unpack(found.rows))
+    rows = list(map(Row._make, ROW.iter_unpack(found.rows)))
     assert found.seen == len(rows) == len(walked.entries)
     for row, entry in zip(rows, walked.entries, strict=True):
-        start, size, body_at, body_size, topic, at, properties_size, sound, sys_flag, number = row
-        assert number == 0
-        stored = record.decode(log, start)
-        assert (BASE + start, size, sys_flag) == (entry.physical_offset, entry.size, entry.sys_flag)
-        assert found.topics[topic] == entry.topic
-        assert log[start + body_at : start + body_at + body_size] == stored.body
-        assert log[start + at : start + at + properties_size] == stored.properties
-        assert sound == outline.NOT_VERIFIED
+        stored = record.decode(log, row.start)
+        body, raw = row.start + row.body_at, row.start + row.properties_at
+        assert found.topics[row.topic] == entry.topic
+        assert log[body : body + row.body_size] == stored.body
+        assert log[raw : raw + row.properties_size] == stored.properties
+        assert row == row._replace(
+            start=entry.physical_offset - BASE,
+            size=entry.size,
+            sound=outline.NOT_VERIFIED,
+            sys_flag=entry.sys_flag,
+            number=0,
+            queue=stored.queue_id,
+            reconsume_times=stored.reconsume_times,
+            queue_offset=stored.queue_offset,
+            physical_offset=stored.physical_offset,
+            born_ms=stored.born_timestamp_ms,
+            store_ms=stored.store_timestamp_ms,
+        )
 
 
 @each_outline
@@ -230,10 +242,9 @@ def test_rows_of_batches_become_those_of_their_messages(
     found = list(map(Row._make, ROW.iter_unpack(unpacked)))
     assert len(found) == len(expected)
     for row, (start, message) in zip(found, expected, strict=True):
-        base = record.decode(log, start).queue_offset
         body, raw = start + row.body_at, start + row.properties_at
         assert (row.start, row.sys_flag) == (start, message.sys_flag)
-        assert base + row.number == message.queue_offset
+        assert row.queue_offset + row.number == message.queue_offset
         assert log[body : body + row.body_size] == message.body
         assert log[raw : raw + row.properties_size] == message.properties
 
@@ -248,7 +259,7 @@ def test_a_batch_with_another_number_of_messages_is_reported_and_has_no_rows(
     rows = outline.outline_records(log, at=None, **EVERYTHING).rows
     unpacked, damaged = unpack_rows(log, rows)
     assert damaged == [1]
-    assert [row[-1] for row in ROW.iter_unpack(unpacked)] == [0, 1, 0, 1]
+    assert [row.number for row in map(Row._make, ROW.iter_unpack(unpacked))] == [0, 1, 0, 1]
 
 
 @each_unpack

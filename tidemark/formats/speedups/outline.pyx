@@ -28,6 +28,9 @@ cdef extern from "record.h":
     ctypedef struct tidemark_record:
         uint32_t size
         int32_t sys_flag
+        int32_t queue_id
+        int64_t queue_offset
+        int64_t store_timestamp_ms
         uint32_t body_at
         uint32_t body_size
         uint32_t topic_at
@@ -59,7 +62,9 @@ cdef enum:
     ROOM_AT_FIRST = 1024
     INNER_BATCH = 0x80
     SYS_FLAGS = 0xC0
-    QUEUE_OFFSET_AT = 20
+    PHYSICAL_OFFSET_AT = 28
+    BORN_MS_AT = 40
+    RECONSUME_BEFORE = 16  # bytes before the body
     ENTRY_OVERHEAD = 22
     ENTRY_BODY_SIZE_AT = 16
 
@@ -74,6 +79,12 @@ cdef struct Row:
     int32_t sound
     int32_t sys_flag
     int64_t number
+    int32_t queue
+    int32_t reconsume_times
+    int64_t queue_offset
+    int64_t physical_offset
+    int64_t born_ms
+    int64_t store_ms
 
 assert sizeof(Row) == pure.ROW.size
 
@@ -208,6 +219,12 @@ def outline_records(view, *, at, until, records_max, verify=None, topics=None):
                         sound,
                         found.sys_flag,
                         0,
+                        found.queue_id,
+                        <int32_t>tidemark_get_32(data + end + found.body_at - RECONSUME_BEFORE),
+                        found.queue_offset,
+                        <int64_t>tidemark_get_64(data + end + PHYSICAL_OFFSET_AT),
+                        <int64_t>tidemark_get_64(data + end + BORN_MS_AT),
+                        found.store_timestamp_ms,
                     )
                     count += 1
                 tidemark_prefetch_record(data + end, size - <size_t>end, &found)
@@ -238,7 +255,6 @@ cdef int check_batch(const Row *row, int64_t view_size) except -1:
         raise ValueError("a row has a negative number")
     if (
         row.start > view_size
-        or row.start + QUEUE_OFFSET_AT + 8 > view_size
         or row.start + row.body_at + row.body_size > view_size
         or row.start + row.properties_at + row.properties_size > view_size
     ):
@@ -251,8 +267,7 @@ cdef int64_t batch_count(const Row *row, const uint8_t *record) except -1:
     raw = PyBytes_FromStringAndSize(
         <const char *>record + row.properties_at, row.properties_size
     )
-    queue_offset = <int64_t>tidemark_get_64(record + QUEUE_OFFSET_AT)
-    return message_count(row.sys_flag, raw, queue_offset)
+    return message_count(row.sys_flag, raw, row.queue_offset)
 
 
 cdef bint unpack_batch(
