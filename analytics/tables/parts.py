@@ -26,6 +26,7 @@ from analytics.moments import hour_of, to_us
 from analytics.tables.files import DataFile, write_whole
 from analytics.tables.manifest import Batch
 from analytics.tables.root import TableRoot
+from analytics.worker import exempt_modules_from_gc
 
 _DONE: Final = "part int"
 _NAMES: Final = 10_000  # maximum number of files of one task
@@ -119,6 +120,7 @@ def write_frame(
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("not inside a Spark task")
+        exempt_modules_from_gc()
         writer = Writer(buckets_root, name, context.partitionId(), skipped)
         work(batches, writer)
         writer.describe(attempt)

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from analytics.sources.store.options import StoreOptions
 from analytics.sources.store.reader import StoreReader
+from analytics.worker import exempt_modules_from_gc
 
 
 class TidemarkStore(DataSource):
@@ -39,10 +40,12 @@ class TidemarkStoreReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One or more partitions per file of the log."""
+        exempt_modules_from_gc()
         return [InputPartition(part) for part in StoreReader(self._options).plan()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a partition, on an executor."""
+        exempt_modules_from_gc()
         return StoreReader(self._options).read(partition.value)
 
 
