@@ -173,7 +173,9 @@ def over_range(
     while begin < before:
         end = min(before, begin + _DAY)
         after, until = begin - period, end - period
-        tasks = [(bucket, after, until) for bucket in range(root.buckets)]
+        # The last tasks are the short ones, so that all cores end at about the same time.
+        buckets = root.buckets_by_rows("positions", since=begin, before=end)
+        tasks = [(bucket, after, until) for bucket in buckets]
         with runs.run(root.path, "evaluate") as noted:
             written = run_parts(
                 spark,

@@ -111,6 +111,14 @@ class TableRoot:
             and (buckets is None or file.bucket is None or file.bucket in buckets)
         )
 
+    def buckets_by_rows(self, table: str, *, since: datetime, before: datetime) -> list[int]:
+        """Return all buckets, those with most rows in the files of that time first."""
+        rows = [0] * self.buckets
+        for file in self.files(table, since=since, before=before):
+            if file.bucket is not None:
+                rows[file.bucket] += file.rows
+        return sorted(range(self.buckets), key=rows.__getitem__, reverse=True)
+
     def read(
         self,
         table: str,

@@ -188,7 +188,7 @@ class OsFile:
         return data
 
     def borrow(self, size: int, offset: int) -> memoryview | bytes:
-        """Read like ``pread``, but without a copy where possible.
+        """Read like ``pread``, within the size as of opening, but without a copy where possible.
 
         Returns a view of the page cache, which is unmapped with the last reference to it. All its
         pages are read before. If that fails (an error of the disk, a kernel before Linux 5.14), it
@@ -196,13 +196,19 @@ class OsFile:
         process.
         """
         first_page = offset - offset % mmap.ALLOCATIONGRANULARITY
-        length = min(offset + size, self.size) - first_page
+        end = min(offset + size, self.size)
+        if end <= offset:
+            return b""
         try:
             pages = mmap.mmap(
-                self._descriptor, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=first_page
+                self._descriptor,
+                end - first_page,
+                mmap.MAP_SHARED,
+                mmap.PROT_READ,
+                offset=first_page,
             )
             pages.madvise(MADV_POPULATE_READ)
-        except (OSError, ValueError):  # ValueError: no byte of the file is in the range
+        except (OSError, ValueError):  # ValueError: the file was cut meanwhile
             return self.pread(size, offset)
         return memoryview(pages)[offset - first_page :]
 

@@ -367,3 +367,43 @@ def test_bytes_that_the_disk_cannot_read_are_reported(
         monkeypatch.setattr(os, "pread", failing(errno.EIO))
         with pytest.raises(ReadFailed, match=r"cannot read .*/file: Input/output error"):
             opened.pread(10, 0)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4096, 5000, 8999, 9000, 9001, 1 << 20])
+def test_borrowed_bytes_are_those_of_pread_and_outlive_the_file(
+    tmp_path: Path, offset: int
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(9000))
+    with contextlib.closing(DISK.open(path, writable=False)) as opened:
+        borrowed = {size: opened.borrow(size, offset) for size in (0, 1, 3000, 9000)}
+        copied = {size: opened.pread(size, offset) for size in borrowed}
+        assert isinstance(borrowed[1], memoryview) == (offset < 9000)
+    path.unlink()
+    assert borrowed == copied
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EFAULT])
+def test_bytes_that_cannot_be_borrowed_are_copied_or_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    class Unmapped(mmap.mmap):
+        def madvise(self, *_arguments: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    monkeypatch.setattr(mmap, "mmap", Unmapped)
+    with contextlib.closing(DISK.open(path, writable=False)) as opened:
+        assert opened.borrow(7, 3) == b"tent"
+        monkeypatch.setattr(os, "pread", failing(errno.EIO))
+        with pytest.raises(ReadFailed):
+            opened.borrow(7, 3)
+
+
+def test_a_file_that_was_cut_since_it_was_opened_is_not_borrowed(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(9000))
+    with contextlib.closing(DISK.open(path, writable=False)) as opened:
+        os.truncate(path, 10)
+        assert opened.borrow(9000, 0) == bytes(10)

@@ -64,6 +64,20 @@ def test_what_is_committed_is_read_back_and_what_is_only_written_is_not(root: Ta
     assert json.loads((root.path / "positions/_schema.json").read_text())["buckets"] == 4
 
 
+def test_buckets_are_ordered_by_their_rows_in_a_time(root: TableRoot) -> None:
+    hour = START.replace(minute=0)
+    for batch, pairs, ticks in (("a", [0], 9), ("b", [1, 5], 9), ("c", [3], 100)):
+        root.commit(
+            "positions",
+            batch=batch,
+            files=root.write("positions", positions(pairs, ticks), batch=batch),
+        )
+    assert root.buckets_by_rows("positions", since=hour, before=hour + TICK) == [0, 1, 2, 3]
+    assert root.buckets_by_rows("positions", since=START, before=START + TICK) == [3, 1, 0, 2]
+    later = START + timedelta(minutes=20)
+    assert root.buckets_by_rows("positions", since=later, before=later + TICK) == [3, 0, 1, 2]
+
+
 def test_a_column_that_came_later_is_null_in_files_of_before(
     root: TableRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
