@@ -28,7 +28,7 @@ from tidemark.formats import native
 from tidemark.formats.filenames import offset_name
 
 RECORDS_GOAL: Final = 1e6
-RATIO_GOAL: Final = 0.3
+RATIO_GOAL: Final = 0.5
 FILE_SIZE: Final = 1 << 30
 SHAPE: Final = Shape(body_size=860, queues=384, keys=True)
 """Including topic, tag, key and unique id, a record has about one kilobyte."""
