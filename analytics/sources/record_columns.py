@@ -32,7 +32,8 @@ ROWS: Final = np.dtype(
         ("properties_size", "=i4"),
         ("sound", "=i4"),
         ("sys_flag", "=i4"),
-        ("number", "=i8"),
+        ("number", "=i4"),
+        ("torn", "=i4"),
         ("queue", "=i4"),
         ("reconsume_times", "=i4"),
         ("queue_offset", "=i8"),
@@ -64,13 +65,9 @@ class RecordColumns:
         return len(self.rows)
 
     def never_written(self) -> npt.NDArray[np.bool_]:
-        """Records that end in an impossible zero: a crash or a truncated copy kept their sizes and
-        lost their ends. No CRC detects it, because the CRC is also at the end."""
-        # Properties end in 0x02 or in text. Without properties, the topic is followed by two zeros.
-        behind = np.where(self.rows["properties_size"] > 0, 1, 3)
-        at = self.starts + self.rows["size"] - behind
-        zeros: npt.NDArray[np.bool_] = np.frombuffer(self._view, np.uint8)[at] == 0
-        return zeros
+        """Records whose ends a crash or a truncated copy lost."""
+        torn: npt.NDArray[np.bool_] = self.rows["torn"] != 0
+        return torn
 
     def unpacked(self) -> tuple[RecordColumns, npt.NDArray[np.bool_]]:
         """Return the columns of the messages, and which records are batches without their messages.

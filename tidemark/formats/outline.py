@@ -32,7 +32,7 @@ from tidemark.formats.record_layout import (
 )
 from tidemark.formats.scan import Stop
 
-ROW: Final = struct.Struct("=q8iq2i4q")
+ROW: Final = struct.Struct("=q12i4q")
 """The fields of ``Row``, in native byte order."""
 
 NOT_VERIFIED: Final = -1
@@ -58,6 +58,9 @@ class Row(NamedTuple):
     sys_flag: int
     number: int
     """Index of the message in its inner batch. Its queue offset is that of the record plus this."""
+    torn: int
+    """1 if the record ends in an impossible zero, else 0: a crash or a truncated copy kept its size
+    and lost its end. No CRC detects it, because the CRC is also at the end."""
     queue: int
     reconsume_times: int
     queue_offset: int
@@ -158,6 +161,7 @@ def outline_records(
                 sound,
                 sys_flag,
                 0,
+                int(_is_torn(view, end + size, size - properties_at)),
                 queue,
                 reconsume_times,
                 queue_offset,
@@ -171,6 +175,12 @@ def outline_records(
     return Outlines(
         bytes(rows), names, seen, end, *stopped(view, end, at, until, records_max - seen)
     )
+
+
+def _is_torn(view: Buffer, end: int, properties_size: int) -> bool:
+    """Whether the record that ends at view[end] ends in an impossible zero."""
+    # Properties end in 0x02 or in text. Without properties, the topic is followed by two zeros.
+    return view[end - (1 if properties_size else 3)] == 0
 
 
 def stopped(view: Buffer, end: int, at: int | None, until: int, left: int) -> tuple[Stop, str]:

@@ -127,6 +127,7 @@ def test_the_records_of_a_walk_are_outlined(outline_records: Outline, log: bytea
             sound=outline.NOT_VERIFIED,
             sys_flag=entry.sys_flag,
             number=0,
+            torn=int(log[row.start + row.size - (1 if row.properties_size else 3)] == 0),
             queue=stored.queue_id,
             reconsume_times=stored.reconsume_times,
             queue_offset=stored.queue_offset,
@@ -154,6 +155,20 @@ def test_a_flipped_bit_ends_the_walk_or_fails_verification_or_lies_in_no_crc(
         _, _, body_at, body_size, *_ = ROW.unpack(found.rows)
         if body_at <= bit // 8 < body_at + body_size:
             assert ROW.unpack(found.rows)[7] == 0
+
+
+@each_outline
+@pytest.mark.parametrize("pairs", [{}, {"TAGS": "t"}])
+def test_a_record_that_ends_in_zeros_is_torn(
+    outline_records: Outline, pairs: dict[str, str]
+) -> None:
+    whole = encoded(BASE, topic="orders", pairs=pairs)
+    # Without properties the last two bytes are their length, and zero.
+    written = len(whole) if pairs else len(whole) - 2
+    for kept in (written, written - 1, written - 3):
+        log = whole[:kept] + bytes(len(whole) - kept)
+        (row,) = map(Row._make, ROW.iter_unpack(outline_records(log, at=BASE, **EVERYTHING).rows))
+        assert row.torn == (kept < written)
 
 
 @each_outline

@@ -78,7 +78,8 @@ cdef struct Row:
     int32_t properties_size
     int32_t sound
     int32_t sys_flag
-    int64_t number
+    int32_t number
+    int32_t torn
     int32_t queue
     int32_t reconsume_times
     int64_t queue_offset
@@ -219,6 +220,7 @@ def outline_records(view, *, at, until, records_max, verify=None, topics=None):
                         sound,
                         found.sys_flag,
                         0,
+                        data[end + found.size - (1 if found.properties_size else 3)] == 0,
                         found.queue_id,
                         <int32_t>tidemark_get_32(data + end + found.body_at - RECONSUME_BEFORE),
                         found.queue_offset,
@@ -296,7 +298,7 @@ cdef bint unpack_batch(
         messages[number].properties_at = <int32_t>properties_at
         messages[number].properties_size = <int32_t>properties_size
         messages[number].sys_flag = row.sys_flag & ~SYS_FLAGS
-        messages[number].number = number
+        messages[number].number = <int32_t>number
         at = properties_at + properties_size
     return at == end
 
