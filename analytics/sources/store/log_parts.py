@@ -31,7 +31,7 @@ from tidemark.formats.record import BLANK_SIZE, Checks, peek_size
 from tidemark.formats.scan import Stop
 
 I32_MAX: Final = (1 << 31) - 1
-WINDOW_SIZE: Final = 8 << 20
+MAPPED_SIZE: Final = 8 << 20
 """Bytes of the log mapped at a time. With 2 MiB a record takes a quarter longer: a window costs as
 much as a thousand records."""
 BATCH_ROWS: Final = 16_384
@@ -186,7 +186,7 @@ def walk(part: LogPart, options: StoreOptions) -> Iterator[RecordColumns | Hole]
 def _walk_file(
     file: OsFile, part: LogPart, options: StoreOptions
 ) -> Iterator[RecordColumns | Hole]:
-    schema, at, window = options.schema, part.start, WINDOW_SIZE
+    schema, at, window = options.schema, part.start, MAPPED_SIZE
     room = min(part.limit, part.file_start + file.size)
     while at < part.end:
         try:
@@ -221,11 +221,11 @@ def _walk_file(
         at += found.end
         match found.stop:
             case Stop.LIMIT:
-                window = WINDOW_SIZE
+                window = MAPPED_SIZE
             case Stop.BLANK:
                 return
             case Stop.VIEW_END if found.end and at < room:
-                window = WINDOW_SIZE
+                window = MAPPED_SIZE
             case Stop.VIEW_END if (
                 0 < len(raw) < (size := peek_size(raw, 0)) <= min(RECORD_SIZE_MAX, room - at)
             ):

@@ -154,8 +154,7 @@ class ApiHandler(BoundedHandler):
         if direct_sends is None or self._missing != 0 or self._close or self._paused:
             self._pass_on(data)
             return
-        waiter = self._waiter
-        if waiter is None or waiter.done():
+        if not self._is_idle:
             if turns and not self._messages and not self._request_in_progress:
                 self._keep(data)
                 self._loop.call_soon(self._go_on, turns - 1)

@@ -138,7 +138,7 @@ class DirectSends:
         return answer
 
     async def _answer_later(self, send: WaitingSend) -> bytes:
-        """Return the error of a send whose messages do not have their level."""
+        """Let the sender end the wait of a send whose level was not reached; return its error."""
         try:
             await send.appended.sender.reach(send.appended, send.level)
             return self._answer(send.head, send.appended)

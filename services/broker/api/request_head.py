@@ -57,18 +57,23 @@ _METHODS: Final = (b"get ", b"post ", b"put ", b"delete ")
 _NO_KNOWN_SIZE: Final = (b"\r\ntransfer-encoding", b"\r\nupgrade")
 
 
-class SendHead(msgspec.Struct, frozen=True):
-    """The head of a plain send."""
+class Form(msgspec.Struct, frozen=True):
+    """What is known of a send before its body is read."""
 
     topic: str
-    body_size: int
-    """Announced size of the body [bytes]."""
     encoding: Encoding | None
     """Encoding of the body; None: it has the entries of a batch."""
+    batch: BatchQuery | None
+    """Parameters of a batch request; None: it is another send."""
+
+
+class SendHead(Form, frozen=True):
+    """The head of a plain send."""
+
+    body_size: int
+    """Announced size of the body [bytes]."""
     accepted: Encoding
     """Encoding of the answer."""
-    batch: BatchQuery | None = None
-    """Parameters of a batch request; None: it is another send."""
 
 
 class _Headers(NamedTuple):
@@ -96,7 +101,7 @@ def send_head(head: bytes) -> SendHead | None:
     except UnsupportedMediaType:
         return None
     accepted = encodings.of_answer(headers.accept, headers.content_type)
-    return SendHead(topic, headers.body_size, encoding, accepted)
+    return SendHead(topic, encoding, None, headers.body_size, accepted)
 
 
 def batch_head(head: bytes) -> SendHead | None:
@@ -132,7 +137,7 @@ def _batch_head(head: bytes) -> SendHead | None:
     except (BadRequest, UnsupportedMediaType):
         return None
     accepted = encodings.of_answer(headers.accept, headers.content_type)
-    return SendHead(topic, headers.body_size, None, accepted, asked)
+    return SendHead(topic, None, asked, headers.body_size, accepted)
 
 
 def _headers(raw: bytes) -> _Headers | None:

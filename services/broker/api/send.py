@@ -11,7 +11,7 @@ After it come ``deduplicator`` and ``sender`` (steps 3 and 4).
 from __future__ import annotations
 
 import functools
-from typing import Final, NamedTuple
+from typing import Final
 
 from aiohttp import hdrs, web
 
@@ -22,7 +22,7 @@ from services.broker.api.encodings import Encoding, Rest
 from services.broker.api.gate import Gate
 from services.broker.api.http_requests import Bodies, Body, born_host
 from services.broker.api.messages import Rules, parse_produce
-from services.broker.api.request_head import SendHead
+from services.broker.api.request_head import Form, SendHead
 from services.broker.api.traces import HEADER as TRACE_HEADER
 from services.broker.api.traces import Traces
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
@@ -42,16 +42,6 @@ from tidemark.formats.hosts import Host
 CHECKED_SIZE_MAX: Final = 1 << 15
 """Bytes of a batch with a fault whose check takes a few milliseconds at most."""
 LEVELS: Final = {level.value: level for level in AckLevel}
-
-
-class Form(NamedTuple):
-    """What is known of a body before it is read; of a plain send, its ``SendHead``."""
-
-    topic: str
-    encoding: Encoding | None
-    """None: the body has the entries of a batch."""
-    batch: BatchQuery | None
-    """Parameters of a batch request."""
 
 
 class SendCall:
@@ -185,20 +175,20 @@ class SendCall:
                 self._checked,
                 data,
                 form.encoding,
-                self._has_batches(form),
                 self._thread_ids,
-                self._bodies.pauses.rest_in_thread,
+                has_batches=self._has_batches(form),
+                rest=self._bodies.pauses.rest_in_thread,
             )
             produce = await self._bodies.in_thread(work)
         return produce
 
-    def _has_batches(self, form: Form | SendHead) -> bool:
+    def _has_batches(self, form: Form) -> bool:
         """Return whether the topic has batch queues.
 
         Then the broker makes an id for a batch, and none for its messages."""
         return self._deduplicator().is_batch(form.topic)
 
-    def _at_once(self, body: bytes, form: Form | SendHead) -> ProduceRequest | None:
+    def _at_once(self, body: bytes, form: Form) -> ProduceRequest | None:
         """Parse a body without an await; None if it is long and not of the common form."""
         rules, unique_ids, encoding = self._rules, self._unique_ids, form.encoding
         if form.batch is not None:
@@ -206,7 +196,7 @@ class SendCall:
             made = batch_request(body, form.batch, rules, properties_of)
             if made is not None or len(body) > CHECKED_SIZE_MAX:
                 return made
-            return self._checked(body, encoding, False, unique_ids)
+            return self._checked(body, encoding, unique_ids, has_batches=True)
         maker, has_batches = unique_ids.maker, self._has_batches(form)
         if encoding is Encoding.MSGPACK:
             plain = self._read_plain(
@@ -228,14 +218,15 @@ class SendCall:
         assert encoding is not None, "only a batch has none"
         if encodings.is_long(body, encoding):
             return None
-        return self._checked(body, encoding, has_batches, unique_ids)
+        return self._checked(body, encoding, unique_ids, has_batches=has_batches)
 
     def _checked(
         self,
         body: bytes,
         encoding: Encoding | None,
-        has_batches: bool,
         unique_ids: UniqueIds,
+        *,
+        has_batches: bool,
         rest: Rest | None = None,
     ) -> ProduceRequest:
         """Decode a body and check it field by field; raise the fault of a batch.

@@ -30,15 +30,15 @@ M, J = Encoding.MSGPACK, Encoding.JSON
 @pytest.mark.parametrize(
     ("head", "expected"),
     [
-        (SEND, SendHead("orders", 12, M, M)),
-        (SEND + b"\r\nAccept: application/json", SendHead("orders", 12, M, J)),
-        (SEND + b"\r\nConnection: Keep-Alive", SendHead("orders", 12, M, M)),
-        (SEND + b"\r\nX-Anything: of value", SendHead("orders", 12, M, M)),
+        (SEND, SendHead("orders", M, None, 12, M)),
+        (SEND + b"\r\nAccept: application/json", SendHead("orders", M, None, 12, J)),
+        (SEND + b"\r\nConnection: Keep-Alive", SendHead("orders", M, None, 12, M)),
+        (SEND + b"\r\nX-Anything: of value", SendHead("orders", M, None, 12, M)),
         (
             LINE + b"\r\nhost:x\r\ncontent-length:3\r\ncontent-type:\tapplication/json ",
-            SendHead("orders", 3, J, J),
+            SendHead("orders", J, None, 3, J),
         ),
-        (SEND.replace(b"orders", b"a|b_c-d"), SendHead("a|b_c-d", 12, M, M)),
+        (SEND.replace(b"orders", b"a|b_c-d"), SendHead("a|b_c-d", M, None, 12, M)),
     ],
 )
 def test_the_head_of_a_plain_send_is_recognised(head: bytes, expected: SendHead) -> None:
@@ -106,7 +106,7 @@ BATCH = BATCH_LINE + b"\r\nHost: node\r\nContent-Length: 12"
 def test_the_head_of_a_batch_is_recognised(
     head: bytes, accepted: Encoding, asked: BatchQuery
 ) -> None:
-    assert batch_head(head) == SendHead("orders", 12, None, accepted, asked)
+    assert batch_head(head) == SendHead("orders", None, asked, 12, accepted)
     assert BATCHES in head
 
 
