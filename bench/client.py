@@ -25,7 +25,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 import tidemark
 from bench import kafka, redis_streams
-from bench.compared import left_out
+from bench.compared import WARM_UP_S, left_out
 from bench.exchange import LoadFailed, Outcome, repeated
 from bench.harness import Figure, Options, Result, at_most, benchmark, interleave
 from bench.load import Shape, measured, produce
@@ -151,7 +151,7 @@ class Kafka:
     def __init__(self, server: Compared, *, quick: bool) -> None:
         self.address = f"{HOST}:{server.port}"
         small = redis_streams.Shape(BATCH, 16)
-        kafka.prepare(server, small, kafka.WARM_UP_S / (10 if quick else 1))
+        kafka.prepare(server, small, WARM_UP_S / (10 if quick else 1))
 
     @asynccontextmanager
     async def _admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
@@ -272,7 +272,7 @@ def main(given: Options) -> Result:
         rates = interleave(jobs, given.runs)
         found = figures(rates, clients.cpu_us)
     versions = {AIOKAFKA: metadata.version(AIOKAFKA), "Kafka": kafka_version() or "left out"}
-    return Result(found, method(clients, given.runs), versions=versions, notes=left_out())
+    return Result(found, method(clients, given.runs), versions=versions, notes=left_out("Kafka"))
 
 
 def job_name(call: str, server: str, kind: str) -> str:

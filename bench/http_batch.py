@@ -1,7 +1,7 @@
-"""Figure 5: 256 messages per HTTP request, 8 connections; also Redis Streams, NATS and Kafka.
+"""Figure 5: 256 messages per HTTP request, 8 connections; also Redis, NATS, Kafka and RocketMQ.
 
 Every server is measured over raw connections that send prebuilt requests, which shows the capacity
-of the server; all but Kafka also through the Python asyncio client, which shows what a program
+of the server; Redis and NATS also through their Python asyncio clients, which show what a program
 gets. Only like is compared with like; the notes say which side was saturated.
 """
 
@@ -202,8 +202,10 @@ def method(seconds: float, runs: int) -> str:
         everysec after write. NATS JetStream, file storage: answers after pwrite, syncs every two
         minutes; this version has no setting to sync before an answer, so it is held against disk
         although it promises what memory does. Kafka: one broker with KRaft, one partition, acks=1;
-        one record batch per request, uncompressed, without keys; answers from the page cache; its
-        JVM compiles in a longer warm-up of its own."""
+        one record batch per request, uncompressed, without keys; answers from the page cache.
+        RocketMQ: one broker, four queues, batches without ids, until all was dispatched; async
+        answers from the page cache, sync after fsync. Each JVM compiles in a longer warm-up of its
+        own."""
 
 
 def all_series(compare: Compare) -> list[Series]:

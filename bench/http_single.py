@@ -1,6 +1,7 @@
 """Figure 4: one message per HTTP request, 32 connections, acknowledged in memory and on disk.
 
-Redis Streams, NATS JetStream and Kafka get one message per request over raw connections, too.
+Redis Streams, NATS JetStream, Kafka and RocketMQ get one message per request over raw connections,
+too.
 """
 
 from __future__ import annotations

@@ -19,8 +19,6 @@ from bench.exchange import Connection, Exchange, LoadFailed, Outcome, drive
 from bench.redis_streams import Shape
 from bench.servers import START_TIMEOUT_S, Compared, wait_until
 
-WARM_UP_S: Final = 40.0
-"""Until then the JVM used a fifth of the core to compile."""
 TOPIC: Final = b"bench"
 PRODUCE, LIST_OFFSETS, METADATA = 0, 2, 3
 """API keys."""

@@ -5,8 +5,8 @@
         ... node.url ...
 
 Broker and reput (``Node``) share SERVER_CORE, and so do the servers that they are compared with
-(``redis_server``, ``nats_server``, ``kafka_server``); the load uses LOAD_CORE alone. All waits have
-a condition and a deadline. The data are removed at the end.
+(``redis_server``, ``nats_server``, ``kafka_server``, ``rocketmq_server``); the load uses LOAD_CORE
+alone. All waits have a condition and a deadline. The data are removed at the end.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ KAFKA_JVM: Final = (
     *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
 )
+
+ROCKETMQ_LIB: Final = PROJECT / "build" / "referee" / "lib"
+ROCKETMQ_JVM: Final = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m")
 
 
 def pin_to(core: int) -> None:
@@ -334,6 +337,38 @@ def kafka_server() -> Compared:
         return ["sh", "-c", " && ".join(map(shlex.join, steps))]
 
     return Compared("kafka", command)
+
+
+def rocketmq_version() -> str | None:
+    """Version of the RocketMQ that ``make referee`` has fetched; None without it."""
+    names = [path.stem for path in ROCKETMQ_LIB.glob("rocketmq-broker-*.jar")]
+    return names[0].removeprefix("rocketmq-broker-") if names else None
+
+
+def rocketmq_server(flush: str) -> Compared:
+    """Return a RocketMQ broker without a name server; otherwise its defaults.
+
+    flush: ``ASYNC_FLUSH`` (answers from the page cache) or ``SYNC_FLUSH`` (after fsync). The JVM
+    has the collector of its start script and the heap of Kafka's.
+    """
+    java = [program("java", "openjdk-17-jre-headless"), *ROCKETMQ_JVM]
+
+    def command(server: Compared) -> list[str]:
+        config = server.directory / "broker.conf"
+        settings = {
+            "listenPort": str(server.port),
+            "haListenPort": str(free_port()),
+            "brokerIP1": HOST,
+            "storePathRootDir": f"{server.directory}/store",
+            "storePathCommitLog": f"{server.directory}/store/commitlog",
+            "flushDiskType": flush,
+        }
+        config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        home = f"-Drocketmq.home.dir={server.directory}"
+        broker = "org.apache.rocketmq.broker.BrokerStartup"
+        return [*java, home, "-cp", f"{ROCKETMQ_LIB}/*", broker, "-c", str(config)]
+
+    return Compared("rocketmq", command)
 
 
 def peer(name: str, *arguments: str) -> Compared:

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import compared, servers
+from bench import compared
 from bench.exchange import Exchange, LoadFailed
 from bench.kafka import KafkaConnection, crc32c, produce_request, record_batch, varint
 
@@ -94,17 +93,6 @@ async def test_an_error_or_more_than_one_answer_fails_the_run(wrong: bytes) -> N
     with pytest.raises(LoadFailed, match="Kafka answered"):
         await exchange.finished
     assert exchange.messages == 0
-
-
-def test_kafka_is_left_out_with_a_note_until_it_is_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(servers, "KAFKA_LIB", tmp_path)
-    assert servers.kafka_version() is None
-    assert compared.left_out() == ["without Kafka, which `make kafka` fetches"]
-    (tmp_path / "kafka_2.13-4.2.0.jar").touch()
-    assert servers.kafka_version() == "4.2.0"
-    assert compared.left_out() == []
 
 
 def test_cpu_times_are_of_the_last_runs_and_compared_with_kafka_if_they_have_a_goal() -> None:
