@@ -38,6 +38,7 @@ from tidemark.testing.node import LOOPBACK, NodeProcesses
 from tidemark.testing.node import ROLES as ROLES
 from tidemark.testing.node import START_TIMEOUT_S as START_TIMEOUT_S
 from tidemark.testing.ports import free_port as free_port
+from tidemark.testing.ports import free_ports
 from tidemark.testing.waiting import wait_until as wait_until
 
 SERVER_CORE: Final = 0
@@ -226,11 +227,14 @@ def program(name: str, package: str) -> str:
 class Compared:
     """A server that Tidemark is compared with: a process, a port, its own directory."""
 
-    def __init__(self, name: str, command: Callable[[Compared], list[str]]) -> None:
-        """name: for error messages and the directory. command: returns the command to run."""
+    def __init__(
+        self, name: str, command: Callable[[Compared], list[str]], *, port: int | None = None
+    ) -> None:
+        """name: for error messages and the directory. command: returns the command to run. port:
+        None for any free one."""
         self.name = name
         self.directory = work_dir(name)
-        self.port = free_port()
+        self.port = port or free_port()
         self._command = command
         self._process: ChildProcess | None = None
 
@@ -352,12 +356,13 @@ def rocketmq_server(flush: str) -> Compared:
     has the collector of its start script and the heap of Kafka's.
     """
     java = [program("java", "openjdk-17-jre-headless"), *ROCKETMQ_JVM]
+    _, _, main_port, ha_port = free_ports(4)  # it also listens two below its main port
 
     def command(server: Compared) -> list[str]:
         config = server.directory / "broker.conf"
         settings = {
             "listenPort": str(server.port),
-            "haListenPort": str(free_port()),
+            "haListenPort": str(ha_port),
             "brokerIP1": HOST,
             "storePathRootDir": f"{server.directory}/store",
             "storePathCommitLog": f"{server.directory}/store/commitlog",
@@ -368,7 +373,7 @@ def rocketmq_server(flush: str) -> Compared:
         broker = "org.apache.rocketmq.broker.BrokerStartup"
         return [*java, home, "-cp", f"{ROCKETMQ_LIB}/*", broker, "-c", str(config)]
 
-    return Compared("rocketmq", command)
+    return Compared("rocketmq", command, port=main_port)
 
 
 def peer(name: str, *arguments: str) -> Compared:
