@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from analytics.errors import SparkStart
+from analytics.tables import TableRoot
 
 SOURCE_MODULES: Final = (
     "sources.prometheus.spark",
@@ -70,6 +71,19 @@ def register_all(spark: SparkSession) -> None:
     spark.conf.set(*PUSHDOWN)
     for source in sources():
         spark.dataSource.register(source)
+
+
+def views(spark: SparkSession, root: TableRoot) -> list[str]:
+    """Register every table of a root as a temporary view of its name, for questions in SQL.
+
+    A view has the rows that the table has now; another call adds newer ones. A table that was never
+    written has no view, so a question about it fails: an empty view would answer that there is
+    nothing. Returns the names of the views.
+    """
+    names = root.tables()
+    for table in names:
+        root.frame(spark, table).createOrReplaceTempView(table)
+    return names
 
 
 def sources() -> Iterator[type[DataSource]]:
