@@ -6,8 +6,6 @@ error: it leaves a gap in the tables, and the job continues.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tidemark.errors import TidemarkError
 
 
@@ -20,9 +18,9 @@ class TablesMissing(AnalyticsError):
 
     code, title = "tables-missing", "There are no tables"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path} holds no tables: {path / '_root.json'} is missing.",
+            f"{path} holds no tables: {path}/_root.json is missing.",
             "Nothing was made. Run `tidemark-analytics collect --tables DIR` or `backfill` first, "
             "or name the directory they write to.",
             path=path,
@@ -30,11 +28,11 @@ class TablesMissing(AnalyticsError):
 
 
 class TablesDiffer(AnalyticsError):
-    """The tables were made with another number of buckets or by a later version."""
+    """The tables were made with another number of buckets, or by another version."""
 
     code, title = "tables-differ", "The tables have other settings"
 
-    def __init__(self, path: Path, what: str, *, found: object, wanted: object) -> None:
+    def __init__(self, path: str, what: str, *, found: object, wanted: object) -> None:
         super().__init__(
             f"{what} of the tables in {path} is {found}, but this job asks for {wanted}. "
             "Nothing was written.",
@@ -45,28 +43,59 @@ class TablesDiffer(AnalyticsError):
         )
 
 
-class ManifestDamaged(AnalyticsError):
-    """The manifest, which lists the valid files of a table, cannot be read."""
+class TablesDamaged(AnalyticsError):
+    """The file with the settings of all tables cannot be read."""
 
-    code, title = "manifest-damaged", "A table's list of files is damaged"
+    code, title = "tables-damaged", "The settings of the tables are damaged"
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, path: str, reason: str) -> None:
         super().__init__(
-            f"{path} is unreadable: {reason}. The Parquet files are untouched; "
-            "nothing of the table was read or written.",
-            f"Copy {path.name} back from {path.name}.before beside it; "
-            "the batch written last is then collected or evaluated again.",
+            f"{path} is unreadable: {reason}. The tables are untouched; nothing was read.",
+            'Write it again, like {"format": 2, "buckets": 8}: the number of buckets is one more '
+            "than the highest N among the directories bucket=N of table positions.",
             path=path,
             reason=reason,
         )
 
 
+class TableUnreadable(AnalyticsError):
+    """The Delta log of a table cannot be read, or was written with a feature that is not known."""
+
+    code, title, retriable = "table-unreadable", "A table cannot be read", True
+
+    def __init__(self, table: str, path: str, reason: str) -> None:
+        super().__init__(
+            f"table {table} in {path} cannot be read: {reason}. Nothing of it was read or written.",
+            "If the storage is well, look at the newest file in _delta_log: a damaged one can be "
+            "removed, and its batch is collected or evaluated again.",
+            table=table,
+            path=path,
+            reason=reason,
+        )
+
+
+class TableBusy(AnalyticsError):
+    """Others committed to the same files of a table each time that a commit was tried."""
+
+    code, title, retriable = "table-busy", "A table changes too often", True
+
+    def __init__(self, table: str, path: str, *, tries: int) -> None:
+        super().__init__(
+            f"table {table} in {path}: {tries} tries to commit met commits of others to the same "
+            "files. Nothing of this batch is visible.",
+            "Start the job again while no other job replaces the same hours.",
+            table=table,
+            path=path,
+            tries=tries,
+        )
+
+
 class TableFileMissing(AnalyticsError):
-    """A file that the manifest names does not exist."""
+    """A file that the table's log names does not exist."""
 
     code, title = "table-file-missing", "A file of a table is gone"
 
-    def __init__(self, table: str, path: Path) -> None:
+    def __init__(self, table: str, path: str) -> None:
         super().__init__(
             f"{path} belongs to table {table} and does not exist. The other files are sound.",
             "Restore it, or make its hour again: "
@@ -77,17 +106,19 @@ class TableFileMissing(AnalyticsError):
 
 
 class PartsMissing(AnalyticsError):
-    """The driver does not see all files that executors wrote: they do not share the volume."""
+    """The driver does not see a file that an executor wrote: they do not share the volume."""
 
     code, title, retriable = "parts-missing", "Parts of a batch cannot be seen", True
 
-    def __init__(self, batch: str, path: Path, *, found: int, written: int) -> None:
+    def __init__(self, batch: str, path: str, *, missing: int, written: int) -> None:
         super().__init__(
-            f"batch {batch}: executors finished {written} parts, {found} are in {path}. "
-            "Nothing of the batch was made visible; it will be written again.",
-            "Put the tables on a volume that driver and executors all mount, read and write.",
+            f"batch {batch}: executors wrote {written} files, {missing} of them are missing, like "
+            f"{path}. Nothing of the batch was made visible; it will be written again.",
+            "Put the tables on a volume that driver and executors all mount, read and write, or on "
+            "an object store.",
             batch=batch,
-            found=found,
+            path=path,
+            missing=missing,
             written=written,
         )
 
@@ -112,14 +143,13 @@ class HourUnread(AnalyticsError):
 
     code, title, retriable = "hour-unread", "An hour cannot be read again", True
 
-    def __init__(self, hour: str, *, rows: int, why: str) -> None:
+    def __init__(self, hour: str, *, why: str) -> None:
         super().__init__(
-            f"hour {hour} has {rows} rows of positions in the tables, and the source {why}. "
+            f"the tables have positions of hour {hour}, and the source {why}. "
             "Nothing was replaced.",
             "Make the source answer for the whole hour and start again, or leave the hour out of "
             "--hour: it stays as it is.",
             hour=hour,
-            rows=rows,
             why=why,
         )
 

@@ -22,6 +22,7 @@ JOBS: Final = (
     "evaluate",
     "export",
     "forecast",
+    "migrate",
     "report",
     "rollup",
 )

@@ -1,136 +1,198 @@
-"""Notes on runs of jobs: one small file per job in ``ROOT/_runs``, replaced after each good run.
+"""The table `runs`: what each run of a job has done, written after everything else of the run.
 
-Counts only grow, so that a periodic reader (``export``) misses no run. A failed run leaves the file
-unchanged. Each job has one writer. Step before: a job, or a micro-batch of it. Step after:
-``analytics.export``, which exports them as metrics.
+A run has several rows, each with one fact. Readers of it: ``analytics.ticks`` (which ticks are
+complete), ``analytics.export`` (metrics), and jobs that must not write what a stream writes now.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
-from analytics.local_path import replace_text
-from shared.metrics.catalogue.analytics import RUN_BUCKETS
+import pyarrow as pa
+import pyarrow.compute as pc
 
-DIRECTORY: Final = "_runs"
-VERSION: Final = 1
+from analytics.moments import from_us, to_us
+from analytics.schema import RUNS
+from analytics.tables import Batch, TableRoot
 
-
-class BadRuns(ValueError):
-    """The file with the runs of a job is damaged."""
-
-
-@dataclass(slots=True)
-class Runs:
-    """Summary of one job's runs."""
-
-    job: str
-    finished_at: float = math.nan
-    """End of the last good run [wall clock s]."""
-    runs: int = 0
-    seconds: float = 0.0
-    """Total duration of all runs [s]."""
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(RUN_BUCKETS) + 1))
-    """Number of runs by duration; the last entry exceeds every bound."""
-    rows: dict[str, int] = field(default_factory=dict)
-    """Rows written, by table."""
-    watermarks: dict[str, float] = field(default_factory=dict)
-    """Newest sample time read [wall clock s], by source."""
-
-    def noted(self, finished_at: float, seconds: float, run: Run) -> Runs:
-        """Return the summary with one more run."""
-        buckets = list(self.buckets)
-        buckets[bisect_left(RUN_BUCKETS, seconds)] += 1
-        rows = dict(self.rows)
-        for table, count in run.written.items():
-            rows[table] = rows.get(table, 0) + count
-        marks = dict(self.watermarks)
-        for source, mark in run.marks.items():
-            marks[source] = max(mark, marks.get(source, mark))
-        return Runs(
-            self.job, finished_at, self.runs + 1, self.seconds + seconds, buckets, rows, marks
-        )
+RUNNING_FOR: Final = timedelta(minutes=10)
+"""A stream whose last batch is older than this was killed."""
 
 
-@dataclass(slots=True)
+class Fact(StrEnum):
+    """Kinds of rows."""
+
+    RUN = "run"
+    """The run itself."""
+    ROWS = "rows"
+    """Number of rows written to the table `subject`."""
+    SOURCE = "source"
+    """`until` is the newest sample time of the source `subject`."""
+    NODE = "node"
+    """`until` is the newest tick that the node `subject` has sent."""
+    SORTED = "sorted"
+    """`subject` is a table and a day that was sorted, like `lag/2026-01-31`."""
+    READ = "read"
+    """The stream has finished everything up to `until`."""
+    STOPPED = "stopped"
+    """The stream has ended in order."""
+
+
 class Run:
     """One run in progress."""
 
-    written: dict[str, int] = field(default_factory=dict)
-    marks: dict[str, float] = field(default_factory=dict)
-
-    def rows(self, table: str, count: int) -> None:
-        """Add to the number of rows written to a table."""
-        self.written[table] = self.written.get(table, 0) + count
+    def __init__(self) -> None:
+        self._facts: list[dict[str, Any]] = [{"fact": Fact.RUN}]
 
     def wrote(self, counts: Mapping[str, int]) -> None:
-        """Add the rows of several tables."""
+        """Note rows written, by table."""
         for table, count in counts.items():
-            self.rows(table, count)
+            self._facts.append({"fact": Fact.ROWS, "subject": table, "rows": count})
 
     def watermark(self, source: str, newest: datetime) -> None:
-        """Note the newest sample time of a source; an older one changes nothing."""
-        moment = newest.astimezone(UTC).timestamp()
-        self.marks[source] = max(moment, self.marks.get(source, moment))
+        """Note the newest sample time of a source."""
+        self._facts.append({"fact": Fact.SOURCE, "subject": source, "until": newest})
+
+    def saw(self, nodes: Mapping[str, int]) -> None:
+        """Note the newest tick of each node [microseconds since 1970]."""
+        for node, tick in nodes.items():
+            self._facts.append({"fact": Fact.NODE, "subject": node, "until": from_us(tick)})
+
+    def sorted(self, table: str, days: Iterable[str]) -> None:
+        """Note the days of a table that were sorted."""
+        for day in days:
+            self._facts.append({"fact": Fact.SORTED, "subject": f"{table}/{day}"})
+
+    def read_to(self, until: datetime) -> None:
+        """Note that the stream has finished everything up to a time."""
+        self._facts.append({"fact": Fact.READ, "until": until})
+
+    def rows(self, job: str, writer: str, finished_at: datetime, seconds: float) -> pa.Table:
+        """Return the rows of the run."""
+        same = {"finished_at": finished_at, "job": job, "writer": writer, "seconds": seconds}
+        return pa.Table.from_pylist([same | fact for fact in self._facts], schema=RUNS)
 
 
 @contextmanager
 def run(
-    root: Path,
+    root: TableRoot,
     job: str,
+    batch: Batch | None = None,
     *,
     clock: Callable[[], float] = time.time,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Iterator[Run]:
-    """Note a run of a job if it ends without an exception."""
+    """Note a run of a job if it ends without an exception. batch: of a stream; a repeated one is
+    noted once."""
     began, under_way = monotonic(), Run()
     yield under_way
-    before = read(root, job) or Runs(job)
-    _write(root, before.noted(clock(), monotonic() - began, under_way))
+    name = batch or Batch(job)
+    finished_at = datetime.fromtimestamp(clock(), UTC)
+    rows = under_way.rows(job, name.writer, finished_at, monotonic() - began)
+    root.commit("runs", batch=name, files=root.write("runs", rows))
 
 
-def read(root: Path, job: str) -> Runs | None:
-    """Return the summary of a job; None if no run ended well. Raises BadRuns."""
-    try:
-        text = _path(root, job).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    try:
-        found: dict[str, Any] = json.loads(text)
-        if found.pop("version") != VERSION:
-            raise BadRuns(f"{_path(root, job)} is of another version")
-        runs = Runs(**found)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadRuns(f"{_path(root, job)}: {error}") from error
-    if len(runs.buckets) != len(RUN_BUCKETS) + 1:
-        raise BadRuns(f"{_path(root, job)} has {len(runs.buckets)} buckets")
-    return runs
+class Ended(NamedTuple):
+    """A run that ended well."""
+
+    job: str
+    writer: str
+    finished_at: datetime
+    seconds: float
+    rows: dict[str, int]
+    """Rows written, by table."""
+    sources: dict[str, datetime]
+    """Newest sample time, by source."""
 
 
-def read_all(root: Path) -> Mapping[str, Runs]:
-    """Return the summaries of all jobs. Raises BadRuns."""
-    found: dict[str, Runs] = {}
-    for path in sorted((root / DIRECTORY).glob("*.json")):
-        runs = read(root, path.stem)
-        if runs is not None:
-            found[path.stem] = runs
-    return found
+def ended(root: TableRoot, since: datetime) -> list[Ended]:
+    """Return the runs that ended since a time, by time."""
+    found: dict[tuple[datetime, str, str], Ended] = {}
+    for row in root.read("runs", since=since).sort_by("finished_at").to_pylist():
+        key = (row["finished_at"], row["job"], row["writer"])
+        run = found.setdefault(key, Ended(key[1], key[2], key[0], row["seconds"], {}, {}))
+        if row["fact"] == Fact.ROWS:
+            run.rows[row["subject"]] = row["rows"]
+        elif row["fact"] == Fact.SOURCE:
+            run.sources[row["subject"]] = row["until"]
+    return list(found.values())
 
 
-def _path(root: Path, job: str) -> Path:
-    return root / DIRECTORY / f"{job}.json"
+class Collectors(NamedTuple):
+    """Progress of `collect`. Times in microseconds since 1970."""
+
+    seen: Mapping[str, int]
+    """Node → its newest tick."""
+    sent_by: Mapping[str, str]
+    """Node → the collector that brought its newest tick."""
+    read_to: Mapping[str, int]
+    """Collector → time up to which it has read everything; only of those in `sent_by`."""
+    written_us: int | None
+    """When the last batch was written; None if there was none."""
 
 
-def _write(root: Path, runs: Runs) -> None:
-    path = _path(root, runs.job)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, json.dumps({"version": VERSION, **asdict(runs)}) + "\n")
+def collectors(root: TableRoot) -> Collectors:
+    """Return the progress of all collectors, as far as `runs` keeps it."""
+    names = ["finished_at", "job", "writer", "fact", "subject", "until"]
+    rows = root.read("runs", columns=names)
+    rows = rows.filter(
+        (pc.field("job") == "collect") & pc.field("fact").isin([Fact.NODE, Fact.READ])
+    )
+    newest = pc.max(rows.column("finished_at")).as_py()
+    rows = rows.group_by(["fact", "subject", "writer"], use_threads=False).aggregate(
+        [("until", "max"), ("finished_at", "min")]
+    )
+    # A collector on a new checkpoint has another name, and takes a node over with a newer tick.
+    rows = rows.sort_by([("until_max", "ascending"), ("finished_at_min", "descending")])
+    seen: dict[str, int] = {}
+    sent_by: dict[str, str] = {}
+    read_to: dict[str, int] = {}
+    for row in rows.to_pylist():
+        if row["fact"] == Fact.NODE:
+            seen[row["subject"]] = to_us(row["until_max"])
+            sent_by[row["subject"]] = row["writer"]
+        else:
+            read_to[row["writer"]] = to_us(row["until_max"])
+    senders = set(sent_by.values())
+    return Collectors(
+        seen,
+        sent_by,
+        {writer: until for writer, until in read_to.items() if writer in senders},
+        None if newest is None else to_us(newest),
+    )
+
+
+def sorted_days(root: TableRoot) -> set[str]:
+    """Return the tables and days that were sorted, as far as `runs` keeps it."""
+    rows = root.read("runs", columns=["fact", "subject"])
+    return set(rows.filter(pc.field("fact") == Fact.SORTED)["subject"].to_pylist())
+
+
+def note_stopped(root: TableRoot, job: str, writer: str) -> None:
+    """Note that a stream has ended in order: its hours may be replaced from now on."""
+    row = {
+        "finished_at": datetime.now(UTC),
+        "job": job,
+        "writer": writer,
+        "seconds": 0.0,
+        "fact": Fact.STOPPED,
+    }
+    rows = pa.Table.from_pylist([row], schema=RUNS)
+    root.commit("runs", batch=job, files=root.write("runs", rows))
+
+
+def is_running(root: TableRoot, job: str, now: datetime) -> bool:
+    """Whether a stream of the job has written a batch in the last ten minutes, and has not ended
+    since then."""
+    since = now - RUNNING_FOR
+    rows = root.read("runs", since=since, columns=["finished_at", "job", "writer", "fact"])
+    rows = rows.filter(
+        (pc.field("job") == job) & pc.field("fact").isin([Fact.READ, Fact.STOPPED])
+    ).sort_by("finished_at")
+    last = dict(zip(rows["writer"].to_pylist(), rows["fact"].to_pylist(), strict=True))
+    return Fact.READ in last.values()

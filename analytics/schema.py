@@ -326,6 +326,15 @@ ROLLUP: Final = _table(
     (TEXT, "worst_status!"),
     (TEXT, "seconds_in_status"),  # JSON object, by status
 )
+RUNS: Final = _table(
+    (TIME, "finished_at!"),
+    (TEXT, "job!", "writer!"),  # writer: job and stream, or the job
+    (FLOAT, "seconds!"),  # duration of the run
+    (TEXT, "fact!"),  # run, rows, source, node …: runs.Fact
+    (TEXT, "subject"),  # table, source or node
+    (INT, "rows"),
+    (TIME, "until"),
+)
 
 TABLES: Final[Mapping[str, pa.Schema]] = {
     "samples": SAMPLES,
@@ -347,6 +356,7 @@ TABLES: Final[Mapping[str, pa.Schema]] = {
     "forecasts": FORECASTS,
     "anomalies": ANOMALIES,
     "rollup": ROLLUP,
+    "runs": RUNS,
 }
 """Every table by its name."""
 

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
+from analytics import jars
 from analytics.errors import SparkStart
 from analytics.tables import TableRoot
 
@@ -102,6 +103,8 @@ def _settings(
     # Otherwise Spark would start a job to list many named files.
     yield "spark.sql.sources.parallelPartitionDiscovery.threshold", "100000"
     yield "spark.sql.execution.arrow.maxRecordsPerBatch", "65536"
+    if jars.are_there():
+        yield from jars.SETTINGS.items()
     if submitted:
         return  # master, memory, network and UI are the launcher's
     master = master or "local[*]"

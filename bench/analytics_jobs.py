@@ -78,7 +78,7 @@ def fill(path: Path, pairs: int) -> float:
     """Create the tables of an hour; return the bytes per row of positions."""
     root = TableRoot.create(path, buckets=8)
     for table, rows in hour(pairs, QUEUES, TICKS, seed=1).items():
-        root.commit(table, batch="made", files=root.write(table, rows, batch="made"))
+        root.commit(table, batch="made", files=root.write(table, rows))
     files = root.files("positions")
     return sum(file.size for file in files) / sum(file.rows for file in files)
 

@@ -62,7 +62,7 @@ def fill(root: TableRoot, pairs: int) -> None:
         for name, columns in zip(READ, (lag, stages), strict=True):
             rows = fit(pa.table({**common, **columns}), TABLES[name])
             batch = f"hour-{hour}"
-            root.commit(name, batch=batch, files=root.write(name, rows, batch=batch))
+            root.commit(name, batch=batch, files=root.write(name, rows))
 
 
 def read(root: TableRoot) -> int:

@@ -1,20 +1,20 @@
 """The last reading as metrics. Names, labels and definitions are those of docs/metrics.md.
 
-A pair is exported until five minutes after its tick; an older status is out of date. Counters grow
-by the difference between two readings of files that only grow. A file whose count fell was made
-anew and counts from 0. Step before: ``reading``. Step after: the registry, which Prometheus
-scrapes.
+A pair is exported until five minutes after its tick; an older status is out of date. Each run of a
+job and each gap is counted once. Step before: ``reading``. Step after: the registry, which
+Prometheus scrapes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Final
 
 from analytics.export.reading import GAPS_KEPT, Gap, Reading
 from analytics.report.facts import Pair
-from analytics.runs import Runs
+from analytics.runs import Ended
 from analytics.statuses import Status
 from shared.metrics.catalogue import analytics as of_analytics
 from shared.metrics.family import LABEL_SETS_MAX, Family
@@ -40,7 +40,9 @@ class ExportMetrics:
         """wall_s: seconds since 1970."""
         self._wall_s = wall_s
         self._seen: Reading | None = None
-        self._runs: dict[str, Runs] = {}
+        self._counted: set[tuple[str, str, datetime]] = set()
+        self._finished: dict[str, float] = {}
+        self._sources: dict[str, float] = {}
         self._gaps: set[Gap] = set()
         self._durations = registry.own_histogram(of_analytics.RUN_DURATION_SECONDS)
         self._rows = registry.own_counter(of_analytics.ROWS_TOTAL)
@@ -48,7 +50,7 @@ class ExportMetrics:
         registry.read(of_analytics.NEWEST_TICK_TIMESTAMP_SECONDS, self._newest)
         registry.read(
             of_analytics.LAST_SUCCESS_TIMESTAMP_SECONDS,
-            lambda: {job: runs.finished_at for job, runs in self._runs.items()},
+            lambda: dict(list(self._finished.items())[:LABEL_SETS_MAX]),
         )
         registry.read(of_analytics.SOURCE_WATERMARK_TIMESTAMP_SECONDS, self._watermarks)
         registry.read_table((of_analytics.PAIRS,), self._counts)
@@ -64,8 +66,10 @@ class ExportMetrics:
     def show(self, seen: Reading) -> None:
         """Replace the exported values by those of a reading."""
         self._seen = seen
-        for job, runs in list(seen.runs.items())[:LABEL_SETS_MAX]:
-            self._count(job, runs)
+        for run in seen.runs:
+            if (run.job, run.writer, run.finished_at) not in self._counted:
+                self._count(run)
+        self._counted = {(run.job, run.writer, run.finished_at) for run in seen.runs}
         for gap in seen.gaps:
             counter = self._gap_counts.labels(gap[0])
             if gap not in self._gaps and len(self._gaps) < GAPS_KEPT:
@@ -75,17 +79,15 @@ class ExportMetrics:
         for source in self._watermarks():
             self._gap_counts.labels(source)  # exported as 0 first, so that an alert sees it rise
 
-    def _count(self, job: str, runs: Runs) -> None:
-        before = self._runs.get(job)
-        if before is None or before.runs > runs.runs:
-            before = Runs(job)
-        self._durations.labels(job).observe_counts(
-            [now - then for now, then in zip(runs.buckets, before.buckets, strict=True)],
-            runs.seconds - before.seconds,
-        )
-        for table, count in runs.rows.items():
-            self._rows.labels(table).inc(count - before.rows.get(table, 0))
-        self._runs[job] = runs
+    def _count(self, run: Ended) -> None:
+        self._durations.labels(run.job).observe(run.seconds)
+        for table, count in run.rows.items():
+            self._rows.labels(table).inc(count)
+        finished_at = run.finished_at.timestamp()
+        self._finished[run.job] = max(finished_at, self._finished.get(run.job, finished_at))
+        for source, newest in run.sources.items():
+            mark = newest.timestamp()
+            self._sources[source] = max(mark, self._sources.get(source, mark))
 
     def _newest(self) -> float | None:
         if self._seen is None or self._seen.newest is None:
@@ -93,11 +95,7 @@ class ExportMetrics:
         return self._seen.newest.timestamp()
 
     def _watermarks(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for runs in self._runs.values():
-            for source, mark in runs.watermarks.items():
-                found[source] = max(mark, found.get(source, mark))
-        return dict(list(found.items())[:LABEL_SETS_MAX])
+        return dict(list(self._sources.items())[:LABEL_SETS_MAX])
 
     @property
     def _young(self) -> Reading | None:

@@ -58,15 +58,16 @@ class Reading(NamedTuple):
     """Scores by subject and signal."""
     gaps: list[Gap]
     """Gaps of the last day."""
-    runs: Mapping[str, runs.Runs]
+    runs: list[runs.Ended]
+    """Runs of jobs that ended since the time that was asked for."""
     names: Mapping[int, Names]
     """Names of all pairs, with the cause of their status."""
     changes: list[Change]
     """Changes of the last minutes, of pairs as a whole."""
 
 
-def read(tables: TableRoot, now: datetime) -> Reading:
-    """Read once. Raises what the tables raise, and BadRuns."""
+def read(tables: TableRoot, now: datetime, runs_since: datetime) -> Reading:
+    """Read once. Raises what the tables raise."""
     span = tables.span("pair_lag")
     newest = None if span is None else span[1]
     pairs = [] if newest is None else pairs_at(tables, newest, period_of(tables, newest))
@@ -82,7 +83,7 @@ def read(tables: TableRoot, now: datetime) -> Reading:
         _volumes(tables, now),
         _anomalies(tables, now),
         _gaps(tables, now),
-        runs.read_all(tables.path),
+        runs.ended(tables, runs_since),
         {
             pair.pair_id: Names(pair.cluster, pair.broker, pair.group, pair.topic, pair.cause)
             for pair in pairs

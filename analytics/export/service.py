@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,6 @@ from analytics.export.metrics import ExportMetrics
 from analytics.export.notices import Notices
 from analytics.export.reading import Reading, read
 from analytics.export.webhook import Webhook
-from analytics.runs import BadRuns
 from analytics.tables import TableRoot
 from shared.metrics.process_facts import add_process_facts
 from shared.metrics.registry import Registry
@@ -35,13 +34,17 @@ PORT: Final = 9190
 EVERY_S: Final = 15.0
 UNREADABLE: Final = "tables-unreadable"
 WAITING: Final = "waiting-for-tables"
+RUNS_WITHIN: Final = timedelta(days=3)
+"""How far back the first reading looks for runs of jobs."""
+RUNS_LATE: Final = timedelta(minutes=10)
+"""How far back later readings look: a run is visible a moment after its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
     """Location of the tables, and the address of the exporter."""
 
-    tables: Path
+    tables: str | Path
     host: str = "127.0.0.1"
     port: int = PORT
     every_s: float = EVERY_S
@@ -66,6 +69,7 @@ class Exporter:
         add_process_facts(self.registry, is_ready=lambda: self.health.ready)
         self._metrics = ExportMetrics(self.registry, lambda: now().timestamp())
         self.admin = AdminServer(self.health, self.registry, host=options.host, port=options.port)
+        self._has_read = False
         self._notices = Notices()
         self._webhook = None if options.webhook is None else Webhook(options.webhook)
         self.health.add_reason(WAITING, f"the tables in {options.tables} were not read yet")
@@ -89,7 +93,7 @@ class Exporter:
         again."""
         try:
             seen = await asyncio.to_thread(self._read)
-        except (TidemarkError, BadRuns, OSError, pa.ArrowException) as error:
+        except (TidemarkError, OSError, pa.ArrowException) as error:
             detail = str(error).partition("\n")[0]
             if self.health.add_reason(UNREADABLE, detail):
                 log.warning("tables cannot be read: %s", detail)
@@ -105,4 +109,9 @@ class Exporter:
             await self._webhook.post(news)
 
     def _read(self) -> Reading:
-        return read(TableRoot(self._options.tables), self._now())
+        now = self._now()
+        # The first reading finds the last run of a job that runs daily.
+        since = now - (RUNS_LATE if self._has_read else RUNS_WITHIN)
+        seen = read(TableRoot(self._options.tables), now, since)
+        self._has_read = True
+        return seen

@@ -36,8 +36,7 @@ from analytics.moments import HOUR, HOUR_US, from_us, hour_of, steps, to_us
 from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.plan import Part
 from analytics.sources.prometheus.reader import Reader
-from analytics.tables import Batch, DataFile, TableRoot
-from analytics.tables.in_use import is_written
+from analytics.tables import DataFile, TableRoot
 from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
 from analytics.ticks.closed import waited_for
 from shared.runtime.clock import SystemClock
@@ -53,7 +52,7 @@ _MS: Final = timedelta(milliseconds=1)  # timestamps of samples are whole millis
 class BackfillOptions:
     """Settings of a backfill."""
 
-    tables: Path
+    tables: str | Path
     since: datetime
     before: datetime
     source: str = PROMETHEUS
@@ -101,15 +100,14 @@ def run(spark: SparkSession, options: BackfillOptions) -> Filled:
     data of an hour that the tables have."""
     root = TableRoot.create(options.tables, buckets=options.buckets)
     since, before = whole_hours(options.since, options.before)
-    manifest = root.manifest("positions")
-    there = {from_us(file.hour_us) for file in manifest.files}
+    there = root.hours("positions")
     hours = wanted(since, before, there, options.hours)
     _check_closed(root, hours, options.period_s)
     filled = Filled(
         hours, [h for h in sorted(there) if since <= h < before and h not in hours], 0, {}, [], 0.0
     )
     for chunk in runs_of(hours):
-        with runs.run(root.path, "backfill") as noted:
+        with runs.run(root, "backfill") as noted:
             samples, written, differences = _fill(spark, root, options, chunk)
             noted.wrote(written.counts())
             for table, count in written.counts().items():
@@ -129,8 +127,6 @@ def _fill(
 ) -> tuple[int, Written, list[Difference]]:
     start, end = hours[0] - _MS, hours[-1] + HOUR - _MS  # sources read start < time <= end
     landing = Landing(root, options.period_s, options.counters, all_series=True)
-    version = root.manifest("positions").version
-    batch = Batch(f"backfill-{hours[0]:%Y%m%dT%H}-{len(hours)}h-{version:010d}")
     asked = {
         "context": "true",
         "interval": f"{options.period_s}s",
@@ -141,37 +137,36 @@ def _fill(
     if options.source == PROMETHEUS:
         reader = Reader(parse(asked))
         parts = reader.plan(to_us(start), to_us(end))
-        written = run_parts(
-            spark, root, batch, parts, partial(_fetch, reader, landing), commit=False
-        )
+        written = run_parts(spark, root, "backfill", parts, partial(_fetch, reader, landing))
     else:
         samples = spark.read.format(options.source).options(**asked).load()
-        written = write_frame(samples, root, batch, landing)
-    wanted_us = {to_us(hour) for hour in hours}
-    replaces = {
-        table: [file for file in root.manifest(table).files if file.hour_us in wanted_us]
+        written = write_frame(samples, root, "backfill", landing)
+    old = [
+        file
         for table in LANDED
-    }
-    check_read(replaces["positions"], written)
-    differences = _differences(spark, root, replaces, written)
-    commit_all(root, batch, written, replaces=replaces)
+        for file in root.files(table, since=hours[0], before=hours[-1] + HOUR)
+    ]
+    replaced = root.hours("positions").intersection(hours)
+    check_read(replaced, written)
+    differences = _differences(spark, root, old, replaced, written)
+    commit_all(root, "backfill", written, clears=dict.fromkeys(LANDED, hours))
     return sum(fact.get("samples", 0) for fact in written.facts), written, differences
 
 
-def check_read(old: Collection[DataFile], written: Written) -> None:
+def check_read(old: Collection[datetime], written: Written) -> None:
     """Refuse to replace rows by an incomplete answer. Pure. Raises HourUnread.
 
     A server that is down, or that keeps less than the tables, would otherwise delete rows that
-    exist nowhere else.
+    exist nowhere else. old: hours of which the tables have rows.
     """
-    new = {file.hour_us for file in written.files.get("positions", ())}
+    new = {hour for file in written.files.get("positions", ()) for hour in file.hours}
     unread = [each for fact in written.facts for each in fact.get("unread", ())]
-    for hour_us in sorted({file.hour_us for file in old}):
+    for hour in sorted(old):
+        hour_us = to_us(hour)
         inside = [why for low, high, why in unread if low < hour_us + HOUR_US and high >= hour_us]
         if inside or hour_us not in new:
             raise HourUnread(
-                f"{from_us(hour_us):%Y-%m-%dT%H}",
-                rows=sum(file.rows for file in old if file.hour_us == hour_us),
+                f"{hour:%Y-%m-%dT%H}",
                 why=f"left out a part of it ({inside[0]})" if inside else "has none of it",
             )
 
@@ -186,22 +181,15 @@ def _fetch(reader: Reader, landing: Landing, _: TableRoot, part: Part, writer: W
 def _differences(
     spark: SparkSession,
     root: TableRoot,
-    replaces: Mapping[str, list[DataFile]],
+    old: Collection[DataFile],
+    hours: Collection[datetime],
     written: Written,
 ) -> list[Difference]:
     """Compare the rows that will be replaced with the new ones, by table and hour. Only hours that
     had rows are compared."""
-    had = {(file.table, file.hour_us) for files in replaces.values() for file in files}
-    old = [file for files in replaces.values() for file in files]
-    new = [
-        file
-        for files in written.files.values()
-        for file in files
-        if (file.table, file.hour_us) in had
-    ]
-    counted = run_parts(
-        spark, root, Batch("difference"), comparisons(old, new), compare, commit=False
-    )
+    new = [file for files in written.files.values() for file in files]
+    tasks = comparisons(old, new, {to_us(hour) for hour in hours})
+    counted = run_parts(spark, root, "differences", tasks, compare)
     sums: dict[tuple[str, str], dict[str, int]] = {}
     for fact in counted.facts:
         known = sums.setdefault((fact.pop("table"), fact.pop("hour")), dict.fromkeys(fact, 0))
@@ -214,21 +202,21 @@ def _check_closed(root: TableRoot, hours: list[datetime], period_s: float) -> No
     """Refuse an hour that is not over, or that a running collection is writing."""
     now = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
     closed = hour_of(now - _SETTLE)
-    writing = _written_now(root, period_s)
+    writing = _written_now(root, now, period_s)
     for hour in hours:
         if hour >= closed or (writing is not None and hour >= writing):
             until = closed if writing is None else min(closed, writing)
             raise HourOpen(f"{hour:%Y-%m-%dT%H}", closed_until=f"{until:%Y-%m-%dT%H:%M:%S}")
 
 
-def _written_now(root: TableRoot, period_s: float) -> datetime | None:
+def _written_now(root: TableRoot, now: datetime, period_s: float) -> datetime | None:
     """Return the first hour that a running collection is writing; None if none runs. Of several
     collectors, the latest one writes the earliest hour."""
-    positions = root.manifest("positions")
-    if not positions.seen or not is_written(root.path, "collect"):
+    known = runs.collectors(root)
+    if not known.seen or not runs.is_running(root, "collect", now):
         return None
-    read_to = waited_for(positions, round(period_s * 1e6)).values()
-    return hour_of(from_us(min([max(positions.seen.values()), *read_to])))
+    read_to = waited_for(known, round(period_s * 1e6)).values()
+    return hour_of(from_us(min([max(known.seen.values()), *read_to])))
 
 
 @click.command("backfill")

@@ -1,9 +1,9 @@
 """collect: reads samples from a source into tables, as a stream.
 
 The source cuts time into partitions. Executors shape and write each; the driver commits the batch
-table by table. A job that is killed and started again on the same checkpoint writes every row once.
-A repeated batch writes the same file names, and a table that has the batch is not changed. Step
-before: Prometheus, or the nodes themselves. Step after: `evaluate`.
+table by table. A job that is killed and started again on the same checkpoint writes every row once:
+a table whose log has the batch is not changed. Step before: Prometheus, or the nodes themselves.
+Step after: `evaluate`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from analytics.moments import from_us
 from analytics.sources.prometheus import options as prometheus
 from analytics.sources.scrape import options as scrape
 from analytics.tables import Batch, TableRoot
-from analytics.tables.in_use import writing
 from analytics.tables.parts import commit_all, write_frame
 
 PROMETHEUS: Final = "tidemark_prometheus"
@@ -47,7 +46,7 @@ CHECKS: Mapping[str, Callable[[Mapping[str, str]], object]] = dict(
 class CollectOptions:
     """Settings of a collection."""
 
-    tables: Path
+    tables: str | Path
     pace: Pace
     source: str
     source_options: Mapping[str, str] = field(default_factory=dict)
@@ -70,27 +69,29 @@ def run(
         asked = {"interval": period, **asked}
     samples = spark.readStream.format(options.source).options(**asked).load()
     landing = Landing(root, options.period_s, options.counters)
-    with writing(root.path, "collect"):
-        run_stream(
-            "collect",
-            samples,
-            options.pace,
-            lambda rows, batch: land(rows, batch, landing, source=options.source),
-            stop=stop,
-        )
+    writer = run_stream(
+        "collect",
+        samples,
+        options.pace,
+        lambda rows, batch: land(rows, batch, landing, source=options.source),
+        stop=stop,
+    )
+    runs.note_stopped(root, "collect", writer)
 
 
 def land(samples: DataFrame, batch: Batch, landing: Landing, *, source: str) -> None:
     """Write and commit one batch."""
     root = landing.root
-    done = [table for table in LANDED if root.manifest(table).has(batch)]
-    with runs.run(root.path, "collect") as noted:
+    done = [table for table in LANDED if root.has_batch(table, batch)]
+    with runs.run(root, "collect", batch) as noted:
         written = write_frame(samples, root, batch, landing, skip=done)
-        read_to = [fact["read_to_us"] for fact in written.facts if "read_to_us" in fact]
-        # Ticks are complete up to this time, even if no broker had samples.
-        marks = {"positions": from_us(max(read_to))} if read_to else {}
-        commit_all(root, batch, written, watermarks=marks)
+        commit_all(root, batch, written)
         noted.wrote(written.counts())
+        for fact in written.facts:
+            noted.saw(fact.get("nodes", {}))
+        read_to = [fact["read_to_us"] for fact in written.facts if "read_to_us" in fact]
+        if read_to:  # ticks are complete up to this time, even if no broker had samples
+            noted.read_to(from_us(max(read_to)))
         newest = [fact["newest_us"] for fact in written.facts if "newest_us" in fact]
         if newest:
             noted.watermark(source.removeprefix("tidemark_"), from_us(max(newest)))

@@ -6,14 +6,14 @@ return only counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analytics.moments import from_us
+from analytics.moments import HOUR, from_us
 from analytics.schema import TABLES
 from analytics.tables import DataFile, TableRoot
 from analytics.tables.parts import Writer
@@ -35,8 +35,8 @@ class Comparison(NamedTuple):
     table: str
     hour_us: int
     bucket: int | None
-    old: tuple[DataFile, ...]
-    new: tuple[DataFile, ...]
+    old: list[DataFile]
+    new: list[DataFile]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +59,32 @@ class Difference:
         )
 
 
-def comparisons(old: Iterable[DataFile], new: Iterable[DataFile]) -> list[Comparison]:
-    """Files to compare: by table, hour and bucket of the directory."""
-    sides: dict[tuple[str, int, int | None], tuple[list[DataFile], list[DataFile]]] = {}
-    for side, files in enumerate((old, new)):
+def comparisons(
+    old: Iterable[DataFile], new: Iterable[DataFile], hours: Container[int]
+) -> list[Comparison]:
+    """Files to compare: by table, hour and bucket, of these hours [microseconds since 1970]."""
+    found: dict[tuple[str, int, int | None], Comparison] = {}
+    for is_new, files in enumerate((old, new)):
         for file in files:
-            key = (file.table, file.hour_us, file.bucket)
-            sides.setdefault(key, ([], []))[side].append(file)
-    return [Comparison(*key, tuple(a), tuple(b)) for key, (a, b) in sorted(sides.items(), key=str)]
+            for hour in file.hours:
+                if hour in hours:
+                    key = (file.table, hour, file.bucket)
+                    task = found.setdefault(key, Comparison(*key, [], []))
+                    (task.new if is_new else task.old).append(file)
+    return [found[key] for key in sorted(found, key=str)]
 
 
 def compare(root: TableRoot, task: Comparison, writer: Writer) -> None:
     """Count the differences; on an executor."""
-    nothing = TABLES[task.table].empty_table()
+    hour, nothing = from_us(task.hour_us), TABLES[task.table].empty_table()
     old, new = (
-        pa.concat_tables([nothing, *map(root.rows_of, files)]) for files in (task.old, task.new)
+        pa.concat_tables(
+            [nothing, *(root.rows_of(file, since=hour, before=hour + HOUR) for file in files)]
+        )
+        for files in (task.old, task.new)
     )
     counted = difference(old, new, KEYS[task.table])
-    writer.facts |= {"table": task.table, "hour": f"{from_us(task.hour_us):%Y-%m-%dT%H}", **counted}
+    writer.facts |= {"table": task.table, "hour": f"{hour:%Y-%m-%dT%H}", **counted}
 
 
 def difference(old: pa.Table, new: pa.Table, keys: Sequence[str]) -> dict[str, int]:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -42,10 +42,10 @@ from analytics.kernel.state import fits
 from analytics.kernel.window import STATUS_STATE
 from analytics.moments import HOUR, from_us, steps, to_us
 from analytics.tables import Batch, TableRoot
-from analytics.tables.in_use import is_written, writing
 from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
 from analytics.ticks.spark import MAX_TICKS, NAME
 from analytics.ticks.window import forget_states, read_state, read_window, write_state
+from shared.runtime.clock import SystemClock
 
 COMPUTED: Final = ("rates", "lag", "pair_lag", "stages", "status_changes", "offset_events")
 """The tables that evaluation writes."""
@@ -59,7 +59,7 @@ log = logging.getLogger("tidemark.analytics")
 class EvaluateOptions:
     """Settings of an evaluation."""
 
-    tables: Path
+    tables: str | Path
     rules: Rules
     pace: Pace | None = None
     """Pace of a stream; null: evaluate since … before once."""
@@ -101,7 +101,7 @@ class Evaluation:
             window = read_window(self.root, bucket, self.rules, after, step)
             done = evaluate(window, self.rules, state, after, step)
             for table in COMPUTED:
-                writer.write(table, getattr(done, table), bucket=bucket)
+                writer.write(table, getattr(done, table))
             writer.facts["until_us"] = until_us
             state, after = done.state, step
         write_state(
@@ -128,35 +128,36 @@ def run(
         over_range(spark, evaluation, since, before)
         return
     asked: dict[str, Any] = {
-        "tables": str(root.path),
+        "tables": root.uri,
         "period_us": options.rules.period_us,
         "closing": options.closing,
         "max_ticks": options.max_ticks,
     }
     ticks = spark.readStream.format(NAME).options(**asked).load()
-    with writing(root.path, "evaluate"):
-        run_stream(
-            "evaluate",
-            ticks,
-            options.pace,
-            lambda rows, batch: judge(rows, batch, evaluation),
-            stop=stop,
-        )
+    writer = run_stream(
+        "evaluate",
+        ticks,
+        options.pace,
+        lambda rows, batch: judge(rows, batch, evaluation),
+        stop=stop,
+    )
+    runs.note_stopped(root, "evaluate", writer)
 
 
 def judge(ticks: DataFrame, batch: Batch, evaluation: Evaluation) -> None:
     """Write and commit one batch of ticks."""
     root = evaluation.root
-    done = [table for table in COMPUTED if root.manifest(table).has(batch)]
-    if len(done) == len(COMPUTED):
+    if root.has_batch("runs", batch):
         return
-    with runs.run(root.path, "evaluate") as noted:
+    done = [table for table in COMPUTED if root.has_batch(table, batch)]
+    with runs.run(root, "evaluate", batch) as noted:
         written = write_frame(ticks, root, batch, evaluation, skip=done)
         if not written.facts:
             return  # the first batch of a stream that was started before there were positions
         until = from_us(max(fact["until_us"] for fact in written.facts))
         commit_all(root, batch, written, watermarks=dict.fromkeys(COMPUTED, until))
         _note(noted, written, until)
+        noted.read_to(until)
     forget_states(root, until - _KEEP_STATES)
 
 
@@ -166,8 +167,8 @@ def over_range(
     """Evaluate whole hours again, a day at a time, and replace their results. Raises HourOpen if a
     stream of evaluation has not passed the range: both would write it."""
     root, period = evaluation.root, timedelta(microseconds=evaluation.rules.period_us)
-    mark = root.watermark("lag")
-    if mark is not None and mark < before - period and is_written(root.path, "evaluate"):
+    mark, now = root.watermark("lag"), datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
+    if mark is not None and mark < before - period and runs.is_running(root, "evaluate", now):
         raise HourOpen(f"{before - HOUR:%Y-%m-%dT%H}", closed_until=f"{mark:%Y-%m-%dT%H:%M:%S}")
     begin = since
     while begin < before:
@@ -176,14 +177,13 @@ def over_range(
         # The last tasks are the short ones, so that all cores end at about the same time.
         buckets = root.buckets_by_rows("positions", since=begin, before=end)
         tasks = [(bucket, after, until) for bucket in buckets]
-        with runs.run(root.path, "evaluate") as noted:
-            written = run_parts(
-                spark,
+        with runs.run(root, "evaluate") as noted:
+            written = run_parts(spark, root, "evaluate", tasks, evaluation.ticks)
+            commit_all(
                 root,
-                Batch(f"evaluate-{begin:%Y%m%dT%H}-{end:%Y%m%dT%H}-{root.manifest('lag').version}"),
-                tasks,
-                evaluation.ticks,
-                replace_hours=dict.fromkeys(COMPUTED, steps(begin, end)),
+                "evaluate",
+                written,
+                clears=dict.fromkeys(COMPUTED, steps(begin, end)),
                 watermarks=dict.fromkeys(COMPUTED, until),
             )
             _note(noted, written, until)
@@ -236,7 +236,9 @@ def command(**given: Any) -> None:
     run(started("tidemark evaluate", given, root.buckets), options)
 
 
-def opened(tables: Path, *, wait: bool, pause: Callable[[float], None] = time.sleep) -> TableRoot:
+def opened(
+    tables: str | Path, *, wait: bool, pause: Callable[[float], None] = time.sleep
+) -> TableRoot:
     """Open the tables. wait: wait until `collect` has made them; otherwise raise TablesMissing."""
     is_logged = False
     while True:

@@ -24,7 +24,7 @@ JOB: Final = "export"
 
 
 def write_history(
-    tables: Path, out: Path, since: datetime | None, before: datetime | None
+    tables: str | Path, out: Path, since: datetime | None, before: datetime | None
 ) -> history.Written:
     """Write a range of the tables as OpenMetrics. Raises TablesMissing, BadOption."""
     root = TableRoot(tables)

@@ -24,7 +24,7 @@ from analytics.jobs.options import MOMENT, spark_options, started, tables_option
 from analytics.jobs.unusual import find_unusual
 from analytics.moments import hour_of, steps
 from analytics.tables import TableRoot
-from analytics.tables.parts import Writer, run_parts
+from analytics.tables.parts import Writer, commit_all, run_parts
 
 LOOK_BACK: Final = timedelta(days=1)
 """How far back a run searches for anomalies if it is the first, or follows a long pause."""
@@ -69,7 +69,7 @@ def foresee(
             find_unusual(root, since, issued_at, writer)
 
 
-def run(spark: SparkSession, tables: Path, issued_at: datetime | None = None) -> Plan | None:
+def run(spark: SparkSession, tables: str | Path, issued_at: datetime | None = None) -> Plan | None:
     """Forecast as of the newest minute rolled up, or of a time; None without roll-ups. Only the
     history before that time is used."""
     root = TableRoot(tables)
@@ -80,19 +80,18 @@ def run(spark: SparkSession, tables: Path, issued_at: datetime | None = None) ->
     evaluated = root.watermark("lag") or newest
     issued_at = (issued_at or min(newest, evaluated)).replace(second=0, microsecond=0)
     todo = plan(issued_at, root.watermark("anomalies"), root.buckets)
-    version = root.manifest("rollup").version
-    last = max(issued_at, root.watermark("anomalies") or issued_at)
-    with runs.run(root.path, "forecast") as noted:
+    with runs.run(root, "forecast") as noted:
         written = run_parts(
-            spark,
-            root,
-            f"forecast-{todo.since:%Y%m%dT%H}-{todo.issued_at:%Y%m%dT%H%M}-{version}",
-            todo.tasks,
-            partial(foresee, todo.issued_at, todo.since),
-            replace_hours=todo.hours,
-            watermarks=dict.fromkeys(todo.hours, last),
+            spark, root, "forecast", todo.tasks, partial(foresee, todo.issued_at, todo.since)
         )
-        noted.wrote({table: written.rows(table) for table in todo.hours})
+        commit_all(
+            root,
+            "forecast",
+            written,
+            clears=todo.hours,
+            watermarks=dict.fromkeys(todo.hours, issued_at),
+        )
+        noted.wrote(dict.fromkeys(todo.hours, 0) | written.counts())
         noted.watermark("rollup", todo.issued_at)
     return todo
 

@@ -6,7 +6,7 @@ between tasks. Only names of files leave the task.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -67,8 +67,7 @@ class Landing:
         for table in LANDED:
             if table in shaped:
                 writer.write(table, shaped[table])
-        for node, tick_us in newest_ticks(shaped["positions"]):
-            writer.saw("positions", node, tick_us)
+        writer.facts["nodes"] = newest_ticks(shaped["positions"])
 
 
 def unknown_in_hour(root: TableRoot, series: pa.Table) -> pa.Table:
@@ -88,8 +87,8 @@ def unknown_in_hour(root: TableRoot, series: pa.Table) -> pa.Table:
     return series.filter(pc.invert(is_known))
 
 
-def newest_ticks(positions: pa.Table) -> Collection[tuple[str, int]]:
-    """The newest tick [microseconds] of each node that sent positions."""
+def newest_ticks(positions: pa.Table) -> dict[str, int]:
+    """Return the newest tick [microseconds] of each node that sent positions."""
     grouped = positions.group_by("replica").aggregate([("tick", "max")])
     ticks = grouped.column("tick_max").cast(pa.int64()).to_pylist()
-    return list(zip(grouped.column("replica").to_pylist(), ticks, strict=True))
+    return dict(zip(grouped.column("replica").to_pylist(), ticks, strict=True))

@@ -64,8 +64,7 @@ def tables_option(command: Command) -> Command:
     return click.option(
         "--tables",
         required=True,
-        type=LocalPath(file_okay=False, path_type=Path),
-        help="Directory of the tables; on a volume that executors share.",
+        help="Directory of the tables on a volume that executors share, or its URI, like s3a://….",
     )(command)
 
 

@@ -56,7 +56,7 @@ def range_of(
 
 
 def run(
-    tables: Path,
+    tables: str | Path,
     out: Path,
     since: datetime | None = None,
     before: datetime | None = None,
@@ -70,7 +70,7 @@ def run(
     root, made_at = TableRoot(tables), made_at or datetime.now(UTC)
     start, end = range_of(root, since, before, made_at)
     html, json = out / "report.html", out / "report.json"
-    with runs.run(root.path, JOB):
+    with runs.run(root, JOB):
         last = _before(compare or json)
         facts = gather(root, start=start, end=end, made_at=made_at, title=title, before=last)
         out.mkdir(parents=True, exist_ok=True)

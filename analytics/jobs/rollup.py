@@ -33,7 +33,7 @@ from analytics.kernel.rollup import DAY, MINUTE, QUARTER, merge, rollup
 from analytics.moments import HOUR, from_us, hour_of, steps, to_us
 from analytics.schema import ROLLUP
 from analytics.tables import TableRoot
-from analytics.tables.parts import Writer, run_parts
+from analytics.tables.parts import Writer, commit_all, run_parts
 
 BACK: Final = timedelta(minutes=15)
 """A task also reads this time before its range, for the first step of each series."""
@@ -90,7 +90,7 @@ def roll_up(period_s: float, root: TableRoot, task: Task, writer: Writer) -> Non
         minutes = rollup(*tables, grain_s=MINUTE, period_s=period_s, since=hour, before=end)
         whole = _before(merge(minutes, grain_s=QUARTER), end, QUARTER)
         quarters.append(whole)
-        writer.write("rollup", pa.concat_tables([minutes, whole]), bucket=task.bucket)
+        writer.write("rollup", pa.concat_tables([minutes, whole]))
     if task.day_over:
         _roll_day(root, task, pa.concat_tables(quarters), writer)
 
@@ -101,15 +101,15 @@ def _roll_day(root: TableRoot, task: Task, quarters: pa.Table, writer: Writer) -
     earlier = _of_bucket(root, "rollup", task.bucket, day, task.since)
     earlier = earlier.filter(pc.less(earlier.column("grain_seconds"), DAY))
     first_hour = pc.less(earlier.column("bucket_start"), pa.scalar(day + HOUR))
-    writer.write("rollup", earlier.filter(first_hour), bucket=task.bucket)
+    writer.write("rollup", earlier.filter(first_hour))
     of_day = pc.equal(earlier.column("grain_seconds"), QUARTER)
     whole = pa.concat_tables([earlier.filter(of_day), quarters])
-    writer.write("rollup", merge(whole, grain_s=DAY), bucket=task.bucket)
+    writer.write("rollup", merge(whole, grain_s=DAY))
 
 
 def run(
     spark: SparkSession,
-    tables: Path,
+    tables: str | Path,
     since: datetime | None = None,
     before: datetime | None = None,
     period_s: float | None = None,
@@ -123,16 +123,14 @@ def run(
     if wanted is None:
         return None
     todo = plan(*wanted, root.buckets)
-    version = root.manifest("lag").version
-    with runs.run(root.path, "rollup") as noted:
-        written = run_parts(
-            spark,
+    with runs.run(root, "rollup") as noted:
+        written = run_parts(spark, root, "rollup", todo.tasks, partial(roll_up, period))
+        commit_all(
             root,
-            f"rollup-{todo.since:%Y%m%dT%H%M}-{todo.before:%Y%m%dT%H%M}-{version}",
-            todo.tasks,
-            partial(roll_up, period),
-            replace_hours={"rollup": todo.hours},
-            watermarks={"rollup": _later(root.watermark("rollup"), todo.before)},
+            "rollup",
+            written,
+            clears={"rollup": todo.hours},
+            watermarks={"rollup": todo.before},
         )
         noted.wrote(written.counts())
         noted.watermark("lag", todo.before)
@@ -173,10 +171,8 @@ def _range(
 def _of_bucket(
     root: TableRoot, table: str, bucket: int, since: datetime, before: datetime
 ) -> pa.Table:
-    """Rows of one bucket; files of small tables may hold several."""
-    rows = root.read(table, since=since, before=before, buckets=[bucket])
-    pairs = rows.column("pair_id").to_numpy()
-    return rows.filter(pa.array(pairs % root.buckets == bucket))
+    """Rows of one bucket."""
+    return root.read(table, since=since, before=before, buckets=[bucket])
 
 
 def _before(rows: pa.Table, end: datetime, grain_s: int) -> pa.Table:
@@ -187,10 +183,6 @@ def _before(rows: pa.Table, end: datetime, grain_s: int) -> pa.Table:
 
 def _day_of(moment: datetime) -> datetime:
     return from_us(to_us(moment) // to_us(from_us(0) + _ONE_DAY) * to_us(from_us(0) + _ONE_DAY))
-
-
-def _later(mark: datetime | None, moment: datetime) -> datetime:
-    return moment if mark is None else max(mark, moment)
 
 
 @click.command("rollup")

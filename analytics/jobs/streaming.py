@@ -75,7 +75,11 @@ def writer_of(job: str, checkpoint: Path, frame: DataFrame) -> str:
     query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if not query:
         raise RuntimeError(f"a batch of {job} outside its stream ({checkpoint})")
-    return f"{job}-{query[:8]}"
+    return _writer(job, query)
+
+
+def _writer(job: str, query_id: str) -> str:
+    return f"{job}-{query_id[:8]}"
 
 
 def run_stream(
@@ -85,8 +89,9 @@ def run_stream(
     handle: Callable[[DataFrame, Batch], None],
     *,
     stop: threading.Event | None = None,
-) -> None:
-    """Run a stream to its end, or until it is stopped. Raises StreamFailed.
+) -> str:
+    """Run a stream to its end, or until it is stopped; return the name of its writer. Raises
+    StreamFailed.
     handle: writes and commits one batch. stop: set by the caller, besides signals and the file."""
     pace.checkpoint.mkdir(parents=True, exist_ok=True)
     marker = pace.checkpoint / STOP_FILE
@@ -133,6 +138,7 @@ def run_stream(
                 if stopping.wait(_PAUSE_S * failures):
                     break
     log.info("stream ended", extra={"event": "stream-ended", "job": job})
+    return _writer(job, query.id)
 
 
 def _wait(query: StreamingQuery, stopping: Callable[[], bool]) -> None:

@@ -1,8 +1,8 @@
-"""Tables on disk: Parquet files by hour and bucket, and a manifest of the valid files."""
+"""Delta Lake tables: partitioned by day and, where rows belong to pairs, by bucket."""
 
 from analytics.tables.files import DataFile
 from analytics.tables.layout import TIME_COLUMN
-from analytics.tables.manifest import Batch
-from analytics.tables.root import BUCKETS, TableRoot
+from analytics.tables.location import Location
+from analytics.tables.root import BUCKETS, Batch, TableRoot
 
-__all__ = ["BUCKETS", "TIME_COLUMN", "Batch", "DataFile", "TableRoot"]
+__all__ = ["BUCKETS", "TIME_COLUMN", "Batch", "DataFile", "Location", "TableRoot"]

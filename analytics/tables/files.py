@@ -1,117 +1,139 @@
-"""One Parquet file of a table, written whole under another name, synced, then renamed.
-
-The name consists of table, hour, bucket, batch and part. A batch that runs again writes the same
-names and overwrites its first attempt. A file is valid once the table's manifest names it
-(manifest.py).
-"""
+"""One Parquet file of a table. It is valid once a commit to the table's Delta log names it."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from datetime import datetime
-from pathlib import Path
-from typing import BinaryIO, NamedTuple
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake.transaction import AddAction, RemoveAction
 
-from analytics.moments import from_us, to_us
+from analytics.moments import HOUR_US, from_us, to_us
 from analytics.schema import TABLES, fit, part_of
-from analytics.tables.layout import BUCKETED, TIME_COLUMN, Place, directory, parquet_options, placed
+from analytics.tables.layout import (
+    TIME_COLUMN,
+    Place,
+    directory,
+    parquet_options,
+    partition_of,
+    placed,
+)
+from analytics.tables.location import Location
 
 _ROW_GROUP = 1 << 20  # rows: a group has an hour of 4,000 series
+_MS_US = 1000
+_DAY_US = 24 * HOUR_US
 
 
 class DataFile(NamedTuple):
     """A file and the bounds by which readers skip it. Times in microseconds since 1970."""
 
     table: str
-    batch: str
-    part: int
-    hour_us: int
-    bucket: int | None  # of all its rows; null: any
+    path: str  # relative to the directory of the table
+    day_us: int
+    bucket: int | None  # null: the table has none
     rows: int
     size: int  # bytes
-    first_us: int  # of the table's time column; both ends included
+    first_us: int  # of the table's time column, in whole milliseconds, as Delta's log has them
     last_us: int
 
     @property
-    def path(self) -> str:
-        """Path relative to the root of the tables."""
-        bucket = self.bucket if self.table in BUCKETED else None
-        below = directory(self.table, Place(self.hour_us, bucket))
-        return f"{below}/{self.batch}-{self.part:05d}.parquet"
+    def hours(self) -> range:
+        """The hours that its rows may be of [microseconds since 1970, whole hours]."""
+        return range(self.first_us // HOUR_US * HOUR_US, self.last_us + 1, HOUR_US)
+
+    def may_hold(self, since_us: int | None, before_us: int | None) -> bool:
+        """Whether it may have rows with since <= time < before."""
+        return (since_us is None or self.last_us + _MS_US > since_us) and (
+            before_us is None or self.first_us < before_us
+        )
 
     @property
-    def hour(self) -> str:
-        """Hour as text, like 2026-01-31T09."""
-        return f"{from_us(self.hour_us):%Y-%m-%dT%H}"
+    def partition(self) -> dict[str, str | None]:
+        """Values of the partition columns."""
+        return partition_of(Place(self.day_us, self.bucket))
+
+    def added(self, now_ms: int) -> AddAction:
+        """Return the action of Delta's log that adds it to its table."""
+        time = TIME_COLUMN[self.table]
+        stats = {
+            "numRecords": self.rows,
+            "minValues": {time: _text(self.first_us)},
+            "maxValues": {time: _text(self.last_us)},
+        }
+        return AddAction(self.path, self.size, self.partition, now_ms, True, json.dumps(stats))
+
+    def removed(self, now_ms: int) -> RemoveAction:
+        """Return the action of Delta's log that removes it from its table."""
+        return RemoveAction(self.path, True, now_ms, self.size, self.partition)
 
 
-def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> int:
-    """Write a file that exists whole or not at all, even after a power failure; return its size
-    [bytes].
-    fill: writes the content. Missing parent directories are created."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.{os.getpid()}.half")
-    try:
-        with half.open("wb") as out:
-            fill(out)
-            out.flush()
-            os.fsync(out.fileno())
-            size = out.tell()
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
-    sync_directory(path.parent)
-    return size
+def files_of(table: str, actions: pa.Table) -> Iterator[DataFile]:
+    """Return the files that Delta's log names, from its flattened add actions.
+
+    A file without statistics of its times may have rows of its whole day.
+    """
+    time, count = TIME_COLUMN[table], actions.num_rows
+
+    def column(name: str) -> list[Any]:
+        if name not in actions.column_names:
+            return [None] * count
+        return list(actions.column(name).to_pylist())
+
+    for path, day, bucket, rows, size, first, last in zip(
+        column("path"),
+        column("partition.date"),
+        column("partition.bucket"),
+        column("num_records"),
+        column("size_bytes"),
+        column(f"min.{time}"),
+        column(f"max.{time}"),
+        strict=True,
+    ):
+        day_us = to_us(datetime(day.year, day.month, day.day, tzinfo=UTC))
+        yield DataFile(
+            table,
+            path,
+            day_us,
+            bucket,
+            rows or 0,
+            size,
+            day_us if first is None else to_us(first),
+            day_us + _DAY_US - 1 if last is None else to_us(last),
+        )
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a power failure."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def write_files(root: Location, table: str, rows: pa.Table, *, buckets: int) -> list[DataFile]:
+    """Write rows as files, one for each hour and bucket. They are invisible until a commit.
 
-
-def write_files(
-    root: Path,
-    table: str,
-    rows: pa.Table,
-    *,
-    batch: str,
-    part: int,
-    buckets: int,
-    bucket: int | None = None,
-) -> list[DataFile]:
-    """Write rows as files of a batch, one for each hour and bucket.
-
-    part: number within the batch; each task has its own. bucket: the bucket of all rows, if the
-    caller knows it, for tables without a directory by bucket. Nothing becomes visible yet. Raises
-    ValueError if rows do not fit the table's schema.
+    Raises ValueError if rows do not fit the table's schema.
     """
     rows = fit(rows, TABLES[table])
     written = []
     for place, piece in placed(table, rows, buckets):
-        low, high = _bounds(piece.column(TIME_COLUMN[table]))
-        owner = bucket if place.bucket is None else place.bucket
-        file = DataFile(table, batch, part, place.hour_us, owner, piece.num_rows, 0, low, high)
+        first, last = _bounds(piece.column(TIME_COLUMN[table]))
+        day_us = place.hour_us // _DAY_US * _DAY_US
+        path = f"{directory(place)}/{from_us(place.hour_us):%H}-{uuid4().hex}.parquet"
 
         def fill(out: BinaryIO, piece: pa.Table = piece) -> None:
             pq.write_table(piece, out, row_group_size=_ROW_GROUP, **parquet_options(table))
 
-        written.append(file._replace(size=write_whole(root / file.path, fill)))
+        size = root.put(f"{table}/{path}", fill)
+        written.append(
+            DataFile(table, path, day_us, place.bucket, piece.num_rows, size, first, last)
+        )
     return written
 
 
 def read_file(
-    path: Path,
-    table: str,
+    root: Location,
+    file: DataFile,
     *,
     columns: Sequence[str] | None = None,
     since: datetime | None = None,
@@ -123,14 +145,14 @@ def read_file(
     A column that the table got after the file was written is null. Raises FileNotFoundError if the
     file is gone.
     """
-    wanted, time = part_of(table, columns), TIME_COLUMN[table]
+    wanted, time = part_of(file.table, columns), TIME_COLUMN[file.table]
     ranged = since is not None or before is not None
     needed = [
         *wanted.names,
         *([time] if ranged else []),
         *(["pair_id"] if pair_ids is not None else []),
     ]
-    with path.open("rb") as source:
+    with root.open(f"{file.table}/{file.path}") as source:
         rows = pq.ParquetFile(source).read(columns=list(dict.fromkeys(needed)), use_threads=False)
     mask = np.ones(rows.num_rows, dtype=bool)
     if ranged:
@@ -147,6 +169,12 @@ def read_file(
 
 
 def _bounds(times: pa.ChunkedArray) -> tuple[int, int]:
-    """Smallest and largest time [microseconds since 1970]; a null counts as 0."""
+    """Smallest and largest time [microseconds since 1970, whole milliseconds]; a null counts
+    as 0."""
     known = np.asarray(pc.fill_null(times.cast(pa.int64()), 0))
-    return int(known.min()), int(known.max())
+    return int(known.min()) // _MS_US * _MS_US, int(known.max()) // _MS_US * _MS_US
+
+
+def _text(us: int) -> str:
+    """Write a time as statistics of Delta's log have it: truncated to milliseconds."""
+    return from_us(us).isoformat(timespec="milliseconds").replace("+00:00", "Z")

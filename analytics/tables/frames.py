@@ -1,9 +1,10 @@
-"""A table's files as a Spark DataFrame. Needs Spark; other modules of the package do not."""
+"""A table as a Spark DataFrame. Needs Spark; other modules of the package do not."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -11,8 +12,11 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from analytics.moments import to_us
-from analytics.schema import TABLES
+from analytics.schema import part_of
 from analytics.tables.layout import TIME_COLUMN
+
+if TYPE_CHECKING:
+    from analytics.tables.root import TableRoot
 
 _KINDS: list[tuple[pa.DataType, t.DataType]] = [
     (pa.string(), t.StringType()),
@@ -37,22 +41,24 @@ def spark_schema(schema: pa.Schema) -> t.StructType:
 
 def frame(
     spark: SparkSession,
+    root: TableRoot,
     table: str,
-    paths: Sequence[str],
     *,
     since: datetime | None,
     before: datetime | None,
     columns: Sequence[str] | None,
 ) -> DataFrame:
-    """Rows of these files with since <= time < before."""
-    schema = spark_schema(TABLES[table])
-    rows = spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+    """Rows of a table with since <= time < before."""
+    wanted = part_of(table, columns)
+    if root.delta(table) is None:
+        return spark.createDataFrame([], spark_schema(wanted))
+    rows = spark.read.format("delta").load(f"{root.location.for_spark}/{table}")
     time = f.col(TIME_COLUMN[table])
     if since is not None:
         rows = rows.where(time >= _moment(since))
     if before is not None:
         rows = rows.where(time < _moment(before))
-    return rows if columns is None else rows.select(*columns)
+    return rows.select(*wanted.names)
 
 
 def _moment(at: datetime) -> Column:

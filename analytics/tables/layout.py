@@ -1,8 +1,9 @@
-"""Layout of a table on disk: time column, order, buckets, encodings. Pure.
+"""Layout of a table on disk: time column, order, partitions, encodings. Pure.
 
-``ROOT/<table>/dt=YYYY-MM-DD/hr=HH/[bucket=NNN/]<batch>-<part>.parquet``. A file never spans two
-hours, so replacing an hour replaces whole files. All series of a pair share a bucket, so a job that
-works bucket by bucket never moves a row (docs/analytics.md).
+``ROOT/<table>/date=YYYY-MM-DD/[bucket=N/]<name>.parquet``. The partition columns ``date`` and, in
+tables with pairs, ``bucket`` are those of the Delta table. All series of a pair share a bucket, so
+a job that works bucket by bucket never moves a row (docs/analytics.md). Jobs write files that do
+not span two hours; compaction merges those of a day.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ _LAYOUT: Final[Mapping[str, tuple[str, str]]] = {
     "forecasts": ("issued_at", "subject kind at"),
     "anomalies": ("ts", "subject signal"),
     "rollup": ("bucket_start", "pair_id series_id grain_seconds"),
+    "runs": ("finished_at", "job fact subject"),
 }
 """By table: the column of its time, and the columns that its rows are sorted by before it."""
 TIME_COLUMN: Final[Mapping[str, str]] = {table: time for table, (time, _) in _LAYOUT.items()}
 """The column that determines the hour of a row and the range of reads; null counts as 1970. It is
 `tick` where there is one: it identifies the snapshot of a row, `ts` the time of its values."""
 
-BUCKETED: Final = frozenset({"series", "positions", "pairs", "rates", "lag"})
-"""Tables with a directory for each bucket: those with a row for each series or pair and tick."""
+BUCKETED: Final = frozenset(name for name, schema in TABLES.items() if "pair_id" in schema.names)
+"""Tables that are also partitioned by bucket: those with rows of pairs."""
 
 
 class Place(NamedTuple):
@@ -67,11 +69,27 @@ def bucket_of(pair_id: int, buckets: int) -> int:
     return pair_id % buckets
 
 
-def directory(table: str, place: Place) -> str:
-    """Return the directory of a place, relative to the root of the tables."""
-    hour = from_us(place.hour_us)
-    below = f"{table}/dt={hour:%Y-%m-%d}/hr={hour:%H}"
-    return below if place.bucket is None else f"{below}/bucket={place.bucket:03d}"
+def partition_columns(table: str) -> list[str]:
+    """Names of the partition columns of a table."""
+    return ["date", "bucket"] if table in BUCKETED else ["date"]
+
+
+def partition_of(place: Place) -> dict[str, str | None]:
+    """Return the values of the partition columns, as Delta's log has them."""
+    values: dict[str, str | None] = {"date": f"{from_us(place.hour_us):%Y-%m-%d}"}
+    return values if place.bucket is None else values | {"bucket": str(place.bucket)}
+
+
+def directory(place: Place) -> str:
+    """Return the directory of a place, relative to that of its table."""
+    return "/".join(f"{name}={value}" for name, value in partition_of(place).items())
+
+
+def whole_schema(table: str) -> pa.Schema:
+    """Columns of a table with its partition columns, which its files do not contain."""
+    kinds = {"date": pa.date32(), "bucket": pa.int32()}
+    fields = [pa.field(name, kinds[name], nullable=False) for name in partition_columns(table)]
+    return pa.schema([*TABLES[table], *fields])
 
 
 def placed(table: str, rows: pa.Table, buckets: int) -> Iterator[tuple[Place, pa.Table]]:

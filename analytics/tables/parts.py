@@ -1,70 +1,49 @@
 """A batch that executors write and the driver commits, without collecting rows.
 
-Each task writes its Parquet files and then one small JSON file that describes them, in
-``ROOT/_parts/<batch>/``. The driver compares their number with the tasks that Spark reports as
-done, reads them, and replaces the manifests. If the driver is killed before that, no manifest names
-the files; the batch runs again and overwrites them.
+Each task writes Parquet files, and returns a row for each that describes it. The driver commits
+them. If a task or the driver is killed before that, no log names the files; the batch runs again,
+and `compact` removes the first attempt later.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
-from uuid import uuid4
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, SparkSession
 
 from analytics.errors import PartsMissing
-from analytics.moments import hour_of, to_us
-from analytics.tables.files import DataFile, write_whole
-from analytics.tables.manifest import Batch
-from analytics.tables.root import TableRoot
+from analytics.tables.files import DataFile
+from analytics.tables.root import Batch, TableRoot
 from analytics.worker import exempt_modules_from_gc
 
-_DONE: Final = "part int"
-_NAMES: Final = 10_000  # maximum number of files of one task
+_WRITTEN: Final = pa.schema([("file", pa.string()), ("facts", pa.string())])
+"""Result of a task: a row for each file, and one with its facts; JSON."""
 
 
 class Writer:
     """Writes one task's part of one batch. Used on an executor."""
 
-    def __init__(self, root: TableRoot, batch: str, part: int, skip: Collection[str]) -> None:
-        """part: number of this task; the same when it runs again. skip: tables that have the
-        batch."""
-        self._root, self._batch, self._part = root, batch, part
+    def __init__(self, root: TableRoot, skip: Collection[str] = ()) -> None:
+        """skip: tables that have the batch."""
+        self._root = root
         self._skip = frozenset(skip)
-        self._files: list[DataFile] = []
-        self._written = 0
-        self._seen: dict[str, dict[str, int]] = {}
+        self.files: list[DataFile] = []
         self.facts: dict[str, Any] = {}
         """Small numbers for the driver, like counts; never rows."""
 
-    def write(self, table: str, rows: pa.Table, *, bucket: int | None = None) -> None:
-        """Add rows to a table; any number of calls. bucket: of all these rows, if known."""
-        if table in self._skip or not rows.num_rows:
-            return  # committed before a restart; compaction may have moved the rows since
-        # A task has 10,000 names, so parts of two tasks never have the same.
-        part = self._part * _NAMES + self._written
-        self._written += 1
-        if self._written > _NAMES:
-            raise ValueError(f"a task of batch {self._batch} writes more than {_NAMES} times")
-        self._files += self._root.write(table, rows, batch=self._batch, part=part, bucket=bucket)
+    def write(self, table: str, rows: pa.Table) -> None:
+        """Add rows to a table; any number of calls."""
+        if table not in self._skip and rows.num_rows:
+            self.files += self._root.write(table, rows)
 
     def skips(self, table: str) -> bool:
         """Whether the table has the batch already, so that nothing needs to be computed for it."""
         return table in self._skip
-
-    def saw(self, table: str, node: str, tick_us: int) -> None:
-        """Note the newest tick of a node, which determines the complete ticks."""
-        seen = self._seen.setdefault(table, {})
-        seen[node] = max(tick_us, seen.get(node, tick_us))
 
     def add(self, fact: str, count: int) -> None:
         """Add to a fact."""
@@ -74,97 +53,79 @@ class Writer:
         """Keep the largest value of a fact."""
         self.facts[fact] = max(value, self.facts.get(fact, value))
 
-    def describe(self, directory: Path) -> None:
-        """Write the description of the files, as the last step of a task."""
-        facts = {
-            "files": [list(file) for file in self._files],
-            "seen": self._seen,
-            "facts": self.facts,
-        }
-        text = json.dumps(facts).encode()
-        write_whole(directory / f"{self._part:06d}.json", lambda out: out.write(text))
+    def described(self) -> pa.RecordBatch:
+        """Return the rows that describe the files and the facts."""
+        files = [json.dumps(file) for file in self.files]
+        facts = [None] * len(files) + [json.dumps(self.facts)]
+        return pa.RecordBatch.from_arrays(
+            [pa.array([*files, None], pa.string()), pa.array(facts, pa.string())], schema=_WRITTEN
+        )
 
 
 class Written(NamedTuple):
-    """What a batch wrote, by table."""
+    """What a batch wrote."""
 
-    files: Mapping[str, list[DataFile]]
-    seen: Mapping[str, Mapping[str, int]]
-    facts: list[dict[str, Any]]  # by part
-
-    def rows(self, table: str) -> int:
-        """Return the number of rows."""
-        return sum(file.rows for file in self.files.get(table, ()))
+    files: Mapping[str, list[DataFile]]  # by table
+    facts: list[dict[str, Any]]  # by task
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows of each table that has any."""
-        return {table: self.rows(table) for table in self.files}
+        return {table: sum(file.rows for file in files) for table, files in self.files.items()}
 
 
 def write_frame(
     frame: DataFrame,
     root: TableRoot,
-    batch: Batch,
+    batch: Batch | str,
     work: Callable[[Iterator[pa.RecordBatch], Writer], None],
     *,
     skip: Collection[str] = (),
 ) -> Written:
     """Run work on every partition of the frame, on executors; nothing becomes visible.
-    work: gets the partition's batches and a writer; it must be picklable. Raises PartsMissing if
-    the driver does not see what executors wrote."""
-    attempt = root.path / "_parts" / f"{batch}.{uuid4().hex}"
-    attempt.mkdir(parents=True)
-    buckets_root, skipped, name = root, frozenset(skip), str(batch)
+
+    work: gets the partition's batches and a writer; it must be picklable. skip: tables that have
+    the batch. Raises PartsMissing if the driver does not see what executors wrote.
+    """
+    skipped = frozenset(skip)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        if context is None:
-            raise RuntimeError("not inside a Spark task")
         exempt_modules_from_gc()
-        writer = Writer(buckets_root, name, context.partitionId(), skipped)
+        writer = Writer(root, skipped)
         work(batches, writer)
-        writer.describe(attempt)
-        yield pa.RecordBatch.from_pydict({"part": pa.array([context.partitionId()], pa.int32())})
+        yield writer.described()
 
-    done = Observation()
-    try:
-        # the stubs of mapInArrow name pyarrow's types; the noop sink keeps no row
-        parts = frame.mapInArrow(cast(Any, task), _DONE)
-        parts.observe(done, f.count(f.lit(1)).alias("parts")).write.format("noop").mode(
-            "overwrite"
-        ).save()
-        paths = sorted(attempt.glob("[0-9]*.json"))
-        count = int(done.get["parts"])
-        if len(paths) != count:
-            raise PartsMissing(name, attempt, found=len(paths), written=count)
-        return _read(paths)
-    finally:
-        shutil.rmtree(attempt, ignore_errors=True)
+    # the stubs of mapInArrow name pyarrow's types
+    rows = frame.mapInArrow(cast(Any, task), "file string, facts string").collect()
+    files: dict[str, list[DataFile]] = {}
+    for row in rows:
+        if row.file is not None:
+            file = DataFile(*json.loads(row.file))
+            files.setdefault(file.table, []).append(file)
+    _check_seen(root, str(batch), [file for each in files.values() for file in each])
+    return Written(files, [json.loads(row.facts) for row in rows if row.facts is not None])
 
 
 def commit_all(
     root: TableRoot,
-    batch: Batch,
+    batch: Batch | str,
     written: Written,
     *,
-    replaces: Mapping[str, Collection[DataFile]] | None = None,
+    clears: Mapping[str, Collection[datetime]] | None = None,
     watermarks: Mapping[str, datetime] | None = None,
 ) -> None:
-    """Replace the manifest of every table that the batch changed; positions last.
+    """Commit to every table that the batch changed.
 
-    Positions determine which ticks are closed. An evaluation of these ticks needs all other rows,
-    even if the driver was killed between two tables.
+    clears: by table, whole hours whose present rows go. Each commit is atomic, all together are
+    not: who needs all rows of a batch waits for its row in the table `runs`, which comes last.
     """
-    replaces, watermarks = replaces or {}, watermarks or {}
-    touched = {*written.files, *written.seen, *replaces, *watermarks}
-    for table in sorted(touched, key=lambda name: (name == "positions", name)):
+    clears, watermarks = clears or {}, watermarks or {}
+    for table in sorted({*written.files, *clears, *watermarks}):
         root.commit(
             table,
             batch=batch,
             files=written.files.get(table, ()),
-            replaces=replaces.get(table, ()),
+            clears=clears.get(table, ()),
             watermark=watermarks.get(table),
-            seen=written.seen.get(table),
         )
 
 
@@ -174,52 +135,28 @@ def run_parts(
     batch: Batch | str,
     tasks: Sequence[Any],
     work: Callable[[TableRoot, Any, Writer], None],
-    *,
-    replace_hours: Mapping[str, Collection[datetime]] | None = None,
-    watermarks: Mapping[str, datetime] | None = None,
-    commit: bool = True,
 ) -> Written:
-    """Run work on executors, one Spark task for each of `tasks`, and commit the result.
+    """Run work on executors, one Spark task for each of `tasks`; nothing becomes visible.
+
     tasks: picklable values, a few thousand at most. work: gets the root, one task and a writer.
-    replace_hours: by table, whole hours whose present files are replaced."""
-    name = Batch(batch) if isinstance(batch, str) else batch
-    hours = {
-        table: {to_us(hour_of(moment)) for moment in moments}
-        for table, moments in (replace_hours or {}).items()
-    }
-    replaces = {
-        table: [file for file in root.manifest(table).files if file.hour_us in wanted]
-        for table, wanted in hours.items()
-    }
+    """
     if not tasks:
-        written = Written({}, {}, [])
-    else:
-        plan = list(tasks)
+        return Written({}, [])
+    plan = list(tasks)
 
-        def one(batches: Iterator[pa.RecordBatch], writer: Writer) -> None:
-            for rows in batches:
-                for index in rows.column(0).to_pylist():
-                    work(root, plan[index], writer)
+    def one(batches: Iterator[pa.RecordBatch], writer: Writer) -> None:
+        for rows in batches:
+            for index in rows.column(0).to_pylist():
+                work(root, plan[index], writer)
 
-        frame = spark.range(0, len(plan), 1, len(plan))
-        written = write_frame(frame, root, name, one)
-    if commit:
-        commit_all(root, name, written, replaces=replaces, watermarks=watermarks)
-    return written
+    return write_frame(spark.range(0, len(plan), 1, len(plan)), root, batch, one)
 
 
-def _read(paths: Sequence[Path]) -> Written:
-    files: dict[str, list[DataFile]] = {}
-    seen: dict[str, dict[str, int]] = {}
-    facts = []
-    for path in paths:
-        part = json.loads(path.read_bytes())
-        for values in part["files"]:
-            file = DataFile(*values)
-            files.setdefault(file.table, []).append(file)
-        for table, nodes in part["seen"].items():
-            known = seen.setdefault(table, {})
-            for node, tick in nodes.items():
-                known[node] = max(tick, known.get(node, tick))
-        facts.append(part["facts"])
-    return Written(files, seen, facts)
+def _check_seen(root: TableRoot, batch: str, files: Sequence[DataFile]) -> None:
+    """Check that the driver sees all files. An object store is the same for everyone."""
+    if not root.location.is_local:
+        return
+    paths = [root.location.child(f"{file.table}/{file.path}") for file in files]
+    missing = [path for path in paths if not Path(path).exists()]
+    if missing:
+        raise PartsMissing(batch, missing[0], missing=len(missing), written=len(paths))

@@ -1,26 +1,39 @@
-"""The tables of lag analytics in one directory: read by time and bucket, written in batches.
+"""The tables of lag analytics: Delta Lake tables below one location.
 
-Readers find files through manifests, never by listing directories. Step before: a job has rows.
-Step after: a job, the report or another reader of Parquet.
+Executors write Parquet files; the driver commits them to a table's Delta log in one transaction,
+through delta-rs. So every reader of Delta Lake reads them: Spark, DuckDB, pandas, Trino. Step
+before: a job has rows. Step after: a job, the report or another reader.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import random
+import time
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
 
-from analytics.errors import ManifestDamaged, TableFileMissing, TablesDiffer, TablesMissing
-from analytics.local_path import local
-from analytics.moments import from_us, to_us
+from analytics.errors import (
+    TableBusy,
+    TableFileMissing,
+    TablesDamaged,
+    TablesDiffer,
+    TablesMissing,
+    TableUnreadable,
+)
+from analytics.moments import HOUR, HOUR_US, from_us, to_us
 from analytics.schema import TABLES, part_of
-from analytics.tables.files import DataFile, read_file, write_files, write_whole
-from analytics.tables.layout import TIME_COLUMN, bucket_of, sort_keys
-from analytics.tables.manifest import Batch, Change, Manifest, ManifestStore, changed
+from analytics.tables.files import DataFile, files_of, read_file, write_files
+from analytics.tables.layout import TIME_COLUMN, bucket_of, partition_columns, whole_schema
+from analytics.tables.location import Location, sync
 from shared.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -28,60 +41,107 @@ if TYPE_CHECKING:
 
 BUCKETS: Final = 8
 """Default number of buckets: twice the cores of a machine of four."""
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_FACTS: Final = "_root.json"
+_WATERMARK: Final = "watermark"
+"""Application id of the transactions whose version is a table's watermark [microseconds]."""
+_CONFIGURATION: Final = {
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+}
+"""Time travel reaches back a day; the log names a week of commits."""
+_TRIES: Final = 30
+"""How often a commit is tried while others commit to the same table."""
+_PAUSE_S: Final = 0.02
+"""Longest pause before the second try; it grows with each try."""
+
+
+class Batch(NamedTuple):
+    """The name of a batch and its number within its writer."""
+
+    writer: str  # permanent for a stream: job and query id
+    number: int | None = None  # increased by the writer; null: the writer is the name
+
+    def __str__(self) -> str:
+        return self.writer if self.number is None else f"{self.writer}-{self.number:08d}"
 
 
 class TableRoot:
-    """A directory of tables. Has only a path and a number, so it can be sent to executors."""
+    """Tables below one location. Has only a name and a number, so it can be sent to executors."""
 
-    def __init__(self, path: str | Path) -> None:
-        """Open existing tables. Raises TablesMissing without any, NotLocal for a URI."""
-        self.path = local(path).absolute()
-        facts = self.path / "_root.json"
+    def __init__(self, place: str | Path) -> None:
+        """Open existing tables. place: a path or a URI. Raises TablesMissing, TablesDamaged, or
+        TablesDiffer for tables of another format."""
+        self.location = Location.of(place)
+        facts = self.location.read(_FACTS)
+        if facts is None:
+            raise TablesMissing(self.location.uri)
         try:
-            found = json.loads(facts.read_bytes())
+            found = json.loads(facts)
             made_with, self.buckets = int(found["format"]), int(found["buckets"])
-        except FileNotFoundError:
-            raise TablesMissing(self.path) from None
         except (ValueError, KeyError, TypeError) as error:
-            raise ManifestDamaged(facts, str(error)) from error
+            raise TablesDamaged(self.location.child(_FACTS), str(error)) from error
         if made_with != _FORMAT:
-            raise TablesDiffer(self.path, "the format", found=made_with, wanted=_FORMAT)
+            raise TablesDiffer(self.uri, "the format", found=made_with, wanted=_FORMAT)
 
     @classmethod
-    def create(cls, path: str | Path, *, buckets: int | None = None) -> TableRoot:
-        """Create the directory, or open it if it exists.
+    def create(cls, place: str | Path, *, buckets: int | None = None) -> TableRoot:
+        """Create tables, or open them if they exist.
 
         buckets: number of buckets, best about twice the cores of the largest job; null: as existing
         tables, else 8. Too few leave cores idle, too many make files of a few rows. Raises
         TablesDiffer if existing tables have another number.
         """
-        path = local(path).absolute()
-        if not (path / "_root.json").exists():
+        location = Location.of(place)
+        if location.read(_FACTS) is None:
             text = json.dumps({"format": _FORMAT, "buckets": buckets or BUCKETS}).encode()
-            write_whole(path / "_root.json", lambda out: out.write(text))
-        root = cls(path)
+            location.put(_FACTS, lambda out: out.write(text))
+        root = cls(location.uri)
         if buckets is not None and buckets != root.buckets:
-            raise TablesDiffer(path, "the number of buckets", found=root.buckets, wanted=buckets)
+            raise TablesDiffer(
+                root.uri, "the number of buckets", found=root.buckets, wanted=buckets
+            )
         return root
+
+    @property
+    def uri(self) -> str:
+        """The location as an absolute path or a URI."""
+        return self.location.uri
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def manifest(self, table: str) -> Manifest:
-        """The present files of the table."""
-        return ManifestStore(self.path).read(table)
+    def delta(self, table: str) -> DeltaTable | None:
+        """Return the present version of a table; None if it was never written. Raises
+        TableUnreadable."""
+        try:
+            return DeltaTable(self.location.child(table))
+        except TableNotFoundError:
+            return None
+        except DeltaError as error:
+            raise TableUnreadable(table, self.location.child(table), str(error)) from error
 
     def tables(self) -> list[str]:
         """Names of the tables that exist."""
-        return ManifestStore(self.path).tables()
+        return [table for table in TABLES if self.delta(table) is not None]
+
+    def version(self, table: str) -> int:
+        """Number of commits to the table so far; it only grows."""
+        found = self.delta(table)
+        return 0 if found is None else int(found.version()) + 1
 
     def has(self, table: str) -> bool:
         """Whether the table has rows."""
-        return bool(self.manifest(table).files)
+        return bool(self.files(table))
+
+    def has_batch(self, table: str, batch: Batch) -> bool:
+        """Whether the table has a numbered batch, or a later one of its writer."""
+        found = self.delta(table)
+        return found is not None and _has(found, batch)
 
     def span(self, table: str) -> tuple[datetime, datetime] | None:
-        """The first and last time in the table; None if it is empty."""
-        files = self.manifest(table).files
+        """The first and last time in the table, to the millisecond; None if it is empty."""
+        files = self.files(table)
         if not files:
             return None
         first, last = min(f.first_us for f in files), max(f.last_us for f in files)
@@ -89,7 +149,8 @@ class TableRoot:
 
     def watermark(self, table: str) -> datetime | None:
         """Return the tick up to which the writer has finished, even if it had no rows."""
-        mark = self.manifest(table).watermark_us
+        found = self.delta(table)
+        mark = None if found is None else found.transaction_version(_WATERMARK)
         return None if mark is None else from_us(mark)
 
     def files(
@@ -99,17 +160,21 @@ class TableRoot:
         since: datetime | None = None,
         before: datetime | None = None,
         buckets: Collection[int] | None = None,
-    ) -> tuple[DataFile, ...]:
-        """The files that may hold rows with since <= time < before of these buckets."""
-        low = None if since is None else to_us(since)
-        high = None if before is None else to_us(before)
-        return tuple(
-            file
-            for file in self.manifest(table).files
-            if (low is None or file.last_us >= low)
-            and (high is None or file.first_us < high)
-            and (buckets is None or file.bucket is None or file.bucket in buckets)
-        )
+    ) -> list[DataFile]:
+        """The files that may hold rows with since <= time < before of these buckets, by time."""
+        found = self.delta(table)
+        return [] if found is None else _files(found, table, since, before, buckets)
+
+    def hours(self, table: str) -> set[datetime]:
+        """The hours of which the table has rows. Files of several hours are read for it."""
+        found: set[int] = set()
+        for file in self.files(table):
+            if len(file.hours) == 1:
+                found.update(file.hours)
+                continue
+            rows = self.rows_of(file, columns=[TIME_COLUMN[table]])
+            found.update(pc.unique(_hours(rows, table)).to_pylist())
+        return {from_us(hour) for hour in found}
 
     def buckets_by_rows(self, table: str, *, since: datetime, before: datetime) -> list[int]:
         """Return all buckets, those with most rows in the files of that time first."""
@@ -168,12 +233,12 @@ class TableRoot:
         pair_ids: pa.Array | None = None,
     ) -> pa.Table:
         """Rows of one file of a table. Raises TableFileMissing."""
-        path = self.path / file.path
         try:
             return read_file(
-                path, file.table, columns=columns, since=since, before=before, pair_ids=pair_ids
+                self.location, file, columns=columns, since=since, before=before, pair_ids=pair_ids
             )
         except FileNotFoundError:
+            path = self.location.child(f"{file.table}/{file.path}")
             raise TableFileMissing(file.table, path) from None
 
     def frame(
@@ -185,35 +250,16 @@ class TableRoot:
         before: datetime | None = None,
         columns: Sequence[str] | None = None,
     ) -> DataFrame:
-        """The same rows as a Spark DataFrame with explicit files and schema."""
+        """The same rows as a Spark DataFrame, read by Delta Lake's own source."""
         from analytics.tables.frames import frame  # only for Spark jobs
 
-        files = self.files(table, since=since, before=before)
-        paths = [str(self.path / file.path) for file in files]
-        return frame(spark, table, paths, since=since, before=before, columns=columns)
+        return frame(spark, self, table, since=since, before=before, columns=columns)
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def write(
-        self,
-        table: str,
-        rows: pa.Table,
-        *,
-        batch: Batch | str,
-        part: int = 0,
-        bucket: int | None = None,
-    ) -> list[DataFile]:
-        """Write rows as files that are invisible until `commit`; on the driver or an executor.
-        part: number within the batch; each writer has its own. bucket: of all rows, if known."""
-        return write_files(
-            self.path,
-            table,
-            rows,
-            batch=str(batch),
-            part=part,
-            buckets=self.buckets,
-            bucket=bucket,
-        )
+    def write(self, table: str, rows: pa.Table) -> list[DataFile]:
+        """Write rows as files that are invisible until `commit`; on the driver or an executor."""
+        return write_files(self.location, table, rows, buckets=self.buckets)
 
     def commit(
         self,
@@ -221,46 +267,130 @@ class TableRoot:
         *,
         batch: Batch | str,
         files: Collection[DataFile] = (),
-        replaces: Collection[DataFile] = (),
+        clears: Collection[datetime] = (),
         watermark: datetime | None = None,
-        seen: Mapping[str, int] | None = None,
     ) -> bool:
-        """Make the files of a batch visible and the replaced ones invisible, at one instant.
+        """Make files visible, and the present rows of some hours invisible, at one instant.
 
-        Files of an earlier attempt of the same batch are also replaced. Returns False, and changes
-        nothing, if the batch was committed already.
+        clears: whole hours. watermark: an earlier one than the table has changes nothing. Returns
+        False, and changes nothing, if the numbered batch was committed already. Raises TableBusy
+        if others commit to the same files all the time.
         """
         name = Batch(batch) if isinstance(batch, str) else batch
-        mark = None if watermark is None else to_us(watermark)
-        store = ManifestStore(self.path)
-        with store.writing(table) as manifest:
-            now_us = SystemClock().wall_ms() * 1000
-            change = Change(files, replaces, mark, seen or {})
-            after = changed(manifest, name, change, now_us)
-            if after is manifest:
+        hours = {to_us(hour) for hour in clears}
+        for tried in range(_TRIES):
+            time.sleep(random.uniform(0, _PAUSE_S * tried))  # others shall finish theirs
+            found = self._made(table)
+            if _has(found, name):
                 return False
-            self._describe(table)
-            store.put(after)
-        return True
+            kept, gone = self._cleared(found, table, hours)
+            now_ms = SystemClock().wall_ms()
+            actions: list[AddAction | RemoveAction] = [
+                *(file.added(now_ms) for file in (*files, *kept)),
+                *(file.removed(now_ms) for file in gone),
+            ]
+            marks = []
+            if name.number is not None:
+                marks.append(Transaction(name.writer, name.number))
+            if watermark is not None:
+                known = found.transaction_version(_WATERMARK)
+                marks.append(Transaction(_WATERMARK, max(to_us(watermark), known or 0)))
+            if not actions and not marks:
+                return False
+            # A try that clears hours must see what others have added to them meanwhile.
+            retries = 0 if hours else None
+            try:
+                found.create_write_transaction(
+                    actions,
+                    "append",
+                    found.schema(),
+                    partition_columns(table),
+                    commit_properties=CommitProperties({"batch": str(name)}, retries, marks),
+                )
+            except CommitFailedError:
+                continue  # another writer was faster
+            self._synced(found)
+            return True
+        raise TableBusy(table, self.location.child(table), tries=_TRIES)
 
-    def _describe(self, table: str) -> None:
-        """Write a description of the table's columns, for other readers. A version with other
-        columns replaces it; older files lack the new columns."""
-        columns = [
-            {"name": field.name, "type": str(field.type), "nullable": field.nullable}
-            for field in TABLES[table]
-        ]
-        order = [name for name, _ in sort_keys(table)]
-        facts: dict[str, Any] = {
-            "table": table,
-            "columns": columns,
-            "time_column": TIME_COLUMN[table],
-            "sorted_by": order,
-            "buckets": self.buckets,
-            "bucket": "pair_id mod buckets",
-            "files": f"_manifests/{table}.json",
-        }
-        text = json.dumps(facts, indent=1).encode()
-        path = self.path / table / "_schema.json"
-        if not path.exists() or path.read_bytes() != text:
-            write_whole(path, lambda out: out.write(text))
+    def _cleared(
+        self, found: DeltaTable, table: str, hours: set[int]
+    ) -> tuple[list[DataFile], list[DataFile]]:
+        """Return new files with the rows that stay, and the files that go, if hours are cleared."""
+        if not hours:
+            return [], []
+        kept, gone = [], []
+        low, high = from_us(min(hours)), from_us(max(hours)) + HOUR
+        for file in _files(found, table, low, high, None):
+            if hours.isdisjoint(file.hours):
+                continue
+            gone.append(file)
+            if not hours.issuperset(file.hours):
+                rows = self.rows_of(file)
+                cleared = pa.array(sorted(hours), pa.int64())
+                stays = pc.invert(pc.is_in(_hours(rows, table), value_set=cleared))
+                kept += self.write(table, rows.filter(stays))
+        return kept, gone
+
+    def _made(self, table: str) -> DeltaTable:
+        """Return a table, which is created if it is missing and gets columns that it lacks."""
+        found = self.delta(table)
+        if found is None:
+            DeltaTable.create(
+                self.location.child(table),
+                whole_schema(table),
+                mode="ignore",
+                partition_by=partition_columns(table),
+                configuration=_CONFIGURATION,
+                description="docs/analytics.md",
+            )
+            return self._made(table)
+        there = {field.name for field in found.schema().fields}
+        missing = [field for field in TABLES[table] if field.name not in there]
+        if missing:
+            found.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
+            return self._made(table)
+        return found
+
+    def _synced(self, before: DeltaTable) -> None:
+        """Make the commits after a version survive a power failure, in a local directory."""
+        if not self.location.is_local:
+            return
+        log = Path(before.table_uri.removeprefix("file://")) / "_delta_log"
+        for path in log.glob("*.json"):
+            if path.stem.isdigit() and int(path.stem) > before.version():
+                sync(path)
+        sync(log)
+
+
+def _hours(rows: pa.Table, table: str) -> pa.ChunkedArray:
+    """The hour of each row [microseconds since 1970]; a null time counts as 1970."""
+    times = pc.fill_null(rows.column(TIME_COLUMN[table]).cast(pa.int64()), 0)
+    return pc.multiply(pc.divide(times, HOUR_US), HOUR_US)
+
+
+def _has(found: DeltaTable, batch: Batch) -> bool:
+    """Whether a numbered batch is committed."""
+    if batch.number is None:
+        return False
+    last = found.transaction_version(batch.writer)
+    return last is not None and last >= batch.number
+
+
+def _files(
+    found: DeltaTable,
+    table: str,
+    since: datetime | None,
+    before: datetime | None,
+    buckets: Collection[int] | None,
+) -> list[DataFile]:
+    """Return the files of one version of a table, by time."""
+    low = None if since is None else to_us(since)
+    high = None if before is None else to_us(before)
+    files = [
+        file
+        for file in files_of(table, pa.table(found.get_add_actions(flatten=True)))
+        if file.may_hold(low, high)
+        and (buckets is None or file.bucket is None or file.bucket in buckets)
+    ]
+    return sorted(files, key=lambda file: (file.first_us, file.path))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from analytics.tables.manifest import Manifest
+from analytics.runs import Collectors
 
 _WAITED_FOR: Final = 2  # periods
 GRACE_PERIODS: Final = 8  # by the clock: `collect` may be this late; two minutes at 15 s
@@ -34,7 +34,7 @@ class ByClock(NamedTuple):
     now_us: int
     grace_us: int  # minimum time from a tick's start until it closes
     written_us: int  # time when positions were last written
-    collected_us: int | None  # every `collect` has read up to here; None in older tables
+    collected_us: int | None  # every `collect` has read up to here; None: no collector counts
 
 
 def last_closed(
@@ -59,18 +59,18 @@ def last_closed(
     return closed
 
 
-def waited_for(positions: Manifest, period_us: int) -> dict[str, int]:
+def waited_for(known: Collectors, period_us: int) -> dict[str, int]:
     """Return the time up to which each collector has read, of those that ticks wait for.
 
     A collector that is an hour behind the newest positions is left out: it was removed, or
     `evaluate` over a range judges these hours later. So is a collector whose nodes have all been
     silent at the end: it may have a new checkpoint, and so another name.
     """
-    newest = max(positions.seen.values(), default=0)
+    newest = max(known.seen.values(), default=0)
     found = {}
-    for name, mark in positions.read_to.items():
-        nodes = (node for node, sender in positions.sent_by.items() if sender == name)
-        last = max((positions.seen[node] for node in nodes), default=0)
+    for name, mark in known.read_to.items():
+        nodes = (node for node, sender in known.sent_by.items() if sender == name)
+        last = max((known.seen[node] for node in nodes), default=0)
         if mark >= newest - BLIND_US and last >= mark - (_WAITED_FOR + 1) * period_us:
             found[name] = mark
     return found

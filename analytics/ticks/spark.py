@@ -8,7 +8,6 @@ repeated batch has the same ticks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -22,8 +21,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from analytics.moments import to_us
+from analytics.runs import collectors
 from analytics.tables import TableRoot
-from analytics.tables.manifest import ManifestStore
 from analytics.ticks.closed import GRACE_PERIODS, ByClock, last_closed, tick_of, waited_for
 from shared.runtime.clock import SystemClock
 
@@ -51,7 +50,7 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, int]:
         """Return the first tick of a stream without a checkpoint; 0 if the tables are empty."""
-        evaluated = TableRoot(Path(self._tables)).watermark("lag")
+        evaluated = TableRoot(self._tables).watermark("lag")
         return {"tick": 0 if evaluated is None else to_us(evaluated)}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -80,7 +79,7 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after = self._after(start["tick"])
         if after is None or end["tick"] <= after:
             return []
-        buckets = TableRoot(Path(self._tables)).buckets
+        buckets = TableRoot(self._tables).buckets
         return [InputPartition((bucket, after, end["tick"])) for bucket in range(buckets)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -91,21 +90,19 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tick before the first of a batch; None without positions."""
         if start_us:
             return start_us
-        files = TableRoot(Path(self._tables)).manifest("positions").files
+        files = TableRoot(self._tables).files("positions")
         if not files:
             return None
         return tick_of(files[0].first_us, self._period_us) - self._period_us
 
     def _closed(self) -> int | None:
-        root = TableRoot(Path(self._tables))
-        written_us = ManifestStore(root.path).written_us("positions")
-        positions = root.manifest("positions")
-        read_to, clock = waited_for(positions, self._period_us), None
-        if self._by_clock and written_us is not None:
+        known = collectors(TableRoot(self._tables))
+        read_to, clock = waited_for(known, self._period_us), None
+        if self._by_clock and known.written_us is not None:
             now_us, grace_us = SystemClock().wall_ms() * 1000, GRACE_PERIODS * self._period_us
-            collected_us = min(read_to.values(), default=positions.watermark_us)
-            clock = ByClock(now_us, grace_us, written_us, collected_us)
-        return last_closed(positions.seen, self._period_us, clock, read_to)
+            collected_us = min(read_to.values(), default=None)
+            clock = ByClock(now_us, grace_us, known.written_us, collected_us)
+        return last_closed(known.seen, self._period_us, clock, read_to)
 
 
 class Ticks(DataSource):

@@ -7,9 +7,7 @@ same bytes. Runs on executors; needs no Spark.
 
 from __future__ import annotations
 
-import shutil
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -18,13 +16,12 @@ import pyarrow.parquet as pq
 
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Window
-from analytics.moments import HOUR, hour_of, to_us
+from analytics.moments import HOUR, HOUR_US, hour_of, to_us
 from analytics.schema import GAPS, OFFSET_EVENTS, SERIES, fit
 from analytics.tables import TableRoot
-from analytics.tables.files import write_whole
 
 _KEPT: Final = 8  # newest states, kept for repeated batches
-_OWN: Final = "evaluate"  # prefix of the names of evaluation's batches
+_STATES: Final = "_state/evaluate"
 
 
 def read_window(
@@ -41,7 +38,7 @@ def read_window(
         series=known_series(root, since, before, of_bucket),
         pairs=root.read("pairs", since=since, before=before, buckets=of_bucket),
         logs=root.read("logs", since=since, before=before),
-        events=_collected_events(root, bucket, since, before),
+        events=OFFSET_EVENTS.empty_table(),  # no source reports them; evaluation finds them
         gaps=_gaps(root, since, before),
         replicas=root.read("replicas", since=since, before=before),
     )
@@ -70,17 +67,6 @@ def merged_series(rows: pa.Table) -> pa.Table:
     )
 
 
-def _collected_events(root: TableRoot, bucket: int, since: datetime, before: datetime) -> pa.Table:
-    """Collected events, without those that evaluation found, which it finds again. With them, a
-    repeated batch would differ from its first run."""
-    files = root.files("offset_events", since=since, before=before, buckets=[bucket])
-    found = [each for each in files if not each.batch.startswith(_OWN)]
-    pieces = [root.rows_of(each, since=since, before=before) for each in found]
-    rows = pa.concat_tables([OFFSET_EVENTS.empty_table(), *pieces])
-    remainder = [int(pair) % root.buckets == bucket for pair in rows.column("pair_id").to_pylist()]
-    return rows.filter(pa.array(remainder, pa.bool_()))
-
-
 def _gaps(root: TableRoot, since: datetime, before: datetime) -> pa.Table:
     """Gaps that end in the window and begin in it or within an hour before it."""
     rows = root.read("gaps", since=since - HOUR, before=before, columns=GAPS.names)
@@ -91,16 +77,14 @@ def _gaps(root: TableRoot, since: datetime, before: datetime) -> pa.Table:
 
 def read_state(root: TableRoot, tick: datetime, bucket: int) -> pa.Table | None:
     """State of the bucket at the tick; None without a file."""
-    try:
-        return pq.read_table(_state_path(root, tick, bucket), partitioning=None)
-    except FileNotFoundError:
-        return None
+    content = root.location.read(_state_name(tick, bucket))
+    return None if content is None else pq.read_table(pa.BufferReader(content))
 
 
 def write_state(root: TableRoot, tick: datetime, bucket: int, state: pa.Table) -> None:
     """Write the state to a file; replaces one of the same tick."""
-    write_whole(
-        _state_path(root, tick, bucket),
+    root.location.put(
+        _state_name(tick, bucket),
         lambda out: pq.write_table(state, out, compression="zstd", use_dictionary=False),
     )
 
@@ -108,20 +92,21 @@ def write_state(root: TableRoot, tick: datetime, bucket: int, state: pa.Table) -
 def forget_states(root: TableRoot, keep_since: datetime) -> None:
     """Remove old states: all but the newest, and the last of each hour since keep_since. `evaluate`
     over a range of hours begins with the last state of an hour."""
-    ticks = sorted(int(path.name) for path in _states(root).glob("[0-9]*"))
-    hour = HOUR // timedelta(microseconds=1)
-    last_of_hour = {tick // hour: tick for tick in ticks}
+    of_tick: dict[int, list[str]] = {}
+    for name in root.location.names(_STATES):
+        directory = name.split("/")[-2]
+        if directory.isdigit():
+            of_tick.setdefault(int(directory), []).append(name)
+    ticks = sorted(of_tick)
+    last_of_hour = {tick // HOUR_US: tick for tick in ticks}
     kept = set(ticks[-_KEPT:]) | {
         tick for tick in last_of_hour.values() if tick >= to_us(keep_since)
     }
     for tick in ticks:
         if tick not in kept:
-            shutil.rmtree(_states(root) / str(tick), ignore_errors=True)
+            for name in of_tick[tick]:
+                root.location.remove(name)
 
 
-def _states(root: TableRoot) -> Path:
-    return root.path / "_state" / "evaluate"
-
-
-def _state_path(root: TableRoot, tick: datetime, bucket: int) -> Path:
-    return _states(root) / str(to_us(tick)) / f"{bucket:03d}.parquet"
+def _state_name(tick: datetime, bucket: int) -> str:
+    return f"{_STATES}/{to_us(tick)}/{bucket:03d}.parquet"

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 def add(root: TableRoot, batch: str) -> None:
     gap = {"source": "scrape", "subject": batch, "from_ts": END, "reason": "late", "detail": ""}
-    files = root.write("gaps", as_table("gaps", [gap]), batch=batch)
+    files = root.write("gaps", as_table("gaps", [gap]))
     root.commit("gaps", batch=batch, files=files)
 
 

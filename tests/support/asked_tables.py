@@ -82,7 +82,7 @@ def write(path: Path, rows: Mapping[str, Sequence[Row]]) -> TableRoot:
     """Write the tables into a root."""
     root = TableRoot.create(path, buckets=4)
     for name, found in rows.items():
-        files = root.write(name, as_table(name, found), batch="made")
+        files = root.write(name, as_table(name, found))
         root.commit(name, batch="made", files=files)
     return root
 

@@ -43,7 +43,6 @@ def write_evaluated(
     number = np.arange(ticks)
     tick = pa.array([begin + timedelta(seconds=period_s * step) for step in range(ticks)], TIME)
     for at, pair in enumerate(pairs):
-        bucket = pair.pair_id % root.buckets
         lag, rates = [], []
         for queue in range(pair.queues):
             brings = 30 + queue
@@ -82,7 +81,7 @@ def write_evaluated(
             ("pair_lag", pair_rows),
         ):
             batch = f"evaluate-{begin:%Y%m%dT%H%M}-{at}"
-            files = root.write(name, rows, batch=batch, part=at, bucket=bucket)
+            files = root.write(name, rows)
             root.commit(name, batch=batch, files=files, watermark=last)
 
 

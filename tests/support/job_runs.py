@@ -20,7 +20,7 @@ STARTS: Final = 5
 
 
 def collect_recorded(
-    spark: SparkSession, tables: Path, checkpoint: Path, recorded: Path, *, ticks: int = 3
+    spark: SparkSession, tables: str | Path, checkpoint: Path, recorded: Path, *, ticks: int = 3
 ) -> None:
     """Collect all that is recorded, at most `ticks` ticks in a batch."""
     options = CollectOptions(
@@ -33,7 +33,9 @@ def collect_recorded(
     _run(lambda: collect.run(spark, options))
 
 
-def evaluate_closed(spark: SparkSession, tables: Path, checkpoint: Path, *, ticks: int = 5) -> None:
+def evaluate_closed(
+    spark: SparkSession, tables: str | Path, checkpoint: Path, *, ticks: int = 5
+) -> None:
     """Evaluate what the data close, at most `ticks` ticks in a batch."""
     options = EvaluateOptions(
         tables=tables,

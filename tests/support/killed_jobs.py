@@ -77,7 +77,7 @@ def versions(tables: Path, names: tuple[str, ...]) -> int:
     if not (tables / "_root.json").exists():
         return 0
     root = TableRoot(tables)
-    return sum(root.manifest(name).version for name in names)
+    return sum(root.version(name) for name in names)
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -40,10 +39,8 @@ NAMES: Final = {
 class MemoryTables(TableRoot):
     """Tables held in memory, a few hundred rows at a time."""
 
-    def __init__(
-        self, tables: Mapping[str, pa.Table], piece_rows: int = 700, path: Path = Path()
-    ) -> None:
-        self.held, self.piece_rows, self.path = dict(tables), piece_rows, path
+    def __init__(self, tables: Mapping[str, pa.Table], piece_rows: int = 700) -> None:
+        self.held, self.piece_rows = dict(tables), piece_rows
 
     def span(self, table: str) -> tuple[datetime, datetime] | None:
         whole = self.held.get(table)

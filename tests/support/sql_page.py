@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from analytics.session import views
@@ -43,8 +44,8 @@ def in_duckdb(duckdb: Any, root: TableRoot) -> Ask:
     """Ask DuckDB, as the page describes. duckdb: the module."""
     connection = duckdb.connect()
     connection.sql("SET TimeZone = 'UTC'")
-    for table in root.tables():
-        connection.register(table, root.read(table))
+    for log in Path(root.uri).glob("*/_delta_log"):
+        connection.register(log.parent.name, DeltaTable(log.parent).to_pyarrow_dataset())
     return lambda sql: _rows(connection.sql(sql).to_arrow_table())
 
 

@@ -67,11 +67,10 @@ def test_missing_hours_are_filled_named_ones_replaced_and_the_difference_printed
     assert first.hours == [BEGIN]
     assert first.differences == []
     root = TableRoot(given.tables)
-    damaged = root.files("positions", buckets=[0])
-    if not damaged:
-        damaged = root.files("positions")[:1]
-    lost = sum(file.rows for file in damaged)
-    root.commit("positions", batch="damage", replaces=damaged)
+    rows = root.read("positions")
+    lost = rows.num_rows // 3
+    kept = root.write("positions", rows.slice(lost))
+    root.commit("positions", batch="damage", files=kept, clears=[BEGIN])
 
     rest = backfill.run(spark, given)
     assert rest.hours == [BEGIN + HOUR, BEGIN + 2 * HOUR]
@@ -91,19 +90,26 @@ def test_missing_hours_are_filled_named_ones_replaced_and_the_difference_printed
     before = {name: root.read(name) for name in root.tables()}
     count = sum(len(root.files(name)) for name in root.tables())
     held = root.files("positions")
-    with watched(spark) as seen:
-        done = compact.run(spark, given.tables, {}, BEGIN + 5 * HOUR)
-    seen.assert_no_rows()
-    assert done.files_before > done.files_after > 0
+    done = compact.run(given.tables, {"runs": 3650}, BEGIN + 26 * HOUR)
+    assert done["positions"].before > done["positions"].after > 0
     assert sum(len(root.files(name)) for name in root.tables()) < count
     for name, rows in before.items():
-        if name != "series":
+        if name != "runs":
             assert_same(root.read(name), rows, name)
     ids = root.read("series", before=BEGIN + HOUR).column("series_id")
     assert len(ids) == pc.count_distinct(ids).as_py() == 17
-    # A reader that holds the manifest of before still finds its files.
-    assert all((root.path / file.path).exists() for file in held)
-    assert compact.run(spark, given.tables, {}, BEGIN + 5 * HOUR).files_before == 0
+    # A reader that holds the version of before still finds its files.
+    assert all(Path(root.location.child(f"positions/{file.path}")).exists() for file in held)
+    version = root.version("lag")
+    compact.run(given.tables, {"runs": 3650}, BEGIN + 26 * HOUR)
+    assert root.version("lag") == version
+
+    # Hours of files that compaction merged are replaced as well.
+    again = backfill.run(spark, replace(given, hours=frozenset({BEGIN})))
+    assert {(d.came, d.gone, d.changed) for d in again.differences if d.table == "positions"} == {
+        (0, 0, 0)
+    }
+    assert_collected(root, recorded, 60.0)
 
 
 def test_an_hour_that_is_not_over_is_refused(
@@ -131,10 +137,12 @@ def test_an_hour_that_a_source_cannot_give_again_stays_as_it_is(
     away = replace(again, source=backfill.PROMETHEUS, source_options=unreachable)
     with pytest.raises(HourUnread, match=r"left out a part of it \(unreachable: .*Nothing was rep"):
         backfill.run(spark, away)
-    had = root.files("positions")
-    with pytest.raises(HourUnread, match=r"positions in the tables, and the source has none of it"):
-        check_read(had, Written({}, {}, []))
-    check_read(had, Written({"positions": list(had[:1])}, {}, []))
+    had = root.hours("positions")
+    with pytest.raises(
+        HourUnread, match=r"have positions of hour .*, and the source has none of it"
+    ):
+        check_read(had, Written({}, []))
+    check_read(had, Written({"positions": root.files("positions")}, []))
     for name, rows in before.items():
         assert_same(root.read(name), rows, name)
 

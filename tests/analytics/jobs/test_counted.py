@@ -19,7 +19,7 @@ BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 
 def put(root: TableRoot, table: str, rows: list[dict[str, Any]]) -> None:
     schema = {"counters": COUNTERS, "pairs": PAIRS}[table]
-    files = root.write(table, pa.Table.from_pylist(rows, schema=schema), batch="made")
+    files = root.write(table, pa.Table.from_pylist(rows, schema=schema))
     root.commit(table, batch="made", files=files)
 
 

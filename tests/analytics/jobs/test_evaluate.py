@@ -55,9 +55,9 @@ def test_stream_range_and_one_call_of_the_kernel_agree_to_the_byte(
     assert_collected(root, recorded, 15.0)
     ids = root.read("series").column("series_id")
     assert len(ids) == pc.count_distinct(ids).as_py()  # not once for each tick
-    named = {file.path for name in root.tables() for file in root.files(name)}
-    there = root.path.glob("*/dt=*/**/*.parquet")
-    assert {path.relative_to(root.path).as_posix() for path in there} == named
+    named = {f"{name}/{file.path}" for name in root.tables() for file in root.files(name)}
+    there = Path(root.uri).glob("*/date=*/**/*.parquet")
+    assert {path.relative_to(root.uri).as_posix() for path in there} == named
     until = root.watermark("lag")
     newest = pc.max(root.read("positions", columns=["tick"]).column("tick")).as_py()
     assert until == newest - TICK  # the last tick is not over: no node has sent a later one
@@ -72,7 +72,7 @@ def test_stream_range_and_one_call_of_the_kernel_agree_to_the_byte(
         tables=tables, rules=Rules(), since=BEGIN, before=BEGIN + HOUR, closing="data"
     )
     for name in COMPUTED:  # a range is evaluated anew, not from what the stream left
-        root.commit(name, batch="gone", replaces=root.files(name))
+        root.commit(name, batch="gone", clears=root.hours(name))
     with watched(spark) as seen:
         evaluate.run(spark, options)
     seen.assert_no_rows()

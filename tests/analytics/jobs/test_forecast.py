@@ -66,7 +66,7 @@ def newest(pair: Named, lag: int, age: float) -> dict[str, Any]:
 
 
 def put(root: TableRoot, table: str, rows: pa.Table) -> None:
-    files = root.write(table, rows, batch=f"made-{table}")
+    files = root.write(table, rows)
     root.commit(table, batch=f"made-{table}", files=files, watermark=NOW)
 
 
@@ -115,7 +115,7 @@ def test_a_plan_covers_the_time_of_no_run() -> None:
 
 
 def test_pairs_volumes_and_what_is_unlike_itself(root: TableRoot, spark: SparkSession) -> None:
-    done = forecast.run(spark, root.path)
+    done = forecast.run(spark, root.uri)
     assert done is not None
     assert done.issued_at == NOW
 
@@ -164,28 +164,28 @@ def test_a_repeated_run_changes_nothing_and_collects_nothing(
 ) -> None:
     for name in ("collect", "toPandas", "toArrow", "toLocalIterator", "take", "head", "first"):
         monkeypatch.setattr(DataFrame, name, None)
-    forecast.run(spark, root.path)
+    forecast.run(spark, root.uri)
     tables = ("forecasts", "capacity", "anomalies")
     before = {name: sorted(root.read(name).to_pylist(), key=str) for name in tables}
-    forecast.run(spark, root.path)
+    forecast.run(spark, root.uri)
     assert {name: sorted(root.read(name).to_pylist(), key=str) for name in tables} == before
     assert before["anomalies"]
 
 
 def test_without_roll_ups_there_is_nothing_to_forecast(tmp_path: Path, spark: SparkSession) -> None:
     root = TableRoot.create(tmp_path)
-    assert forecast.run(spark, root.path) is None
+    assert forecast.run(spark, root.uri) is None
 
 
 def test_minutes_of_history_forecast_nothing(tmp_path: Path, spark: SparkSession) -> None:
     root = TableRoot.create(tmp_path, buckets=1)
     few = rolled(QUICK, 10, 10, 0).slice(0, 4)
-    files = root.write("rollup", few, batch="made")
+    files = root.write("rollup", few)
     now = BEGIN + timedelta(minutes=4)
     root.commit("rollup", batch="made", files=files, watermark=now)
     row = newest(QUICK, 0, 0.0) | {"tick": BEGIN}
     put(root, "pair_lag", pa.Table.from_pylist([row], schema=PAIR_LAG))
-    assert forecast.run(spark, root.path) is not None
+    assert forecast.run(spark, root.uri) is not None
     assert root.read("forecasts").num_rows == 0
     assert root.read("anomalies").num_rows == 0
     assert root.read("capacity").column("c_max_per_second").to_pylist() == [None]

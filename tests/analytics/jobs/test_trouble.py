@@ -58,7 +58,7 @@ class Job:
         }
         self._spark = spark
         self._options = CollectOptions(
-            tables=self.root.path,
+            tables=self.root.uri,
             pace=Pace(directory / "checkpoint", trigger_s=0.5),
             source="tidemark_prometheus",
             source_options=asked,
@@ -90,8 +90,8 @@ class Job:
 
     def wait_for_more(self, table: str) -> None:
         """Wait until the job has written to a table once more."""
-        before = self.root.manifest(table).version
-        self.wait(f"more {table}", lambda: self.root.manifest(table).version > before)
+        before = self.root.version(table)
+        self.wait(f"more {table}", lambda: self.root.version(table) > before)
 
     def wait_for_the_end(self, wanted: pa.Table) -> None:
         """Wait until the job has read what these rows are made of."""
@@ -117,7 +117,7 @@ def judge(spark: SparkSession, root: TableRoot, truth: Truth, wanted: pa.Table, 
     filled = backfill.run(
         spark,
         BackfillOptions(
-            tables=root.path,
+            tables=root.uri,
             since=BEGIN,
             before=BEGIN + HOUR,
             source_options={"url": url},

@@ -9,12 +9,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from analytics.errors import BadOption, NotLocal, TablesMissing
+from analytics.errors import BadOption, TablesMissing
 from analytics.jobs.compact import days_by_table
 from analytics.jobs.evaluate import opened, rules_of
 from analytics.jobs.options import MOMENT, pairs, whole_hours
 from analytics.main import JOBS, jobs, main
-from analytics.tables import TableRoot
+from analytics.tables import Location, TableRoot
 from tidemark.errors import TidemarkError
 
 
@@ -51,12 +51,10 @@ def test_an_error_is_one_message_with_code_path_and_remedy(
 @pytest.mark.parametrize(
     "given",
     [
-        ["compact", "--tables", "URI"],
-        ["export", "--tables", "URI"],
         ["report", "--tables", "DIR", "--out", "URI"],
         ["export", "--tables", "DIR", "--openmetrics", "URI"],
         ["evaluate", "--tables", "DIR", "--checkpoint", "URI"],
-        ["collect", "--tables", "URI", "--checkpoint", "DIR", "--source", "scrape"],
+        ["collect", "--tables", "DIR", "--checkpoint", "URI", "--source", "scrape"],
     ],
     ids=" ".join,
 )
@@ -79,14 +77,17 @@ def test_a_uri_is_refused_and_makes_no_folder_of_its_name(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tables_are_opened_by_a_path_or_its_text_and_by_no_uri(tmp_path: Path) -> None:
+def test_tables_are_opened_by_a_path_its_text_or_its_uri(tmp_path: Path) -> None:
     made = TableRoot.create(str(tmp_path / "tables"))
-    assert TableRoot(str(made.path)).path == TableRoot(made.path).path
-    for uri in ("s3a://bucket/tables", Path("s3a://bucket/tables")):
-        with pytest.raises(NotLocal):
-            TableRoot(uri)
-        with pytest.raises(NotLocal):
-            TableRoot.create(uri)
+    for given in (tmp_path / "tables", f"file://{tmp_path}/tables", f"{tmp_path}/tables/"):
+        assert TableRoot(given).uri == made.uri == str(tmp_path / "tables")
+
+
+@pytest.mark.parametrize("given", ["s3a://bucket/tables/", Path("s3://bucket/tables")])
+def test_names_of_hadoop_and_of_paths_mean_the_same_object_store(given: str | Path) -> None:
+    assert Location.of(given).uri == "s3://bucket/tables"
+    assert Location.of(given).for_spark == "s3a://bucket/tables"
+    assert not Location.of(given).is_local
 
 
 def test_a_directory_that_cannot_be_written_is_one_message_too(

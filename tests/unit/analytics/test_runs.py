@@ -1,83 +1,92 @@
-"""What jobs note of their runs."""
+"""What jobs note of their runs, and what others read from it."""
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from analytics.runs import BadRuns, read, read_all, run
+from analytics.moments import to_us
+from analytics.runs import RUNNING_FOR, Collectors, collectors, ended, is_running, note_stopped, run
+from analytics.tables import Batch, TableRoot
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
 
 
-def clock_at(moment: datetime) -> float:
-    return moment.timestamp()
+@pytest.fixture
+def root(tmp_path: Path) -> TableRoot:
+    return TableRoot.create(tmp_path)
 
 
-def test_a_run_that_ends_well_is_noted_with_what_it_wrote(tmp_path: Path) -> None:
+def collected(root: TableRoot, writer: str, number: int, tick: datetime, *nodes: str) -> None:
+    with run(root, "collect", Batch(writer, number), clock=tick.timestamp) as one:
+        one.saw(dict.fromkeys(nodes, to_us(tick)))
+        one.read_to(tick + MINUTE)
+
+
+def test_a_run_that_ends_well_is_noted_with_what_it_wrote(root: TableRoot) -> None:
     times = iter([10.0, 17.0])
-    with run(
-        tmp_path, "evaluate", clock=lambda: clock_at(NOON), monotonic=lambda: next(times)
-    ) as one:
-        one.rows("lag", 40)
-        one.rows("lag", 2)
-        one.watermark("scrape", NOON - timedelta(seconds=20))
-        one.watermark("scrape", NOON - timedelta(seconds=50))
-    found = read(tmp_path, "evaluate")
-    assert found is not None
-    assert found.finished_at == NOON.timestamp()
-    assert (found.runs, found.seconds, found.rows) == (1, 7.0, {"lag": 42})
-    assert found.watermarks == {"scrape": (NOON - timedelta(seconds=20)).timestamp()}
-    assert sum(found.buckets) == 1
-    assert found.buckets[4] == 1, "7 s are up to 10"
+    with run(root, "evaluate", clock=NOON.timestamp, monotonic=lambda: next(times)) as one:
+        one.wrote({"lag": 42, "rates": 0})
+        one.watermark("scrape", NOON - MINUTE)
+    (found,) = ended(root, NOON)
+    assert (found.job, found.writer) == ("evaluate", "evaluate")
+    assert (found.finished_at, found.seconds) == (NOON, 7.0)
+    assert found.rows == {"lag": 42, "rates": 0}
+    assert found.sources == {"scrape": NOON - MINUTE}
+    assert ended(root, NOON + MINUTE) == []
 
 
-def test_counts_only_grow_and_watermarks_never_go_back(tmp_path: Path) -> None:
-    for minute in (5, 3):
-        with run(tmp_path, "collect") as one:
-            one.rows("positions", 10)
-            one.watermark("prometheus", NOON + timedelta(minutes=minute))
-    found = read(tmp_path, "collect")
-    assert found is not None
-    assert (found.runs, found.rows) == (2, {"positions": 20})
-    assert found.watermarks == {"prometheus": (NOON + timedelta(minutes=5)).timestamp()}
-
-
-def test_a_run_that_fails_changes_nothing(tmp_path: Path) -> None:
-    with run(tmp_path, "rollup", clock=lambda: 100.0):
-        pass
-
+def test_a_run_that_fails_is_not_noted(root: TableRoot) -> None:
     def fail() -> None:
-        with run(tmp_path, "rollup") as one:
-            one.rows("rollup", 5)
+        with run(root, "rollup") as one:
+            one.wrote({"rollup": 5})
             raise OSError("no space")
 
     with pytest.raises(OSError, match="no space"):
         fail()
-    found = read_all(tmp_path)
-    assert list(found) == ["rollup"]
-    assert (found["rollup"].finished_at, found["rollup"].rows) == (100.0, {})
+    assert not root.has("runs")
 
 
-def test_a_job_that_never_ran_is_not_known(tmp_path: Path) -> None:
-    assert read(tmp_path, "forecast") is None
-    assert read_all(tmp_path) == {}
+def test_a_repeated_batch_is_noted_once(root: TableRoot) -> None:
+    for _ in range(2):
+        collected(root, "collect-a", 3, NOON, "n0")
+    assert len(ended(root, NOON)) == 1
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"version": 2, "job": "x"}', '{"version": 1, "job": "x", "odd": 1}']
-)
-def test_a_file_that_is_none_is_reported_with_its_path(tmp_path: Path, text: str) -> None:
-    (tmp_path / "_runs").mkdir()
-    (tmp_path / "_runs" / "collect.json").write_text(text)
-    with pytest.raises(BadRuns, match="collect"):
-        read(tmp_path, "collect")
+def test_collectors_have_the_newest_tick_of_each_node_and_who_brought_it(root: TableRoot) -> None:
+    assert collectors(root) == Collectors({}, {}, {}, None)
+    collected(root, "old", 0, NOON, "n0", "n1")
+    collected(root, "new", 0, NOON - MINUTE, "n0")
+    collected(root, "new", 1, NOON + MINUTE, "n1")
+    found = collectors(root)
+    assert found.seen == {"n0": to_us(NOON), "n1": to_us(NOON + MINUTE)}
+    assert found.sent_by == {"n0": "old", "n1": "new"}
+    assert found.read_to == {"old": to_us(NOON + MINUTE), "new": to_us(NOON + 2 * MINUTE)}
+    assert found.written_us == to_us(NOON + MINUTE)
+    collected(root, "new", 2, NOON + 2 * MINUTE, "n0", "n1")
+    assert collectors(root).read_to == {"new": to_us(NOON + 3 * MINUTE)}
 
 
-def test_no_run_has_no_end() -> None:
-    from analytics.runs import Runs
+def test_a_stream_runs_until_ten_minutes_after_its_last_batch(root: TableRoot) -> None:
+    collected(root, "collect-a", 0, NOON, "n0")
+    assert is_running(root, "collect", NOON + RUNNING_FOR)
+    assert not is_running(root, "collect", NOON + RUNNING_FOR + MINUTE)
+    assert not is_running(root, "evaluate", NOON)
+    with run(root, "evaluate", clock=NOON.timestamp):  # over a range: no stream
+        pass
+    assert not is_running(root, "evaluate", NOON)
 
-    assert math.isnan(Runs("x").finished_at)
+
+def test_a_stream_that_has_ended_in_order_does_not_run(root: TableRoot) -> None:
+    now = datetime.now(UTC)
+    collected(root, "collect-a", 0, now - MINUTE, "n0")
+    collected(root, "collect-b", 0, now - MINUTE, "n1")
+    note_stopped(root, "collect", "collect-a")
+    assert is_running(root, "collect", now)
+    note_stopped(root, "collect", "collect-b")
+    assert not is_running(root, "collect", now)
+    collected(root, "collect-a", 1, datetime.now(UTC), "n0")
+    assert is_running(root, "collect", now)

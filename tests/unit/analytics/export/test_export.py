@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
@@ -36,8 +36,8 @@ def world() -> Mapping[str, pa.Table]:
     return tables()
 
 
-def seen_of(world: Mapping[str, pa.Table], root: Path) -> Reading:
-    return read(MemoryTables(world, path=root), NOW)
+def seen_of(world: Mapping[str, pa.Table]) -> Reading:
+    return read(MemoryTables(world), NOW, START)
 
 
 def shown(seen: Reading, now: datetime = NOW) -> str:
@@ -54,7 +54,7 @@ def lines(text: str, name: str) -> list[str]:
 def test_problem_pairs_have_status_age_drain_time_and_bottleneck(
     world: Mapping[str, pa.Table], tmp_path: Path
 ) -> None:
-    text = shown(seen_of(world, tmp_path))
+    text = shown(seen_of(world))
     audit = PAIR.format("g0", "audit", "orders")
     assert lines(text, "tidemark_analytics_group_status") == [
         f'tidemark_analytics_group_status{{{audit},status="stopped"}} 1',
@@ -72,7 +72,7 @@ def test_problem_pairs_have_status_age_drain_time_and_bottleneck(
 def test_a_pair_that_is_held_back_before_it_is_exported_without_a_status(
     world: Mapping[str, pa.Table], tmp_path: Path
 ) -> None:
-    text = shown(seen_of(world, tmp_path))
+    text = shown(seen_of(world))
     ledger = PAIR.format("g1", "ledger", "payments")
     assert f"tidemark_analytics_group_hidden_lag_messages{{{ledger}}} 118500" in text
     assert f'tidemark_analytics_group_bottleneck{{{ledger},stage="dispatch"}} 1' in text
@@ -82,13 +82,13 @@ def test_a_pair_that_is_held_back_before_it_is_exported_without_a_status(
 def test_pairs_in_time_have_no_series_of_their_own_but_are_counted(
     world: Mapping[str, pa.Table], tmp_path: Path
 ) -> None:
-    text = shown(seen_of(world, tmp_path))
+    text = shown(seen_of(world))
     assert "billing" not in text
     assert 'tidemark_analytics_pairs{cluster="tidemark",status="ok"} 3' in text
 
 
 def test_what_is_old_is_not_known_any_more(world: Mapping[str, pa.Table], tmp_path: Path) -> None:
-    seen = seen_of(world, tmp_path)
+    seen = seen_of(world)
     assert seen.newest is not None
     for late, is_shown in ((SHOWN_FOR_S - 1, True), (SHOWN_FOR_S + 1, False)):
         text = shown(seen, seen.newest + timedelta(seconds=late))
@@ -98,7 +98,7 @@ def test_what_is_old_is_not_known_any_more(world: Mapping[str, pa.Table], tmp_pa
 
 
 def test_nothing_evaluated_shows_nothing(tmp_path: Path) -> None:
-    text = shown(read(MemoryTables({}, path=tmp_path), NOW))
+    text = shown(read(MemoryTables({}), NOW, START))
     assert lines(text, "tidemark_analytics_group_status") == []
     assert lines(text, "tidemark_analytics_newest_tick_timestamp_seconds") == []
 
@@ -106,7 +106,7 @@ def test_nothing_evaluated_shows_nothing(tmp_path: Path) -> None:
 def test_forecasts_count_down_and_anomalies_leave_out_what_a_parent_explains(
     world: Mapping[str, pa.Table], tmp_path: Path
 ) -> None:
-    text = shown(seen_of(world, tmp_path))
+    text = shown(seen_of(world))
     (full,) = lines(text, "tidemark_analytics_store_full_seconds")
     assert float(full.split()[-1]) == pytest.approx(2.1e5 - 3610.0)
     found = lines(text, "tidemark_analytics_anomaly_score")
@@ -114,42 +114,39 @@ def test_forecasts_count_down_and_anomalies_leave_out_what_a_parent_explains(
     assert not any("ledger" in line for line in found)
 
 
-def test_runs_are_counted_once_and_a_file_that_was_made_anew_counts_from_nothing(
-    tmp_path: Path,
-) -> None:
+def noted(root: TableRoot, rows: int, at: float, seconds: float = 3.0) -> None:
+    with runs.run(root, "evaluate", clock=lambda: at, monotonic=iter([0, seconds]).__next__) as one:
+        one.wrote({"lag": rows})
+        one.watermark("scrape", NOW)
+
+
+def test_each_run_is_counted_once(tmp_path: Path) -> None:
     registry = Registry("analytics")
     metrics = ExportMetrics(registry, lambda: NOW.timestamp())
-    world = MemoryTables({}, path=tmp_path)
-
-    def note(rows: int) -> None:
-        with runs.run(tmp_path, "evaluate", clock=lambda: 1000.0, monotonic=iter([0, 3]).__next__):
-            pass
-        with runs.run(tmp_path, "evaluate", clock=lambda: 1005.0) as one:
-            one.rows("lag", rows)
-            one.watermark("scrape", NOW)
-
-    note(10)
+    root, since = TableRoot.create(tmp_path), datetime.fromtimestamp(990, UTC)
+    noted(root, 3, 980.0)
+    noted(root, 4, 1000.0)
+    noted(root, 6, 1005.0)
     for _ in range(2):
-        metrics.show(read(world, NOW))
+        metrics.show(read(root, NOW, since))
     text = exposed(registry)
     assert 'tidemark_analytics_run_duration_seconds_count{task="evaluate"} 2' in text
     assert 'tidemark_analytics_rows_total{table="lag"} 10' in text
     assert 'tidemark_analytics_source_gaps_total{source="scrape"} 0' in text
     assert 'tidemark_analytics_last_success_timestamp_seconds{task="evaluate"} 1005' in text
-    (tmp_path / "_runs" / "evaluate.json").unlink()
-    with runs.run(tmp_path, "evaluate") as one:
-        one.rows("lag", 5)
-    metrics.show(read(world, NOW))
+    noted(root, 5, 1003.0)  # it became visible late
+    metrics.show(read(root, NOW, since))
     text = exposed(registry)
     assert 'tidemark_analytics_run_duration_seconds_count{task="evaluate"} 3' in text
     assert 'tidemark_analytics_rows_total{table="lag"} 15' in text
+    assert 'tidemark_analytics_last_success_timestamp_seconds{task="evaluate"} 1005' in text
 
 
 def test_each_gap_is_counted_once(world: Mapping[str, pa.Table], tmp_path: Path) -> None:
     registry = Registry("analytics")
     metrics = ExportMetrics(registry, lambda: NOW.timestamp())
     for _ in range(3):
-        metrics.show(seen_of(world, tmp_path))
+        metrics.show(seen_of(world))
     assert 'tidemark_analytics_source_gaps_total{source="scrape"} 3' in exposed(registry)
     more = {
         **world,
@@ -172,7 +169,7 @@ def test_each_gap_is_counted_once(world: Mapping[str, pa.Table], tmp_path: Path)
             ]
         ),
     }
-    metrics.show(read(MemoryTables(more, path=tmp_path), NOW))
+    metrics.show(read(MemoryTables(more), NOW, START))
     assert 'tidemark_analytics_source_gaps_total{source="scrape"} 4' in exposed(registry)
 
 
@@ -180,19 +177,19 @@ def test_more_pairs_than_the_bound_show_the_worst(
     world: Mapping[str, pa.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("analytics.export.reading.PAIRS_MAX", 2)
-    seen = seen_of(world, tmp_path)
+    seen = seen_of(world)
     assert [pair.group for pair in seen.pairs] == ["audit", "mailer"]
 
 
 def test_every_family_has_a_source_and_promtool_finds_no_fault(
     world: Mapping[str, pa.Table], tmp_path: Path
 ) -> None:
-    with runs.run(tmp_path, "evaluate") as one:
-        one.rows("lag", 1)
-        one.watermark("scrape", NOW)
+    root = TableRoot.create(tmp_path)
+    noted(root, 1, NOW.timestamp())
+    with_runs = {**world, "runs": root.read("runs")}
     registry = Registry("analytics")
     add_process_facts(registry, is_ready=lambda: True)
-    ExportMetrics(registry, lambda: NOW.timestamp()).show(seen_of(world, tmp_path))
+    ExportMetrics(registry, lambda: NOW.timestamp()).show(seen_of(with_runs))
     assert missing(registry) == []
     text = exposed(registry)
     assert check("promtool", "check", "metrics", text=text).strip() == ""
@@ -204,7 +201,7 @@ def test_every_family_has_a_source_and_promtool_finds_no_fault(
 def stored(world: Mapping[str, pa.Table], path: Path) -> TableRoot:
     root = TableRoot.create(path)
     for name, rows in world.items():
-        root.commit(name, batch="w", files=root.write(name, rows, batch="w"), watermark=END)
+        root.commit(name, batch="w", files=root.write(name, rows), watermark=END)
     return root
 
 
@@ -283,6 +280,6 @@ def test_history_has_nothing_where_nothing_is_known(world: Mapping[str, pa.Table
 def test_a_value_that_is_not_a_number_is_no_sample(
     world: Mapping[str, pa.Table], tmp_path: Path
 ) -> None:
-    seen = seen_of(world, tmp_path)
+    seen = seen_of(world)
     odd = seen._replace(pairs=[replace(seen.pairs[0], progress=math.nan)])
     assert lines(shown(odd), "tidemark_analytics_group_progress_ratio") == []

@@ -166,7 +166,7 @@ def test_a_reading_finds_changes_of_pairs_of_the_last_minutes(tmp_path: Any) -> 
                            (END - timedelta(minutes=1), None))
     ]  # fmt: skip
     world = MemoryTables({**tables(), "status_changes": as_table("status_changes", rows)})
-    seen = read(world, END)
+    seen = read(world, END, START)
     assert [(each.tick, each.status_to) for each in seen.changes] == [
         (END - timedelta(minutes=1), "STOPPED")
     ]

@@ -201,7 +201,7 @@ def test_tables_on_disk_give_the_same(tmp_path: Path) -> None:
     rows = as_table("counters", counted(FLUSH, flush.tolist()))
     root = TableRoot.create(tmp_path)
     for name, table in (("stages", stages(term.tolist())), ("counters", rows)):
-        root.commit(name, batch="w", files=root.write(name, table, batch="w"), watermark=END)
+        root.commit(name, batch="w", files=root.write(name, table), watermark=END)
     found = moved_with(root, [PAIR], START, tick(LAST), 15.0)
     assert found == {PAIR.pair_id: found_in(term, *counted(FLUSH, flush.tolist()))}
     assert found[PAIR.pair_id][0].earlier_s == 45.0

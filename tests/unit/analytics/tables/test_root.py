@@ -1,16 +1,25 @@
 from __future__ import annotations
 
-import json
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
-from analytics.errors import ManifestDamaged, TableFileMissing, TablesDiffer, TablesMissing
+from analytics.errors import (
+    TableFileMissing,
+    TablesDamaged,
+    TablesDiffer,
+    TablesMissing,
+    TableUnreadable,
+)
+from analytics.moments import HOUR
 from analytics.schema import LAG, POSITIONS, TABLES, fit
-from analytics.tables import TIME_COLUMN, Batch, TableRoot
+from analytics.tables import TIME_COLUMN, Batch, DataFile, TableRoot
 from analytics.tables.layout import BUCKETED, sort_keys
 
 START = datetime(2026, 3, 1, 9, 50, tzinfo=UTC)
@@ -36,6 +45,16 @@ def positions(pairs: list[int], ticks: int) -> pa.Table:
     return fit(pa.Table.from_pylist(rows), POSITIONS)
 
 
+def add(root: TableRoot, rows: pa.Table, batch: Batch | str = "made") -> list[DataFile]:
+    files = root.write("positions", rows)
+    root.commit("positions", batch=batch, files=files)
+    return files
+
+
+def path_of(root: TableRoot, file: DataFile) -> Path:
+    return Path(root.location.child(f"{file.table}/{file.path}"))
+
+
 def same(one: pa.Table, other: pa.Table) -> bool:
     keys = [("series_id", "ascending"), ("ts", "ascending")]
     return bool(one.sort_by(keys).combine_chunks().equals(other.sort_by(keys).combine_chunks()))
@@ -55,23 +74,35 @@ def test_every_table_has_a_time_and_an_order_of_its_own_columns() -> None:
 
 def test_what_is_committed_is_read_back_and_what_is_only_written_is_not(root: TableRoot) -> None:
     rows = positions([-3, -2, 5, 8], 100)  # crosses an hour
-    files = root.write("positions", rows, batch="a")
+    files = root.write("positions", rows)
     assert root.read("positions").num_rows == 0
     assert root.commit("positions", batch="a", files=files)
     assert same(root.read("positions"), rows)
-    assert {file.hour for file in files} == {"2026-03-01T09", "2026-03-01T10"}
+    assert root.hours("positions") == {START.replace(minute=0), START.replace(minute=0) + HOUR}
     assert {file.bucket for file in files} == {0, 1, 2}  # 5 and -3 share one
-    assert json.loads((root.path / "positions/_schema.json").read_text())["buckets"] == 4
+    assert sorted(root.files("positions")) == sorted(files)
+
+
+def test_other_programs_read_the_same_rows(root: TableRoot) -> None:
+    rows = positions([1, 2, 3], 10)
+    add(root, rows)
+    table = DeltaTable(root.location.child("positions"))
+    columns = ", ".join(POSITIONS.names)
+    with duckdb.connect() as connection:
+        connection.register("positions", table.to_pyarrow_dataset())
+        query = f"SELECT {columns} FROM positions WHERE bucket = 3"
+        found = connection.sql(query).to_arrow_table()
+    assert same(fit(found, POSITIONS), rows.filter(pa.compute.equal(rows["pair_id"], 3)))
+    frame = table.to_pandas()
+    assert len(frame) == 60
+    assert set(frame["bucket"]) == {1, 2, 3}
+    assert str(frame["date"].iloc[0]) == "2026-03-01"
 
 
 def test_buckets_are_ordered_by_their_rows_in_a_time(root: TableRoot) -> None:
     hour = START.replace(minute=0)
-    for batch, pairs, ticks in (("a", [0], 9), ("b", [1, 5], 9), ("c", [3], 100)):
-        root.commit(
-            "positions",
-            batch=batch,
-            files=root.write("positions", positions(pairs, ticks), batch=batch),
-        )
+    for pairs, ticks in (([0], 9), ([1, 5], 9), ([3], 100)):
+        add(root, positions(pairs, ticks))
     assert root.buckets_by_rows("positions", since=hour, before=hour + TICK) == [0, 1, 2, 3]
     assert root.buckets_by_rows("positions", since=START, before=START + TICK) == [3, 1, 0, 2]
     later = START + timedelta(minutes=20)
@@ -84,25 +115,20 @@ def test_a_column_that_came_later_is_null_in_files_of_before(
     rows = positions([1], 3)
     with monkeypatch.context() as before:
         before.setitem(TABLES, "positions", POSITIONS.remove(POSITIONS.get_field_index("member")))
-        files = root.write("positions", rows.drop_columns(["member"]), batch="a")
-        root.commit("positions", batch="a", files=files)
-    (old,) = files
-    assert "member" not in pq.read_schema(root.path / old.path).names
-    described = root.path / "positions/_schema.json"
-    assert '"member"' not in described.read_text()
+        (old,) = add(root, rows.drop_columns(["member"]))
+    assert "member" not in pq.read_schema(path_of(root, old)).names
     assert same(root.read("positions"), rows)
     assert root.read("positions", columns=["member", "ts"])["member"].null_count == 6
     members = pa.array([0, 1] * 3, pa.int64())
-    later = rows.set_column(POSITIONS.get_field_index("member"), "member", members)
-    root.commit("positions", batch="b", files=root.write("positions", later, batch="b"))
+    add(root, rows.set_column(POSITIONS.get_field_index("member"), "member", members))
     found = root.read("positions")["member"].to_pylist()
     assert sorted(found, key=str) == [0] * 3 + [1] * 3 + [None] * 6
-    assert '"member"' in described.read_text()
+    others = DeltaTable(root.location.child("positions")).to_pandas()
+    assert sorted(others["member"].dropna()) == [0] * 3 + [1] * 3
 
 
 def test_files_are_pruned_by_time_and_bucket_and_rows_by_time(root: TableRoot) -> None:
-    rows = positions([1, 2, 3, 4], 100)
-    root.commit("positions", batch="a", files=root.write("positions", rows, batch="a"))
+    add(root, positions([1, 2, 3, 4], 100))
     ten = datetime(2026, 3, 1, 10, tzinfo=UTC)
     assert len(root.files("positions")) == 8
     assert len(root.files("positions", since=ten)) == 4
@@ -114,91 +140,135 @@ def test_files_are_pruned_by_time_and_bucket_and_rows_by_time(root: TableRoot) -
 
 
 def test_a_file_is_sorted_by_series_and_time_with_deltas_and_zstd(root: TableRoot) -> None:
-    (file,) = root.write("positions", positions([4, 8], 40), batch="a")
-    rows = pq.read_table(root.path / file.path, partitioning=None)
+    (file,) = root.write("positions", positions([4, 8], 40))
+    rows = pq.read_table(path_of(root, file), partitioning=None)
     keys = list(zip(*(rows.column(name).to_pylist() for name in ("series_id", "ts")), strict=True))
     assert keys == sorted(keys)
-    group = pq.read_metadata(root.path / file.path).row_group(0)
+    group = pq.read_metadata(path_of(root, file)).row_group(0)
     of_column = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
     assert of_column["ts"].compression == "ZSTD"
     assert "DELTA_BINARY_PACKED" in of_column["max_offset"].encodings
     assert "RLE_DICTIONARY" in of_column["replica"].encodings
 
 
-def test_a_batch_that_runs_again_is_in_once(root: TableRoot) -> None:
-    rows = positions([1], 3)
-    for _ in range(2):
-        files = root.write("positions", rows, batch=Batch("collect-ab", 7))
-        root.commit("positions", batch=Batch("collect-ab", 7), files=files)
-    assert root.read("positions").num_rows == 6
-    assert root.manifest("positions").version == 1
-
-
-def test_a_batch_that_runs_again_after_compaction_is_in_once(root: TableRoot) -> None:
+def test_a_numbered_batch_is_in_once_also_after_its_files_were_replaced(root: TableRoot) -> None:
     rows, batch = positions([1], 3), Batch("collect-ab", 7)
-    files = root.write("positions", rows, batch=batch)
-    root.commit("positions", batch=batch, files=files)
-    whole = root.write("positions", rows, batch="compact-1")
-    root.commit("positions", batch="compact-1", files=whole, replaces=files)
-    assert not root.commit("positions", batch=batch, files=files)
+    add(root, rows, batch)
+    assert root.has_batch("positions", batch)
+    assert not root.has_batch("positions", Batch("collect-ab", 8))
+    assert not root.has_batch("lag", batch)
+    found = root.delta("positions")
+    assert found is not None
+    found.optimize.compact()
+    version = root.version("positions")
+    for number in (6, 7):
+        again = root.write("positions", rows)
+        assert not root.commit("positions", batch=Batch("collect-ab", number), files=again)
+    assert root.version("positions") == version
     assert same(root.read("positions"), rows)
-    assert set(root.manifest("positions").removed) == {file.path for file in files}
+    add(root, rows, Batch("collect-ab", 8))
+    assert root.read("positions").num_rows == 12
 
 
-def test_a_batch_replaces_what_it_wrote_before_and_what_it_names(root: TableRoot) -> None:
-    old = root.write("positions", positions([1], 3), batch="x")
-    root.commit("positions", batch="x", files=old)
-    gone = root.write("positions", positions([2], 3), batch="y")
-    root.commit("positions", batch="y", files=gone)
-    rows = positions([3], 3)
-    new = root.write("positions", rows, batch="x", part=1)
-    root.commit("positions", batch="x", files=new, replaces=gone)
-    assert same(root.read("positions"), rows)
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_hours_are_replaced_and_rows_of_other_hours_stay(
+    root: TableRoot, is_compacted: bool
+) -> None:
+    rows = positions([1, 2], 500)  # 9:50 to 11:54
+    add(root, rows)
+    if is_compacted:
+        found = root.delta("positions")
+        assert found is not None
+        found.optimize.compact()
+        assert {len(file.hours) for file in root.files("positions")} == {3}
+    hours = [START.replace(minute=0) + n * HOUR for n in range(3)]
+    assert root.hours("positions") == set(hours)
+    new = positions([3], 50)
+    of_ten = new.filter(
+        pa.compute.greater_equal(new["tick"], pa.scalar(hours[1], new["tick"].type))
+    )
+    version = root.version("positions")
+    files = root.write("positions", of_ten)
+    assert root.commit("positions", batch="again", files=files, clears=[hours[1]])
+    assert root.version("positions") == version + 1, "at one instant"
+    tick = rows["tick"]
+    kept = pa.compute.or_(
+        pa.compute.less(tick, pa.scalar(hours[1], tick.type)),
+        pa.compute.greater_equal(tick, pa.scalar(hours[2], tick.type)),
+    )
+    assert same(root.read("positions"), pa.concat_tables([rows.filter(kept), of_ten]))
+    assert root.commit("positions", batch="gone", clears=hours)
+    assert not root.has("positions")
+
+
+def test_writers_of_one_table_do_not_lose_commits_of_each_other(root: TableRoot) -> None:
+    hour = START.replace(minute=0)
+    add(root, positions([7], 3))
+
+    def work(pair: int) -> None:
+        for _ in range(8):
+            add(root, positions([pair], 1))
+            new = root.write("positions", positions([7], 3))
+            root.commit("positions", batch="x", files=new, clears=[hour - pair * HOUR])
+
+    threads = [threading.Thread(target=work, args=(pair,)) for pair in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts = {
+        pair: root.read("positions", pair_ids=[pair], columns=["tick"]).num_rows
+        for pair in (1, 2, 3, 7)
+    }
+    assert counts == {1: 16, 2: 16, 3: 16, 7: 6 * 25}
 
 
 def test_marks_only_move_forward(root: TableRoot) -> None:
-    root.commit("lag", batch="a", watermark=START + TICK, seen={"n0": 5, "n1": 9})
-    root.commit("lag", batch="b", watermark=START, seen={"n0": 7, "n1": 8})
+    root.commit("lag", batch="a", watermark=START + TICK)
+    root.commit("lag", batch="b", watermark=START)
     assert root.watermark("lag") == START + TICK
-    assert root.manifest("lag").seen == {"n0": 7, "n1": 9}
     assert root.watermark("rates") is None
+    version = root.version("lag")
+    assert not root.commit("lag", batch="nothing")
+    assert root.version("lag") == version
 
 
 def test_an_empty_table_has_its_columns(root: TableRoot) -> None:
     assert root.read("lag").schema == LAG
     assert not root.has("lag")
     assert root.span("lag") is None
-    assert root.write("lag", LAG.empty_table(), batch="a") == []
+    assert root.write("lag", LAG.empty_table()) == []
+
+
+def test_the_span_is_that_of_the_rows(root: TableRoot) -> None:
+    add(root, positions([1], 100))
+    assert root.span("positions") == (START, START + 99 * TICK)
 
 
 def test_rows_that_do_not_fit_are_refused_and_leave_no_file(root: TableRoot) -> None:
     with pytest.raises(ValueError, match="required column"):
-        root.write("lag", pa.table({"lag": [1]}), batch="a")
-    assert not list(root.path.glob("lag/**/*.parquet"))
+        root.write("lag", pa.table({"lag": [1]}))
+    assert not list(root.location.names("lag"))
 
 
 def test_what_is_missing_or_damaged_is_named_with_its_path(root: TableRoot, tmp_path: Path) -> None:
     with pytest.raises(TablesMissing, match=r"nothing-here holds no tables"):
         TableRoot(tmp_path / "nothing-here")
     with pytest.raises(TablesDiffer, match=r"number of buckets .* is 4, but this job asks for 9"):
-        TableRoot.create(root.path, buckets=9)
-    files = root.write("positions", positions([1], 3), batch="a")
-    root.commit("positions", batch="a", files=files)
-    (root.path / files[0].path).unlink()
-    with pytest.raises(TableFileMissing, match=files[0].path):
+        TableRoot.create(root.uri, buckets=9)
+    (file,) = add(root, positions([1], 3))
+    path_of(root, file).unlink()
+    with pytest.raises(TableFileMissing, match=file.path):
         root.read("positions")
-    manifest = root.path / "_manifests/positions.json"
-    whole = manifest.read_bytes()
-    for cut in range(0, len(whole) - 1, 7):
-        manifest.write_bytes(whole[:cut])
-        with pytest.raises(ManifestDamaged, match=r"positions\.json is unreadable"):
-            root.read("positions")
-
-
-def test_the_manifest_before_stays_beside_the_one_that_counts(root: TableRoot) -> None:
-    for name in ("a", "b"):
-        files = root.write("positions", positions([1], 3), batch=name)
-        root.commit("positions", batch=name, files=files)
-    manifests = root.path / "_manifests"
-    (manifests / "positions.json.before").replace(manifests / "positions.json")
-    assert {file.batch for file in root.files("positions")} == {"a"}
+    entry = Path(root.location.child("positions/_delta_log/00000000000000000001.json"))
+    whole = entry.read_bytes()
+    entry.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(TableUnreadable, match=r"table positions in .*/positions cannot be read"):
+        root.read("positions")
+    facts = Path(root.location.child("_root.json"))
+    facts.write_text('{"format": 2')
+    with pytest.raises(TablesDamaged, match=r"_root\.json is unreadable"):
+        TableRoot(root.uri)
+    facts.write_text('{"format": 1, "buckets": 4}')
+    with pytest.raises(TablesDiffer, match=r"the format of the tables .* is 1"):
+        TableRoot(root.uri)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from analytics import runs
 from analytics.moments import from_us
 from analytics.tables import Batch, TableRoot
 from analytics.ticks.spark import TicksReader
@@ -18,7 +18,7 @@ P = 15_000_000
 
 def closed(root: TableRoot) -> int:
     """The last tick that the stream hands out [microseconds]."""
-    reader = TicksReader({"tables": str(root.path), "period_us": str(P)})
+    reader = TicksReader({"tables": root.uri, "period_us": str(P)})
     found = reader.latestOffset({"tick": P}, ReadAllAvailable())
     return int(found["tick"])
 
@@ -30,19 +30,18 @@ def test_ticks_wait_for_a_late_collector_and_not_for_a_silent_broker(
     root = TableRoot.create(tmp_path / "tables")
     now = time.time_ns() // 1000
     last = (now - 330_000_000) // P * P  # five and a half minutes ago
-    read_to = now - P if is_silent else last + 5_000_000
-    root.commit(
-        "positions", batch=Batch("collect", 0), seen={"n0": last}, watermark=from_us(read_to)
-    )
-    before = time.time() - 325  # as long ago was anything written
-    os.utime(root.path / "_manifests" / "positions.json", (before, before))
+
+    def note(number: int, newest: int, read_to: int, at_s: float) -> None:
+        with runs.run(root, "collect", Batch("collect", number), clock=lambda: at_s) as noted:
+            noted.saw({"n0": newest})
+            noted.read_to(from_us(read_to))
+
+    note(0, last, now - P if is_silent else last + 5_000_000, time.time() - 325)
     if not is_silent:
         assert closed(root) == last - P
         # It comes back and has read all: the brokers sent every tick.
         newest = (now - P) // P * P
-        root.commit(
-            "positions", batch=Batch("collect", 1), seen={"n0": newest}, watermark=from_us(now)
-        )
+        note(1, newest, now, time.time())
         assert closed(root) == newest - P
     else:
         assert last < closed(root) <= now - 8 * P

@@ -52,10 +52,10 @@ def tables(directory: Path, rows: list[dict[str, Any]]) -> Path:
     for name, schema in (("pair_lag", PAIR_LAG), ("stages", STAGES)):
         columns = {key: [each[key] for each in rows] for key in rows[0] if key in schema.names}
         batch = Batch("test")
-        files = root.write(name, fit(pa.table(columns), schema), batch=batch)
+        files = root.write(name, fit(pa.table(columns), schema))
         newest_tick = max(each["tick"] for each in rows)
         root.commit(name, batch=batch, files=files, watermark=newest_tick)
-    return root.path
+    return directory / "tables"
 
 
 def test_what_was_planted_is_found_by_its_last_tick(tmp_path: Path) -> None:

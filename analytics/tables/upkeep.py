@@ -1,0 +1,126 @@
+"""Upkeep of a table by Delta Lake's own procedures: expire, compact, vacuum.
+
+Each batch of a few seconds leaves a file per bucket; a reader of a day would open tens of
+thousands. Files of today are merged as they are; those of a day that has ended are sorted as well,
+which makes them a third as large. A reader keeps the version that it has opened: files go from disk
+a day after they became invisible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from deltalake import ColumnProperties, DeltaTable, WriterProperties
+
+from analytics.moments import from_us
+from analytics.schema import TABLES
+from analytics.tables.files import DataFile
+from analytics.tables.layout import parquet_options, sort_keys
+from analytics.tables.root import TableRoot
+
+KEEP_DAYS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(TABLES, 14),
+    **dict.fromkeys(("pair_lag", "stages", "status_changes", "offset_events", "gaps"), 90),
+    **dict.fromkeys(("rollup", "capacity", "forecasts", "anomalies"), 400),
+    "runs": 3,
+}
+"""Retention of rows: full detail for two weeks, tables bounded by pairs for a season."""
+FILE_SIZE: Final = 256 << 20
+"""Size of a sorted file [bytes], if its day and bucket have that much."""
+OPEN_FILE_SIZE: Final = 16 << 20
+"""Size up to which files of a day that has not ended are merged [bytes]."""
+SORT_MEMORY: Final = 1 << 30
+"""Rows of a bucket are sorted on disk from this size on [bytes]."""
+_SETTLE: Final = timedelta(hours=1)  # after its end a day may still get files
+_VACUUM_HOURS: Final = 24
+LATELY: Final = timedelta(days=2)
+"""For how long it is known which days were sorted: `runs` keeps it."""
+
+
+class Kept(NamedTuple):
+    """Result of the upkeep of one table: numbers of files, and the days that were sorted."""
+
+    before: int
+    after: int
+    expired: int
+    removed: int  # from disk
+    sorted: list[str]  # like 2026-01-31
+
+
+def keep_up(
+    root: TableRoot, table: str, now: datetime, keep_days: int, are_sorted: Container[str] = ()
+) -> Kept:
+    """Expire rows of whole days, compact, and remove files that no version of a day ago names.
+
+    are_sorted: days that were sorted earlier, as far as that is known.
+    """
+    before = root.files(table)
+    expire_before = now - timedelta(days=keep_days)
+    _opened(root, table).delete(f"date < '{expire_before:%Y-%m-%d}'")
+    files = root.files(table)
+    today = f"{now - _SETTLE:%Y-%m-%d}"
+    todo = to_sort(files, today, are_sorted)
+    for day, buckets in todo.items():
+        where: list[tuple[str, str, str | list[str]]] = [("date", "=", day)]
+        if None not in buckets:
+            where.append(("bucket", "in", [str(bucket) for bucket in buckets]))
+        _opened(root, table).optimize.z_order(
+            [name for name, _ in sort_keys(table)],
+            partition_filters=where,
+            target_size=FILE_SIZE,
+            max_spill_size=SORT_MEMORY,
+            writer_properties=_writing(table),
+        )
+    if any(day >= today for day in map(_day, files)):
+        _opened(root, table).optimize.compact(
+            partition_filters=[("date", ">=", today)],
+            target_size=OPEN_FILE_SIZE,
+            writer_properties=_writing(table),
+        )
+    removed = _opened(root, table).vacuum(_VACUUM_HOURS, dry_run=False, full=True)
+    expired, after = len(before) - len(files), len(root.files(table))
+    return Kept(len(files), after, expired, len(removed), sorted(todo))
+
+
+def to_sort(
+    files: Sequence[DataFile], today: str, are_sorted: Container[str]
+) -> dict[str, list[int | None]]:
+    """Return the buckets to sort, by day, of the days before today. Pure.
+
+    A sorted bucket has at most one file that is much smaller than FILE_SIZE. If it has more, rows
+    came later. Days older than LATELY were sorted when they ended.
+    """
+    lately = f"{datetime.fromisoformat(today) - LATELY:%Y-%m-%d}"
+    small: dict[tuple[str, int | None], int] = {}
+    for file in files:
+        if (day := _day(file)) < today:
+            place = day, file.bucket
+            small[place] = small.get(place, 0) + (file.size < FILE_SIZE // 2)
+    found: dict[str, list[int | None]] = {}
+    for (day, bucket), count in small.items():
+        if count > 1 or (day >= lately and day not in are_sorted):
+            found.setdefault(day, []).append(bucket)
+    return found
+
+
+def _opened(root: TableRoot, table: str) -> DeltaTable:
+    found = root.delta(table)
+    assert found is not None, "only existing tables are kept up"
+    return found
+
+
+def _day(file: DataFile) -> str:
+    return f"{from_us(file.day_us):%Y-%m-%d}"
+
+
+def _writing(table: str) -> WriterProperties:
+    """Return the options of `parquet_options` for delta-rs."""
+    deltas = parquet_options(table)["column_encoding"]
+    delta = ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED")
+    return WriterProperties(
+        compression="ZSTD",
+        compression_level=3,
+        column_properties=dict.fromkeys(deltas, delta),
+    )
