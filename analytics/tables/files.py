@@ -42,6 +42,7 @@ class DataFile(NamedTuple):
     size: int  # bytes
     first_us: int  # of the table's time column, in whole milliseconds, as Delta's log has them
     last_us: int
+    nulls: int  # rows without a time; they count as of 1970
 
     @property
     def hours(self) -> range:
@@ -66,6 +67,7 @@ class DataFile(NamedTuple):
             "numRecords": self.rows,
             "minValues": {time: _text(self.first_us)},
             "maxValues": {time: _text(self.last_us)},
+            "nullCount": {time: self.nulls},
         }
         return AddAction(self.path, self.size, self.partition, now_ms, True, json.dumps(stats))
 
@@ -86,7 +88,7 @@ def files_of(table: str, actions: pa.Table) -> Iterator[DataFile]:
             return [None] * count
         return list(actions.column(name).to_pylist())
 
-    for path, day, bucket, rows, size, first, last in zip(
+    for path, day, bucket, rows, size, first, last, nulls in zip(
         column("path"),
         column("partition.date"),
         column("partition.bucket"),
@@ -94,6 +96,7 @@ def files_of(table: str, actions: pa.Table) -> Iterator[DataFile]:
         column("size_bytes"),
         column(f"min.{time}"),
         column(f"max.{time}"),
+        column(f"null_count.{time}"),
         strict=True,
     ):
         day_us = to_us(datetime(day.year, day.month, day.day, tzinfo=UTC))
@@ -106,6 +109,7 @@ def files_of(table: str, actions: pa.Table) -> Iterator[DataFile]:
             size,
             day_us if first is None else to_us(first),
             day_us + _DAY_US - 1 if last is None else to_us(last),
+            nulls or 0,
         )
 
 
@@ -117,7 +121,8 @@ def write_files(root: Location, table: str, rows: pa.Table, *, buckets: int) -> 
     rows = fit(rows, TABLES[table])
     written = []
     for place, piece in placed(table, rows, buckets):
-        first, last = _bounds(piece.column(TIME_COLUMN[table]))
+        times = piece.column(TIME_COLUMN[table])
+        first, last = _bounds(times)
         day_us = place.hour_us // _DAY_US * _DAY_US
         path = f"{directory(place)}/{from_us(place.hour_us):%H}-{uuid4().hex}.parquet"
 
@@ -126,7 +131,17 @@ def write_files(root: Location, table: str, rows: pa.Table, *, buckets: int) -> 
 
         size = root.put(f"{table}/{path}", fill)
         written.append(
-            DataFile(table, path, day_us, place.bucket, piece.num_rows, size, first, last)
+            DataFile(
+                table,
+                path,
+                day_us,
+                place.bucket,
+                piece.num_rows,
+                size,
+                first,
+                last,
+                times.null_count,
+            )
         )
     return written
 

@@ -51,6 +51,7 @@ _CONFIGURATION: Final = {
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
 """Time travel reaches back a day; the log names a week of commits."""
+_WITH_STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _TRIES: Final = 30
 """How often a commit is tried while others commit to the same table."""
 _PAUSE_S: Final = 0.02
@@ -341,7 +342,9 @@ class TableRoot:
                 whole_schema(table),
                 mode="ignore",
                 partition_by=partition_columns(table),
-                configuration=_CONFIGURATION,
+                # Readers prune files by the statistics of a column. delta-rs finds no rows at all
+                # where those of some column are missing, as they are if it has an infinite value.
+                configuration=_CONFIGURATION | {_WITH_STATISTICS: TIME_COLUMN[table]},
                 description="docs/analytics.md",
             )
             return self._made(table)

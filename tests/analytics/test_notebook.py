@@ -32,7 +32,7 @@ def test_all_cells_run_in_order_and_plot_what_the_tables_have(
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     plt = pytest.importorskip("matplotlib.pyplot")
-    monkeypatch.setenv("TIDEMARK_TABLES", str(write(tmp_path, asked_tables()).path))
+    monkeypatch.setenv("TIDEMARK_TABLES", write(tmp_path, asked_tables()).uri)
     monkeypatch.chdir(NOTEBOOK.parent)
     names: dict[str, Any] = {}
     for cell in json.loads(NOTEBOOK.read_text())["cells"]:

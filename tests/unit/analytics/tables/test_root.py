@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import math
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -92,11 +94,37 @@ def test_other_programs_read_the_same_rows(root: TableRoot) -> None:
         connection.register("positions", table.to_pyarrow_dataset())
         query = f"SELECT {columns} FROM positions WHERE bucket = 3"
         found = connection.sql(query).to_arrow_table()
-    assert same(fit(found, POSITIONS), rows.filter(pa.compute.equal(rows["pair_id"], 3)))
+    assert same(fit(found, POSITIONS), rows.filter(pc.equal(rows["pair_id"], 3)))
     frame = table.to_pandas()
     assert len(frame) == 60
     assert set(frame["bucket"]) == {1, 2, 3}
     assert str(frame["date"].iloc[0]) == "2026-03-01"
+
+
+def test_other_programs_find_rows_by_any_column_whatever_values_it_has(root: TableRoot) -> None:
+    at = [START, None, START + TICK]
+    rows = [
+        {"source": "s", "subject": f"t{n}", "reason": "down", "detail": "d" * 300, "from_ts": each}
+        for n, each in enumerate(at)
+    ]
+    gaps = fit(pa.Table.from_pylist(rows), TABLES["gaps"])
+    root.commit("gaps", batch="made", files=root.write("gaps", gaps))
+    late = {"tick": START, "pair_id": 1, "status": "OK", "status_since": START}
+    names = dict.fromkeys(("cluster", "broker", "group", "topic"), "x")
+    pairs = [late | names | {"drain_p10_seconds": value} for value in (1.0, math.inf)]
+    lag = fit(pa.Table.from_pylist(pairs), TABLES["pair_lag"])
+    root.commit("pair_lag", batch="made", files=root.write("pair_lag", lag))
+    for _ in range(2):
+        dataset = DeltaTable(root.location.child("gaps")).to_pyarrow_dataset()
+        assert dataset.to_table(filter=pc.is_null(pc.field("from_ts"))).num_rows == 1
+        assert dataset.to_table(filter=pc.field("from_ts") > pa.scalar(START)).num_rows == 1
+        assert dataset.to_table(filter=pc.field("subject") == "t2").num_rows == 1
+        dataset = DeltaTable(root.location.child("pair_lag")).to_pyarrow_dataset()
+        assert dataset.to_table(filter=pc.field("drain_p10_seconds") > 5).num_rows == 1
+        for table in ("gaps", "pair_lag"):  # as others leave it
+            found = root.delta(table)
+            assert found is not None
+            found.optimize.z_order(["reason" if table == "gaps" else "pair_id"])
 
 
 def test_buckets_are_ordered_by_their_rows_in_a_time(root: TableRoot) -> None:
@@ -184,17 +212,15 @@ def test_hours_are_replaced_and_rows_of_other_hours_stay(
     hours = [START.replace(minute=0) + n * HOUR for n in range(3)]
     assert root.hours("positions") == set(hours)
     new = positions([3], 50)
-    of_ten = new.filter(
-        pa.compute.greater_equal(new["tick"], pa.scalar(hours[1], new["tick"].type))
-    )
+    of_ten = new.filter(pc.greater_equal(new["tick"], pa.scalar(hours[1], new["tick"].type)))
     version = root.version("positions")
     files = root.write("positions", of_ten)
     assert root.commit("positions", batch="again", files=files, clears=[hours[1]])
     assert root.version("positions") == version + 1, "at one instant"
     tick = rows["tick"]
-    kept = pa.compute.or_(
-        pa.compute.less(tick, pa.scalar(hours[1], tick.type)),
-        pa.compute.greater_equal(tick, pa.scalar(hours[2], tick.type)),
+    kept = pc.or_(
+        pc.less(tick, pa.scalar(hours[1], tick.type)),
+        pc.greater_equal(tick, pa.scalar(hours[2], tick.type)),
     )
     assert same(root.read("positions"), pa.concat_tables([rows.filter(kept), of_ten]))
     assert root.commit("positions", batch="gone", clears=hours)

@@ -112,7 +112,9 @@ def test_files_go_from_disk_a_day_after_no_version_names_them(root: TableRoot) -
 
 def test_a_day_is_sorted_once_it_has_ended_and_again_when_rows_came_later() -> None:
     def file(day: int, bucket: int, size: int) -> DataFile:
-        return DataFile("lag", f"{day}{bucket}{size}", day * 86_400_000_000, bucket, 1, size, 0, 0)
+        return DataFile(
+            "lag", f"{day}{bucket}{size}", day * 86_400_000_000, bucket, 1, size, 0, 0, 0
+        )
 
     whole, small = FILE_SIZE, 1000
     files = [
