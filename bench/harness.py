@@ -52,6 +52,7 @@ NAMES: Final = (
     "analytics_evaluate",
     "analytics_jobs",
     "analytics_report",
+    "analytics_detectors",
 )
 """All benchmarks in the order of the figures, the longest last."""
 RUNS: Final = 5
@@ -191,6 +192,14 @@ class Series(NamedTuple):
     """Points of each line by its name."""
 
 
+class Table(NamedTuple):
+    """Rows for a page of docs/, where ``bench.table`` writes them with the plots."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
 class Options(NamedTuple):
     quick: bool
     """Shorter and fewer runs for trying out; nothing is written."""
@@ -213,6 +222,10 @@ class Result(NamedTuple):
     """One plot each."""
     versions: Mapping[str, str] = MappingProxyType({})
     """Versions of the compared servers, by name."""
+    tables: Sequence[Table] = ()
+    """Tables of ``page``."""
+    page: str = ""
+    """Path of a page that shows tables and plots between the marks of ``bench.table``."""
 
 
 def benchmark(main: Callable[[Options], Result]) -> NoReturn:
@@ -235,7 +248,7 @@ def _leave(signum: int, _: object) -> NoReturn:
 
 
 def report(name: str, result: Result, *, quick: bool = False) -> int:
-    """Print everything and, unless quick, write bench/results/NAME.json and bench/README.md.
+    """Print everything and, unless quick, write bench/results/NAME.json and the pages.
 
     Returns the exit status of the benchmark: 1 if a goal is missed.
     """
@@ -258,6 +271,8 @@ def report(name: str, result: Result, *, quick: bool = False) -> int:
             "missed": [figure.what for figure in figures if not figure.met],
             "notes": notes,
             "series": [each._asdict() for each in result.series],
+            "tables": [each._asdict() for each in result.tables],
+            "page": result.page,
         }
         content |= {name: values for name, values in optional.items() if values}
         RESULTS.mkdir(parents=True, exist_ok=True)
@@ -268,7 +283,7 @@ def report(name: str, result: Result, *, quick: bool = False) -> int:
 
 
 def make_pages() -> None:
-    """Rebuild tables and plots of bench/README.md from all results, so that they agree."""
+    """Rebuild the tables and plots of all pages from all results, so that they agree."""
     for module in ("bench.table", "bench.plots"):
         subprocess.run([sys.executable, "-m", module], cwd=PROJECT, check=True)
 

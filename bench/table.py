@@ -1,12 +1,14 @@
 """Writes the tables of bench/README.md from bench/results: ``python -m bench.table``.
 
-The text between the two marks is generated only here; a unit test compares it.
+A result may have a page of its own with further tables. The text between the two marks of a page is
+generated only here; a unit test compares it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from bench.harness import NAMES, PROJECT, RESULTS, shown
@@ -25,6 +27,31 @@ def results() -> dict[str, Result]:
         for name in NAMES
         if (RESULTS / f"{name}.json").exists()
     }
+
+
+def pages(found: Mapping[str, Result]) -> dict[Path, str]:
+    """The text between the marks of each page that shows results."""
+    of_results = {
+        PROJECT / result["page"]: _page(result) for result in found.values() if "page" in result
+    }
+    return {README: made(found), **of_results}
+
+
+def _page(result: Result) -> str:
+    """Build the Markdown of a result's own page: its plots, then its tables."""
+    lines = [f"{result['machine']}; {result['when'][:10]}. {result['method']}", ""]
+    for series in result["series"]:
+        lines += [f"![{series['title']}](../bench/plots/{series['name']}.svg)", ""]
+    for table in result["tables"]:
+        lines += [
+            f"**{table['title']}**",
+            "",
+            "| " + " | ".join(table["head"]) + " |",
+            "|---|" + "--:|" * (len(table["head"]) - 1),
+            *("| " + " | ".join(row) + " |" for row in table["rows"]),
+            "",
+        ]
+    return "\n".join(lines)
 
 
 def made(found: Mapping[str, Result]) -> str:
@@ -69,17 +96,18 @@ def _row(figure: Mapping[str, Any], missed: bool) -> str:
 
 
 def replaced(text: str, block: str) -> str:
-    """Replace the block between the marks of the README. Raises ValueError if they are missing."""
+    """Replace the block between the marks of a page. Raises ValueError if they are missing."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"{README} lacks {BEGIN} or {END}")
+        raise ValueError(f"a page lacks {BEGIN} or {END}")
     return f"{before}{BEGIN}\n\n{block}\n{END}{after}"
 
 
 def main() -> None:
-    text = README.read_text(encoding="utf-8")
-    README.write_text(replaced(text, made(results())), encoding="utf-8")
+    for path, block in pages(results()).items():
+        text = path.read_text(encoding="utf-8")
+        path.write_text(replaced(text, block), encoding="utf-8")
 
 
 if __name__ == "__main__":

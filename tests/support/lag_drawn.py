@@ -25,7 +25,7 @@ from tests.analytics.truth.judged import ALARMS, Columns, of_pair
 from tests.truth import answers, drawn
 from tests.truth.behaviour import Random
 from tests.truth.drawn import Drawn
-from tests.truth.reading import totals
+from tests.truth.reading import stages, totals
 from tests.truth.rendered import samples_table
 from tests.truth.steps import DAWN, SECOND, moment
 from tests.truth.tables import collected, pair_id
@@ -212,8 +212,8 @@ def _found(
     """Return how long after it showed the fault was found, and what is wrong with that."""
     assert found.faulty is not None
     begin, end = found.faulty
-    late = _late(found)
-    shows = begin if found.at_once else _broken(late, begin)
+    late = late_seconds(found)
+    shows = begin if found.at_once else broken_at(late, begin)
     if shows is None or shows + found.within_s >= end:
         return None, []  # it did no harm within the time
     heard = alarming & (sample_times >= begin) & (sample_times < end)
@@ -235,18 +235,25 @@ def _found(
     return first - shows, problems
 
 
-def _late(found: Drawn) -> np.ndarray:
-    """Whether the objective is broken, at each second from the beginning."""
+def late_seconds(found: Drawn) -> np.ndarray:
+    """Whether the objective is broken, at each second from the beginning.
+
+    Messages that are stored and not visible yet count, as well as those that are visible and not
+    read.
+    """
     truth = replace(found.truth, missing=frozenset()).every(1.0)
-    pair = truth.pairs[0]
+    pair, sample_times = truth.pairs[0], truth.sample_times()
+    log = stages(truth.broker(pair.broker), sample_times)
+    hidden = (sample_times - log.t_dispatched) / SECOND
     ages = [answers.series(truth, reading).age_seconds for reading in pair.readings]
-    late: np.ndarray = np.nan_to_num(np.max(ages, axis=0)) > pair.objective_seconds
+    ages.append(np.where(log.dispatched < log.max_offset, hidden, 0.0))
+    late: np.ndarray = np.nan_to_num(np.array(ages)).max(axis=0) > pair.objective_seconds
     if found.at_once and found.faulty is not None:
         late[int(found.faulty[0] + found.within_s) :] = True
     return late
 
 
-def _broken(late: np.ndarray, begin: float) -> float | None:
+def broken_at(late: np.ndarray, begin: float) -> float | None:
     """Return the second from which the objective is broken for at least a minute; None: never."""
     minute = np.convolve(late[int(begin) :], np.ones(60), "valid") == 60
     at = np.flatnonzero(minute)

@@ -138,6 +138,27 @@ def runs_of(
     return Steps(np.array(moments, np.int64), np.array(offsets, np.int64))
 
 
+def slowed(
+    random: Random,
+    setting: Setting,
+    stored: Ints,
+    since: float,
+    able: float,
+    runs: Spans | None = None,
+    *,
+    crashes: bool = False,
+) -> Steps:
+    """Return the commits of a consumer that can do only so much from `since` on, in these runs."""
+    whole = runs_of(random, stored, [(0.0, since)], setting.able, setting.commit_every)
+    done = int(whole.value[-1])
+    runs = [(since, SECONDS)] if runs is None else runs
+    rest = runs_of(random, stored[done:], runs, able, setting.commit_every, crashes=crashes)
+    return Steps(
+        np.concatenate([whole.at, rest.at[1:]]),
+        np.concatenate([whole.value, rest.value[1:] + done]),
+    )
+
+
 def presence(runs: Spans, members: int) -> Steps:
     """How many members there are: all of them while a run goes on, else none."""
     changes = [(at(LONG_AGO), 0)]
@@ -238,13 +259,7 @@ def crash_loop_that_commits(random: Random) -> Drawn:
     readings = []
     for number in range(setting.queues):
         stored = do.poisson(random, setting.rate, SECONDS)
-        whole = runs_of(random, stored, [(0.0, since)], setting.able, setting.commit_every)
-        done = int(whole.value[-1])
-        rest = runs_of(random, stored[done:], runs, able, setting.commit_every, crashes=True)
-        commit = Steps(
-            np.concatenate([whole.at, rest.at[1:]]),
-            np.concatenate([whole.value, rest.value[1:] + done]),
-        )
+        commit = slowed(random, setting, stored, since, able, runs, crashes=True)
         of = queue(stored, number=number)
         readings.append(Reading(of, commit, member=members_of(setting, number)))
     truth = group_of(setting, readings, [(0.0, since), *runs])
@@ -357,15 +372,16 @@ def _drawn_holes(random: Random, period: float) -> Spans:
 
 def steady_in_holes(random: Random) -> Drawn:
     """The group reads what comes in; now and then samples are missing."""
-    return _in_holes(random, steady(random))
+    return in_holes(random, steady(random))
 
 
-def _in_holes(random: Random, found: Drawn) -> Drawn:
+def in_holes(random: Random, found: Drawn) -> Drawn:
+    """Return the same group with samples missing now and then."""
     holes = _drawn_holes(random, found.truth.period / SECOND)
     return found._replace(truth=holed(found.truth, holes), known_outside_holes=True)
 
 
-def _dies(random: Random, clock: float = 0.0) -> Drawn:
+def dies(random: Random, clock: float = 0.0) -> Drawn:
     """The group leaves and does not come back."""
     setting = Setting.drawn(random)
     when = float(random.uniform(1800.0, 3600.0))
@@ -376,7 +392,7 @@ def _dies(random: Random, clock: float = 0.0) -> Drawn:
 
 def dies_in_holes_of_a_minute(random: Random) -> Drawn:
     """The group dies, and every two or three minutes all samples of one minute are missing."""
-    found = _dies(random)
+    found = dies(random)
     every = float(random.choice([120.0, 180.0]))
     begin = random.uniform(0.0, every) + np.arange(600.0, SECONDS, every)
     holes = [(float(each), float(each) + 60.0) for each in begin]
@@ -386,7 +402,7 @@ def dies_in_holes_of_a_minute(random: Random) -> Drawn:
 
 def dies_in_holes(random: Random) -> Drawn:
     """The group dies, and now and then samples are missing."""
-    found = _dies(random)
+    found = dies(random)
     period = found.truth.period / SECOND
     holes = _drawn_holes(random, period)
     dark = max(high - low for low, high in holes)
@@ -482,7 +498,7 @@ def steady_by_another_clock(random: Random) -> Drawn:
 def dies_by_another_clock(random: Random) -> Drawn:
     """The group dies; the clock of its node is wrong."""
     clock = _clock(random)
-    found = _dies(random, clock)
+    found = dies(random, clock)
     within = 120.0 + 4 * found.truth.period / SECOND
     return found._replace(clock=clock, within_s=within)
 
@@ -624,7 +640,7 @@ def rare_commits_and_restarts(random: Random) -> Drawn:
 def rare_commits_in_holes(random: Random) -> Drawn:
     """As `rare_commits`, but now and then samples are missing. The group is UNKNOWN while a missing
     sample may have shown a commit."""
-    return _in_holes(random, rare_commits(random))._replace(known_outside_holes=False)
+    return in_holes(random, rare_commits(random))._replace(known_outside_holes=False)
 
 
 def _rare(random: Random) -> Setting:

@@ -5,13 +5,35 @@ from pathlib import Path
 import pytest
 
 from bench import plots, table
-from bench.harness import NAMES
+from bench.harness import NAMES, PROJECT
 
 
-def test_the_readme_shows_the_results_that_are_there() -> None:
-    text = table.README.read_text(encoding="utf-8")
-    assert text == table.replaced(text, table.made(table.results())), (
-        "bench/README.md is stale: python -m bench.table && python -m bench.plots"
+def test_every_page_shows_the_results_that_are_there() -> None:
+    for path, block in table.pages(table.results()).items():
+        text = path.read_text(encoding="utf-8")
+        assert text == table.replaced(text, block), (
+            f"{path} is stale: python -m bench.table && python -m bench.plots"
+        )
+
+
+def test_a_page_of_one_result_has_its_plots_and_its_tables() -> None:
+    result = {
+        "page": "docs/a.md",
+        "machine": "m",
+        "when": "2026-01-02T03:04:05",
+        "method": "how",
+        "series": [{"name": "p", "title": "P"}],
+        "tables": [{"title": "T", "head": ["a", "b"], "rows": [["1", "2"], ["3", "4"]]}],
+        "figures": [],
+    }
+    found = table.pages({"name": result, "other": {**result, "page": "docs/b.md"}})
+    assert set(found) == {
+        table.README,
+        *(PROJECT / "docs" / each for each in ("a.md", "b.md")),
+    }
+    assert found[PROJECT / "docs/a.md"] == (
+        "m; 2026-01-02. how\n\n![P](../bench/plots/p.svg)\n\n**T**\n\n"
+        "| a | b |\n|---|--:|\n| 1 | 2 |\n| 3 | 4 |\n"
     )
 
 
