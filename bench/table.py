@@ -7,6 +7,7 @@ generated only here; a unit test compares it.
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -39,7 +40,8 @@ def pages(found: Mapping[str, Result]) -> dict[Path, str]:
 
 def _page(result: Result) -> str:
     """Build the Markdown of a result's own page: its plots, then its tables."""
-    lines = [f"{result['machine']}; {result['when'][:10]}. {result['method']}", ""]
+    method = f"{result['machine']}; {result['when'][:10]}. {result['method']}"
+    lines = [textwrap.fill(method, 100), ""]
     for series in result["series"]:
         lines += [f"![{series['title']}](../bench/plots/{series['name']}.svg)", ""]
     for table in result["tables"]:

@@ -125,3 +125,7 @@ def test_groups_are_judged_by_their_truth_and_alike_when_repeated() -> None:
     assert blamed == ["", "delivery", "processing", "dispatch", "replication"]
     assert of["dispatch behind"][bench.BURROW].delay_s == math.inf
     assert bench.judge_groups([kinds.index("steady")]) == [found["steady"]]
+    result = bench.result_of(list(found.values()))
+    assert [figure.values[0] for figure in result.figures[:4]] == [100.0, 0.0, 50.0, 0.0]
+    assert result.tables[0].rows[0][:3] == (bench.OURS, "100 %", "100 %")
+    assert result.tables[0].rows[1][:3] == (bench.BURROW, "50 %", "100 %")

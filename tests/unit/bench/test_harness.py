@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import harness
-from bench.harness import Figure, Result, Series, interleave, of_ratios, report
+from bench.harness import Figure, Result, Series, Table, interleave, of_ratios, report
 
 
 def test_a_ratio_is_the_median_of_the_ratios_run_by_run() -> None:
@@ -61,12 +61,21 @@ def test_a_result_has_the_keys_that_are_promised(
     series = Series("plot", "title", "x", "y", {"line": [(1, 2.0)]})
     method = """so
         and so"""
-    result = Result([met, missed], method, versions={"redis": "7"}, series=[series])
+    table = Table("title", ["a", "b"], [["1", "2"]])
+    result = Result(
+        [met, missed],
+        method,
+        versions={"redis": "7"},
+        series=[series],
+        tables=[table],
+        page="docs/a.md",
+    )
     status = report("name", result)
     assert status == 1
     assert made == [True]
     written = json.loads((tmp_path / "name.json").read_text())
-    assert set(written) == {"name", "figures", "machine", "method", "when", "missed", "series"}
+    always = {"name", "figures", "machine", "method", "when"}
+    assert set(written) == always | {"missed", "series", "tables", "page"}
     assert written["figures"] == [
         {
             "what": "sends",
@@ -93,6 +102,8 @@ def test_a_result_has_the_keys_that_are_promised(
     assert written["method"] == "so and so"
     assert "redis 7" in written["machine"]
     assert written["series"][0]["lines"] == {"line": [[1, 2.0]]}
+    assert written["tables"] == [{"title": "title", "head": ["a", "b"], "rows": [["1", "2"]]}]
+    assert written["page"] == "docs/a.md"
     printed = capsys.readouterr().out.splitlines()
     assert printed[-1] == "p99: 9.88 ms (9.88 to 9.88); goal ≤ 8 MISSED"
 
