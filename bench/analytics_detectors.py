@@ -45,7 +45,7 @@ from tests.truth.workload import Truth
 SEED: Final = int(os.environ.get("SEED", "20261128"))
 GROUPS: Final = int(os.environ.get("GROUPS", "1000"))
 QUICK_GROUPS: Final = 70
-AT_ONCE: Final = 35
+AT_ONCE: Final = 20
 """Groups that a process draws and evaluates together: bounds its memory."""
 PAGE: Final = "docs/analytics-alarms.md"
 FOUND_GOAL: Final = 99.0
