@@ -15,6 +15,8 @@ from typing import Any, BinaryIO, Final
 
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
+from analytics.errors import FileUnusable
+
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 """One slash is enough, because Path keeps only one of a URI. A drive letter is not a scheme."""
 _HADOOP_NAMES: Final = {"s3a": "s3", "s3n": "s3"}
@@ -66,11 +68,17 @@ class Location:
         return int(size)
 
     def open(self, name: str) -> Any:
-        """Open a file to read it anywhere. Raises FileNotFoundError."""
+        """Open a file to read it anywhere. Raises FileNotFoundError; FileUnusable if the store does
+        not answer or refuses."""
         if self.is_local:
             return Path(self.child(name)).open("rb")
-        store, path = self._store()
-        return store.open_input_file(f"{path}/{name}")
+        try:
+            store, path = self._store()
+            return store.open_input_file(f"{path}/{name}")
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise FileUnusable(self.child(name), str(error)) from error
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file; None if there is none."""

@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from analytics.errors import TablesMissing
 from analytics.tables import TableRoot
 
 READY_S = 300.0
 """Until the first batch of a fresh JVM, on a machine that does other things."""
 
 
-def command(job: str, tables: Path, checkpoint: Path, recorded: Path) -> list[str]:
+def command(job: str, tables: str | Path, checkpoint: Path, recorded: Path) -> list[str]:
     return [
         sys.executable,
         "-m",
@@ -72,17 +73,18 @@ def _wait_for_group(group: int) -> None:
     raise AssertionError(f"processes of group {group} outlive SIGKILL")
 
 
-def versions(tables: Path, names: tuple[str, ...]) -> int:
+def versions(tables: str | Path, names: tuple[str, ...]) -> int:
     """How many commits these tables had."""
-    if not (tables / "_root.json").exists():
+    try:
+        root = TableRoot(tables)
+    except TablesMissing:
         return 0
-    root = TableRoot(tables)
     return sum(root.version(name) for name in names)
 
 
 def main() -> None:
-    job, *paths = sys.argv[1:]
-    tables, checkpoint, recorded = (Path(path) for path in paths)
+    job, tables, *paths = sys.argv[1:]
+    checkpoint, recorded = (Path(path) for path in paths)
     from analytics.session import session
     from tests.support.job_runs import collect_recorded, evaluate_closed
     from tests.support.recorded_samples import RecordedSamples
