@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from tests.truth import cases
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3600)]
 SECONDS = 450.0
 SHARE = 0.03
+PROJECT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -46,9 +48,7 @@ def finished(job: list[str], log: Path) -> None:
     """Run a job, and start it again as a supervisor does, until it has ended."""
     for _ in range(5):
         with log.open("ab") as out:
-            done = subprocess.run(
-                job, stdout=out, stderr=out, check=False, cwd=Path(__file__).parents[3]
-            )
+            done = subprocess.run(job, stdout=out, stderr=out, check=False, cwd=PROJECT)
         if done.returncode == 0:
             return
     raise AssertionError(log.read_text()[-3000:])
@@ -62,7 +62,7 @@ def test_tables_on_an_object_store_with_faults_have_the_rows_of_a_disk(
     record([cases.slow_consumer(seconds=SECONDS), cases.failover(seconds=SECONDS)], recorded)
     for job, tables in (("collect", LANDED), ("evaluate", COMPUTED)):
         words = command(job, store.uri, tmp_path / job, recorded)
-        killed(words, log, lambda tables=tables: versions(store.uri, tables), chance)
+        killed(words, log, partial(versions, store.uri, tables), chance)
         finished(words, log)
     store.proxy.stop_faults()
     root = TableRoot(store.uri)
