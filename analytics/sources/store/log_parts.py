@@ -11,7 +11,6 @@ Step before: ``files``. Step after: the columns of ``record_columns``.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -26,6 +25,7 @@ from analytics.sources.store.files import StoreFiles
 from analytics.sources.store.options import StoreOptions
 from shared.files.last_nonzero import last_nonzero_in
 from shared.files.os_disk import OsDisk, OsFile
+from tidemark.errors import ReadFailed
 from tidemark.formats import native
 from tidemark.formats.record import BLANK_SIZE, Checks, peek_size
 from tidemark.formats.scan import Stop
@@ -191,9 +191,8 @@ def _walk_file(
     while at < part.end:
         try:
             raw = file.borrow(max(0, min(window, room - at)), at - part.file_start)
-        except OSError as error:
-            why = f"reading failed: {os.strerror(error.errno or 0)}"
-            yield _hole(part, at, Gap.DAMAGED, why)
+        except (OSError, ReadFailed) as error:
+            yield _hole(part, at, Gap.DAMAGED, f"reading failed: {error}")
             return
         until, checks = _judged(part, at, options)
         found = native.outline_records(

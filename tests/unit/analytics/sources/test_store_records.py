@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import shutil
 from pathlib import Path
 from random import Random
@@ -17,6 +19,7 @@ from analytics.sources.gap_rows import SourceGap
 from analytics.sources.store.log_parts import LogPart
 from analytics.sources.store.options import StoreOptions
 from analytics.sources.store.reader import Part, StoreReader
+from shared.files.os_disk import OsFile
 from tests.support.small_store import CONFIG, SmallStore
 from tests.support.small_store import small as small
 from tidemark.errors import StoreMissing
@@ -431,6 +434,33 @@ def test_an_open_file_outlives_its_name(small: SmallStore) -> None:
     small.log_file(0).unlink()
     rows = pa.Table.from_batches([first, *batches]).to_pylist()
     assert records_of(rows) == [place for place in places(units) if place[0] < FILE_SIZE]
+
+
+def test_a_file_that_the_disk_cannot_read_is_a_gap_and_others_go_on(
+    small: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = filled(small)
+    reader = StoreReader(StoreOptions(root=small.store.root))
+    parts = reader.plan()
+    unreadable = small.log_file(FILE_SIZE)
+    # A damaged sector: neither its page can be loaded nor its bytes be copied.
+    borrow = OsFile.borrow
+
+    def failing(*_: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def damaged(file: OsFile, size: int, offset: int) -> memoryview | bytes:
+        if file.path != unreadable:
+            return borrow(file, size, offset)
+        with monkeypatch.context() as disk:
+            disk.setattr(os, "pread", failing)
+            return file.pread(size, offset)
+
+    monkeypatch.setattr(OsFile, "borrow", damaged)
+    rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    assert records_of(rows) == [place for place in places(units) if place[0] // FILE_SIZE != 1]
+    assert {reason for reason, _ in gaps_of(rows)} == {Gap.DAMAGED}
+    assert any("reading failed" in (row["gap_detail"] or "") for row in rows)
 
 
 # -- options --------------------------------------------------------------------------------------
