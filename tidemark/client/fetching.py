@@ -21,7 +21,6 @@ from tidemark.client.committing import Committing
 from tidemark.client.group_calls import Fetched, FetchedQueue
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
-from tidemark.client.progress import QueueProgress
 from tidemark.client.received import decode_sound, received
 from tidemark.client.retries import delay_s, is_transient
 from tidemark.client.tags import Wanted
@@ -355,10 +354,10 @@ class Fetching:
             return
         expected = fetched.from_offset if held.fetched_to is None else held.fetched_to
         if fetched.status == OFFSET_BEYOND:
-            # The committed offset is beyond the queue's end, after the node lost data that was not
-            # on disk. The broker continues from the end, and so does this member. No message there
-            # can be in progress.
-            held.progress, held.fetched_to = QueueProgress(fetched.next_offset), fetched.next_offset
+            # Our position is beyond the queue's end, after the node lost data that was not on disk.
+            # The broker continues from the end, and so does this member. Messages in progress or
+            # buffered may be among the lost ones: they count no more.
+            self._member.holdings.restart(held, fetched.next_offset)
             return
         is_gap = fetched.from_offset > max(expected, fetched.min_offset)
         if is_gap or fetched.next_offset < expected:

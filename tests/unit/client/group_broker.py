@@ -237,8 +237,11 @@ class GroupBroker(FakeBroker):
             if self.config["order"] and at > self.committed.get(queue, 0):
                 continue
             status, first = "FOUND", self.min_offsets.get(queue, 0)
+            taken: list[bytes] = []
             if at < first:
-                status, taken, end = "OFFSET_TOO_SMALL", [], first
+                status, end = "OFFSET_TOO_SMALL", first
+            elif at > len(records):
+                status, end = "OFFSET_OVERFLOW_BADLY", len(records)
             else:
                 taken = records[at : at + count]
                 end = at + len(taken)

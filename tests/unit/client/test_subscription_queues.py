@@ -35,6 +35,29 @@ async def test_a_lost_answer_to_a_fetch_loses_no_message(
     assert broker.committed["orders", 0] == 4
 
 
+async def test_messages_in_hand_that_the_broker_has_lost_do_not_disturb_the_new_ones(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    # The queue then has other messages at the offsets that are in hand and buffered.
+    broker.put("orders", 0, *(b"%d" % n for n in range(9)))
+    broker.keeps = True
+    taken = []
+    async with mq.subscribe("orders", group="billing", commit_interval_ms=60_000) as messages:
+        async for message in messages:
+            taken.append(message.body)
+            if message.body == b"4":
+                del broker.queues["orders"][0][3:]
+                broker.forget()
+                member = messages._member
+                while (held := member.holdings.get(("orders", 0))) is None or held.fetched_to != 3:
+                    await member.pulse.wait()
+                broker.put("orders", 0, b"new 3", b"new 4")
+            if message.body == b"new 4":
+                break
+    assert taken == [b"0", b"1", b"2", b"3", b"4", b"new 3", b"new 4"]
+    assert broker.committed["orders", 0] == 5
+
+
 async def test_a_commit_whose_answer_is_lost_is_made_again(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
