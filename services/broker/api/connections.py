@@ -61,10 +61,10 @@ class ApiHandler(BoundedHandler):
         "_hand_over_timer",
         "_held",
         "_held_body",
-        "_holds_part",
         "_is_full",
         "_missing",
         "_note_input",
+        "_part_since",
         "repeats_before",
         "role",
     )
@@ -77,8 +77,9 @@ class ApiHandler(BoundedHandler):
         """Address of the client; looked up with the first plain send."""
         self._missing: int | None = 0
         """Bytes that aiohttp's last request lacks; None: unknown from now on."""
-        self._holds_part = False
-        """Whether aiohttp has the begin of a head, and waits for the rest."""
+        self._part_since: RepeatCount | None = None
+        """Count of repeated sends when the begin of a request arrived that aiohttp may hold; None:
+        it holds none."""
         self._held = b""
         """The begin of a plain send whose rest has not arrived, or what follows a send."""
         self._is_full = False
@@ -103,8 +104,8 @@ class ApiHandler(BoundedHandler):
         elif self._held:
             self._serve(self._held + data)
         else:
-            if self.repeats_before is not None and self._is_idle and not self._holds_part:
-                self.repeats_before = None
+            if self.repeats_before is not None and self._is_idle:
+                self.repeats_before = self._part_since
             self._serve(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -243,8 +244,11 @@ class ApiHandler(BoundedHandler):
 
     def _note_repeats(self) -> None:
         """Remember the count of repeats, unless there are older bytes that are not answered."""
-        if self.repeats_before is None and self._direct_sends is not None:
-            self.repeats_before = self._direct_sends.repeats_so_far()
+        if self.repeats_before is None:
+            self.repeats_before = self._repeats_so_far()
+
+    def _repeats_so_far(self) -> RepeatCount | None:
+        return None if self._direct_sends is None else self._direct_sends.repeats_so_far()
 
     def _go_on(self, turns: int = TURNS_MAX) -> None:
         """Process what was kept, unless an answer has to come before it."""
@@ -289,12 +293,18 @@ class ApiHandler(BoundedHandler):
     def _pass_on(self, data: bytes) -> None:
         """Let aiohttp process the bytes."""
         self._stop_holding()
+        was_known = self._missing is not None
         if self._missing is not None:
             self._missing = missing_bytes(self._missing, data)
         if self._missing != 0 or not data.startswith(b"GET "):  # else it is one read
             self._note_repeats()
+        request_count = self._request_count
         super().data_received(data)
-        self._holds_part = self._is_idle
+        if self._missing == 0:
+            self._part_since = None
+        elif self._part_since is None or self._request_count != request_count:
+            # A part that aiohttp holds now began in these bytes. They may have been kept before.
+            self._part_since = self.repeats_before if was_known else self._repeats_so_far()
 
 
 def repeats_before(request: BaseRequest) -> RepeatCount | None:

@@ -204,7 +204,7 @@ async def test_a_head_in_two_parts_is_compared_with_repeats_that_came_between() 
         node.sends.repeats = 7
         reader, writer, handler = await connected(node)
         writer.write(send()[:20])
-        await until(lambda: handler._holds_part)
+        await until(lambda: handler._part_since)
         node.sends.repeats += 1
         writer.write(send()[20:])
         assert await answer(reader) == STORED
@@ -212,6 +212,25 @@ async def test_a_head_in_two_parts_is_compared_with_repeats_that_came_between() 
         writer.write(send())
         assert await answer(reader) == STORED
         assert node.sends.since == 8
+        writer.close()
+
+
+async def test_a_send_that_begins_behind_a_request_is_compared_with_later_repeats() -> None:
+    # 1. A request and the begin of a send arrive; 2. the client gives up, and repeats the send on
+    # another connection; 3. the rest of the send arrives after the request is answered.
+    general = send(head=SEND.replace(b"orders", b"%6Frders"))
+    async with served() as node:
+        node.sends.repeats = 7
+        reader, writer, handler = await connected(node)
+        for since in (7, 8, 9):
+            writer.write(general + send()[:20])
+            assert await answer(reader) == STORED
+            await until(lambda: handler._is_idle)
+            node.sends.repeats += 1
+            writer.write(send()[20:])
+            assert await answer(reader) == STORED
+            assert node.sends.since == since
+            await until(lambda: handler._is_idle)
         writer.close()
 
 
@@ -241,7 +260,11 @@ async def test_all_that_waits_is_compared_with_repeats_since_the_first_of_it(
         await until(lambda: handler._is_idle)
         writer.write(send(head=SEND.replace(b"orders", b"%6Frders")))
         assert await answer(reader) == STORED
-        assert since == [7, 7, 8]
+        # Two requests arrived together, so a part of another one might have come with them.
+        assert since == [7, 7, 7]
+        writer.write(send())
+        assert await answer(reader) == STORED
+        assert since == [7, 7, 7, 8]
         writer.close()
 
 
