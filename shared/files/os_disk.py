@@ -193,7 +193,7 @@ class OsFile:
         Returns a view of the page cache, which is unmapped with the last reference to it. All its
         pages are read before. If that fails (an error of the disk, a kernel before Linux 5.14), it
         returns or raises what ``pread`` does: access to a page that cannot be read would kill the
-        process.
+        process. So would access after another process has shortened the file; ours never do.
         """
         first_page = offset - offset % mmap.ALLOCATIONGRANULARITY
         end = min(offset + size, self.size)
