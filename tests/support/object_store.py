@@ -60,10 +60,6 @@ class FaultyProxy:
         self._thread.join(60)
         self._loop.close()
 
-    def stop_faults(self) -> None:
-        """Pass everything on from now on."""
-        self._share = 0.0
-
     async def _run(self) -> None:
         async with aiohttp.ClientSession(auto_decompress=False) as self._client:
             app = web.Application(client_max_size=1 << 30)
@@ -105,7 +101,7 @@ class FaultyProxy:
 class ObjectStore:
     """A running store with one bucket, and what programs need to use it."""
 
-    def __init__(self, port: int, proxy: FaultyProxy) -> None:
+    def __init__(self, server_port: int, port: int, proxy: FaultyProxy) -> None:
         self.uri = f"s3a://{BUCKET}/tables"
         self.proxy = proxy
         self.environment = {
@@ -113,8 +109,10 @@ class ObjectStore:
             "AWS_SECRET_ACCESS_KEY": "secret",
             "AWS_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true",
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server_port}",
         }
+        self.faulty = ["env", f"AWS_ENDPOINT_URL=http://127.0.0.1:{port}"]
+        """Begin of a command whose requests meet the faults."""
 
 
 @contextmanager
@@ -129,7 +127,7 @@ def object_store(log: Path, share: float, seed: int) -> Iterator[ObjectStore]:
         proxy = FaultyProxy(server_port, port, share, seed)
         proxy.start()
         try:
-            yield ObjectStore(port, proxy)
+            yield ObjectStore(server_port, port, proxy)
         finally:
             proxy.stop()
     finally:

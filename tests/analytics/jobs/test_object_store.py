@@ -61,10 +61,9 @@ def test_tables_on_an_object_store_with_faults_have_the_rows_of_a_disk(
     recorded, log = tmp_path / "recorded", tmp_path / "log"
     record([cases.slow_consumer(seconds=SECONDS), cases.failover(seconds=SECONDS)], recorded)
     for job, tables in (("collect", LANDED), ("evaluate", COMPUTED)):
-        words = command(job, store.uri, tmp_path / job, recorded)
+        words = store.faulty + command(job, store.uri, tmp_path / job, recorded)
         killed(words, log, partial(versions, store.uri, tables), chance)
         finished(words, log)
-    store.proxy.stop_faults()
     root = TableRoot(store.uri)
     assert_collected(root, recorded, 15.0)
     until = root.watermark("lag")
@@ -73,7 +72,15 @@ def test_tables_on_an_object_store_with_faults_have_the_rows_of_a_disk(
     for name, wanted in at_once(root, until).items():
         assert_same(stream[name], wanted, name)
 
-    compact = [sys.executable, "-m", "analytics.main", "compact", "--tables", store.uri]
+    compact = [
+        *store.faulty,
+        sys.executable,
+        "-m",
+        "analytics.main",
+        "compact",
+        "--tables",
+        store.uri,
+    ]
     finished([*compact, "--keep", "lag=3650"], log)
     print(store.proxy.counts)
     assert all(store.proxy.counts.values()), "every kind of fault happened"
