@@ -87,6 +87,8 @@ class Location:
                 return bytes(source.read())
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise FileUnusable(self.child(name), str(error)) from error
 
     def names(self, directory: str) -> Iterator[str]:
         """Names of all files below a directory, relative to this location; none if it is
