@@ -32,17 +32,19 @@ def tables(
     sampled_us: np.ndarray,
     offsets: tuple[np.ndarray, np.ndarray],
     head_us: np.ndarray,
+    first: int = 0,
 ) -> dict[str, pa.Table]:
     """Build positions, series, pairs and logs.
 
     Each pair has the same number of series. offsets: produced and committed, a row per series and a
-    column per tick. head_us: store time of the oldest unread message, 0 if there is none.
+    column per tick. head_us: store time of the oldest unread message, 0 if there is none. first:
+    number of the first pair.
     """
     produced, committed = offsets
     series, ticks = produced.shape
     pairs = len(pair_ids)
     queues = series // pairs
-    numbers = np.arange(pairs)
+    numbers = first + np.arange(pairs)
     groups = np.array([f"group{number}" for number in numbers])
     topics = np.array([f"topic{number}" for number in numbers])
     caught_up = head_us.ravel() == 0
@@ -104,11 +106,12 @@ def tables(
     }
 
 
-def hour(pairs: int, queues: int, ticks: int, seed: int) -> dict[str, pa.Table]:
-    """Generate the tables of ``pairs`` pairs with ``queues`` queues each."""
+def hour(pairs: int, queues: int, ticks: int, seed: int, first: int = 0) -> dict[str, pa.Table]:
+    """Generate the tables of ``pairs`` pairs with ``queues`` queues each, numbered from ``first``
+    on."""
     chance = np.random.default_rng(seed)
     count = pairs * queues
-    names = [("c", "g0", f"group{p}", f"topic{p}") for p in range(pairs)]
+    names = [("c", "g0", f"group{p}", f"topic{p}") for p in range(first, first + pairs)]
     tick = (BEGIN_S + PERIOD_S * np.arange(ticks)) * 1_000_000
     rate = chance.lognormal(2.0, 1.5, count) * (chance.random(count) >= IDLE)
     produced = chance.poisson(rate[:, None] * PERIOD_S, (count, ticks)).cumsum(axis=1) + 1_000_000
@@ -123,6 +126,7 @@ def hour(pairs: int, queues: int, ticks: int, seed: int) -> dict[str, pa.Table]:
         sampled,
         (produced, commit),
         np.where(lag > 0, sampled // 1000 * 1000 - lag * 250_000, 0),
+        first,
     )
 
 

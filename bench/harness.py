@@ -52,6 +52,7 @@ NAMES: Final = (
     "analytics_evaluate",
     "analytics_jobs",
     "analytics_report",
+    "analytics_scale",
     "analytics_detectors",
 )
 """All benchmarks in the order of the figures, the longest last."""
