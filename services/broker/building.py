@@ -34,6 +34,7 @@ from shared.state.state import BrokerState
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
+from tidemark.formats.telemetry import TELEMETRY_TOPIC
 from tidemark.offsets import QueueOffset
 
 
@@ -98,6 +99,7 @@ def build_with(
             STATE_TOPIC: 1,
             SCHEDULE_TOPIC: len(config.store.delay_levels_ms),
             TIMER_TOPIC: 1,
+            TELEMETRY_TOPIC: 1,
         },
         on_change=lambda topic: topic_changed(topic),
     )

@@ -24,6 +24,7 @@ from tidemark.formats.hosts import Host
 ENV_PREFIX: Final = "TIDEMARK_BROKER_"
 
 
+TELEMETRY_PERIOD_MIN_S: Final = 1.0
 COPIED_SIZE_MAX: Final = 7 << 20
 """Largest body [bytes] in a group: with its properties it fits into the window to a slave."""
 
@@ -86,6 +87,14 @@ class BrokerConfig(Ruled):
         maximum=1_000_000,
         says="series by queue, 2 for each queue and 3 for each group on it, those with members and "
         "lag first; 0: none. Small: lag is not known by queue, large: slow scrapes",
+    )
+    telemetry_period_s: float = setting(
+        0.0,
+        unit="s",
+        minimum=0.0,
+        maximum=3600.0,
+        says="time between two snapshots of all positions in the telemetry journal, 15 for lag "
+        "analytics; 0: there is none. Small: it fills the log, large: stalls are noticed late",
     )
     group_delay_histograms: bool = setting(
         True, says="false: no histograms of delivery and consume delay, 38 series for each group"
@@ -254,6 +263,11 @@ class BrokerConfig(Ruled):
             yield (
                 f"message_size_max is {self.message_size_max}; in a group {COPIED_SIZE_MAX} is the "
                 "limit: a slave acknowledges whole records, and takes 8 MiB ahead of them"
+            )
+        if 0 < self.telemetry_period_s < TELEMETRY_PERIOD_MIN_S:
+            yield (
+                f"telemetry_period_s is {self.telemetry_period_s}; give 0, or at least "
+                f"{TELEMETRY_PERIOD_MIN_S:g}: samples are not taken more often"
             )
         if self.request_size_max < self.message_size_max:
             yield (

@@ -41,6 +41,7 @@ from services.broker.retention.keeper import Retention
 from services.broker.send.batches import Batches
 from services.broker.state.state_log import StateLog
 from services.broker.state.topics import Topics
+from services.broker.telemetry import TelemetryJournal
 from shared.files.mapped_file_queue import MappedFileQueue
 from shared.files.store_dir import StoreDir
 from shared.runtime.clock import utc_offset_s
@@ -139,6 +140,7 @@ class Consuming:
         self.retention = self._make_retention(core)
         views = self._make_views(core)
         self.groups = self._make_groups(core, consumers, views)
+        self._telemetry = TelemetryJournal(log_context, core.append, core.metrics)
 
     def _delay_stands_still(self, error: StoreError | None) -> None:
         if self._delay_fault is not None:
@@ -301,6 +303,7 @@ class Consuming:
             "groups": self._coordinator.run,
             "delayed": lambda stop: self._deliver(stop, closed),
             "retention": self.retention.run,
+            "telemetry": self._telemetry.run,
         }
 
         def after_opening(

@@ -12,14 +12,17 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from services.broker.groups.counters import GroupCounters
+from services.broker.groups.lag_series import SampleTables
 from services.broker.groups.metrics import LagGauges
 from services.broker.log.volumes import Volumes
 from services.broker.request_classes import RequestClasses
 from services.broker.retention.metrics import RetentionMetrics
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.files.positions import Positions
+from shared.metrics.catalogue import every
 from shared.metrics.catalogue import log as of_log
 from shared.metrics.catalogue import requests as of_requests
+from shared.metrics.family import Family
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Recovery
@@ -28,6 +31,33 @@ from tidemark.formats.checkpoint import Slot
 
 QUEUE_SERIES_MAX: Final = 20_000
 """Default limit of series by queue."""
+FACTS: Final[Mapping[str, tuple[Family, str, int]]] = {
+    "min_physical_offset": (of_log.LOG_MIN_OFFSET_BYTES, "", 1),
+    "max_physical_offset": (of_log.LOG_MAX_OFFSET_BYTES, "", 1),
+    "flushed_physical_offset": (of_log.LOG_FLUSHED_OFFSET_BYTES, "", 1),
+    "confirm_physical_offset": (of_log.LOG_CONFIRM_OFFSET_BYTES, "", 1),
+    "dispatched_physical_offset": (of_log.LOG_DISPATCHED_OFFSET_BYTES, "", 1),
+    "t_min_ms": (of_log.LOG_OLDEST_MESSAGE_TIMESTAMP_SECONDS, "", 1000),
+    "free_bytes": (of_log.STORE_FREE_BYTES, "log", 1),
+    "capacity_bytes": (of_log.STORE_CAPACITY_BYTES, "log", 1),
+    "pulls_queued": (of_requests.BROKER_REQUESTS_QUEUED, "pull", 1),
+    "put_wait_us": (of_requests.BROKER_OLDEST_QUEUED_REQUEST_SECONDS, "put", 1_000_000),
+    "up_since_us": (every.UP_SINCE_TIMESTAMP_SECONDS, "", 1_000_000),
+}
+"""Facts about the node in a telemetry snapshot: family, label value, and factor of its unit."""
+
+
+class TelemetryMetrics:
+    """The metrics of the telemetry journal."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.snapshots = registry.counter(of_log.TELEMETRY_SNAPSHOTS_TOTAL)
+        self.dropped = registry.counter(of_log.TELEMETRY_SNAPSHOTS_DROPPED_TOTAL)
+        self.size = registry.counter(of_log.TELEMETRY_JOURNAL_BYTES_TOTAL)
+        self.rows = registry.gauge(of_log.TELEMETRY_SNAPSHOT_ROWS)
+        self.duration = registry.gauge(of_log.TELEMETRY_SNAPSHOT_DURATION_SECONDS)
+        for reason in ("sample-failed", "disk-full", "internal"):
+            self.dropped.labels(reason)  # start at 0, so that the first event is an increase
 
 
 class Delayed(Protocol):
@@ -62,6 +92,7 @@ class BrokerMetrics(TrafficMetrics):
         self.groups = GroupCounters(registry, delays=group_delays)
         self.lag_gauges = LagGauges(registry, clock or SystemClock(), queue_series_max)
         self.retention = RetentionMetrics(registry)
+        self.telemetry = TelemetryMetrics(registry)
         self._volumes: Volumes | None = None
 
     def show_store(
@@ -94,6 +125,25 @@ class BrokerMetrics(TrafficMetrics):
             await self.lag_gauges.refresh()
         else:
             await asyncio.gather(self.lag_gauges.refresh(), self._volumes.refresh())
+
+    async def telemetry_facts(self, found: SampleTables) -> dict[str, int]:
+        """Return the facts about this node for a telemetry snapshot; unknown ones are missing.
+
+        found: the sample of the snapshot."""
+        if self._volumes is not None:
+            await self._volumes.refresh()
+        facts: dict[str, int] = {}
+        for name, (family, label, factor) in FACTS.items():
+            reading = self.registry.reading(family)
+            value = reading.get(label) if isinstance(reading, Mapping) else reading
+            if value is not None:
+                facts[name] = round(value * factor)
+        if found.times is not None:
+            names = ("t_max_ms", "t_confirm_ms", "t_dispatched_ms")
+            facts.update(zip(names, found.times, strict=True))
+        (held,) = self.long_polls.collect()
+        facts["long_polls"] = round(held.samples[0].value)
+        return facts
 
     def pause_while(self, is_awaited: Callable[[], bool]) -> None:
         """Set the condition under which long measurements pause: a request is in progress or has

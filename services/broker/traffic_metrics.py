@@ -16,6 +16,7 @@ from shared.metrics.registry import Registry
 PUT_RESULTS: Final = (
     "ok", "flush_timeout", "replica_unavailable", "disk_full", "busy", "invalid", "failed",
 )  # fmt: skip
+MESSAGE_KINDS: Final = ("normal", "fifo", "delay", "retry")
 CONNECTIONS_REFUSED: Final = ("limit", "no-request", "answer-not-taken")
 
 
@@ -45,6 +46,13 @@ class TrafficMetrics:
             self.put_results.labels(result)  # start at 0, so that the first event is an increase
         for reason in CONNECTIONS_REFUSED:
             self.connections_refused.labels(reason)
+
+    def of_topic(self, topic: str) -> tuple[int | None, int | None]:
+        """Return messages and bytes that the topic received; None where nothing was counted."""
+        counters = (self.messages_in.find(topic, kind) for kind in MESSAGE_KINDS)
+        counts = [counter.value for counter in counters if counter is not None]
+        size = self.received_bytes.find(topic)
+        return sum(counts) if counts else None, None if size is None else size.value
 
     def sent_back(self, topic: str, messages: int, size: int) -> None:
         """Count messages appended by a nack or a redrive.

@@ -140,6 +140,10 @@ class Labelled(Collector, Generic[C]):
         """
         return self._children.get(values) or self._new(values)
 
+    def find(self, *values: str) -> C | None:
+        """Return the instrument of a label set; None if nothing was counted for it."""
+        return self._children.get(values)
+
     def describe(self) -> Sequence[Metric]:
         """Return the family without samples."""
         return [metric_of(self.family)]

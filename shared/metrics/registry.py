@@ -184,6 +184,13 @@ class Registry(CollectorRegistry):
             assert self.bounds.of(family) is None, "use a table"
         self._add(together, Readings(together, function))
 
+    def reading(self, family: Family) -> Reading:
+        """Return what the function of ``read`` returns for a family now; None without one."""
+        for families, source in self._read.items():
+            if family in families and isinstance(source, Readings):
+                return source.function().get(family)
+        return None
+
     def read_table(self, families: Sequence[Family], function: Callable[[], Table]) -> None:
         """Like ``read`` for families that share their labels: one row for each label set."""
         together = tuple(families)

@@ -81,6 +81,18 @@ class GroupCounters:
         """Count messages that the group will never read. reason: expired or reset_forward."""
         self._skipped.labels(group, topic, reason).inc(messages)
 
+    def of_pair(self, group: str, topic: str) -> tuple[int | None, ...]:
+        """Return messages redelivered, consumed, skipped as expired and by a reset, and resets
+        backward; None where nothing was counted."""
+        found = (
+            self._redelivered.find(group, topic),
+            self._consumed.find(group, topic),
+            self._skipped.find(group, topic, "expired"),
+            self._skipped.find(group, topic, "reset_forward"),
+            self._resets.find(group, topic, "backward"),
+        )
+        return tuple(None if counter is None else counter.value for counter in found)
+
     def dead(self, group: str, topic: str) -> None:
         """Count a message of the topic that became a dead letter."""
         self._dead.labels(group, topic).inc()

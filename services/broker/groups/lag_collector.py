@@ -20,6 +20,7 @@ from services.broker.groups.pairs import Movement, Pair, QueueSample, older, pai
 from shared.runtime.time_slicer import TimeSlicer
 from shared.state.values import GroupConfig
 from tidemark.formats.nack import RETRY_PREFIX
+from tidemark.formats.telemetry import Absent
 from tidemark.offsets import Queue
 
 READ_ALL: Final = Lag(0, None, 0.0, in_flight=0)
@@ -36,6 +37,8 @@ class QueueSeen(NamedTuple):
     committed: int | None
     oldest_ms: int | None
     """Store time of the oldest unread message; None: there is none, or it is unknown."""
+    oldest_absent: Absent
+    """Why ``oldest_ms`` is None, if it is."""
     member_number: int | None
     """Number of the member that holds the queue; 0: no member does, None: unknown."""
 
@@ -78,11 +81,16 @@ class _KnownQueue:
         self.member_number: int | None = None
         """Value of the present pass."""
 
-    def row_with(self, committed: int | None, oldest_ms: int | None = None) -> QueueSeen:
-        """Return the row to show: the object of the last pass if the values are the same."""
-        row, number = self.row, self.member_number
-        if row.committed != committed or row.oldest_ms != oldest_ms or row.member_number != number:
-            row = self.row = QueueSeen(row.labels, row.queue, committed, oldest_ms, number)
+    def row_with(
+        self, committed: int | None, oldest_ms: int | None = None, absent: Absent = Absent.NONE
+    ) -> QueueSeen:
+        """Return the row to show: the object of the last pass if the values are the same.
+
+        absent: why oldest_ms is None, if it is."""
+        row = self.row
+        now = QueueSeen(row.labels, row.queue, committed, oldest_ms, absent, self.member_number)
+        if row != now:
+            row = self.row = now
         return row
 
     def moved(self, committed: int, now_s: float) -> Movement:
@@ -280,14 +288,17 @@ class LagCollector:
         known = self._known_queue(group, topic, queue)
         known.member_number = None if self._number_of is None else self._number_of((topic, queue))
         if bounds is None:
-            return QueueSample(nothing_known(Reason.UNKNOWN_TOPIC)), known.row_with(committed)
+            return QueueSample(nothing_known(Reason.UNKNOWN_TOPIC)), known.row_with(
+                committed, None, Absent.UNKNOWN_TOPIC
+            )
         if committed == bounds.max_offset:
             known.movement = None
             return IS_READ, known.row_with(committed)
         found = unread(QueuePositions(committed, *bounds))
         if committed is None or found.first is None or found.messages is None:
             unknown = lag_of(found, None, self._inputs.clock.wall_ms())
-            return QueueSample(unknown), known.row_with(committed)
+            absent = Absent.NEVER_COMMITTED if committed is None else Absent.AHEAD
+            return QueueSample(unknown), known.row_with(committed, None, absent)
         handed_to = next_offset = found.first
         if has_members and (place := self._members.place_of(group, (topic, queue))) is not None:
             handed_to, next_offset = place
@@ -318,7 +329,7 @@ class LagCollector:
             has_members and movement.is_stuck(now_s),
             Oldest(ready_ms, head_ms, awaiting_ms) if is_known else None,
         )
-        return sample, known.row_with(committed, head_ms)
+        return sample, known.row_with(committed, head_ms, Absent.UNREADABLE)
 
     def _known_queue(self, group: str, topic: str, queue: int) -> _KnownQueue:
         key = (topic, queue)
@@ -326,7 +337,7 @@ class LagCollector:
         if known is None:
             labels = (group, topic, sys.intern(str(queue)))
             known = self._known.queues[key] = _KnownQueue(
-                QueueSeen(labels, queue, None, None, None)
+                QueueSeen(labels, queue, None, None, Absent.NONE, None)
             )
         return known
 

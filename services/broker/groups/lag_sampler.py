@@ -25,6 +25,7 @@ from services.broker.groups.lag_collector import LagCollector, Memory
 from services.broker.groups.lag_inputs import LagInputs
 from services.broker.groups.lag_series import LagSeries, SampleTables
 from services.broker.groups.series_budget import Lagging, SeriesBudget
+from services.broker.groups.telemetry_rows import TelemetryRows
 from services.broker.log.log_times import LogTimes
 from shared.runtime.pauses import Pauses, never
 from shared.runtime.rate_limited_logger import RateLimitedLogger
@@ -93,10 +94,28 @@ class LagSampler:
             self._running = asyncio.create_task(self._sample_and_log(), name="lag-sample")
         await asyncio.wait({self._running}, timeout=WAIT_S)
 
-    async def _sample_and_log(self) -> None:
+    async def sample_into(self, rows: TelemetryRows) -> SampleTables | None:
+        """Take a sample as soon as the pace allows it, and all its rows into ``rows``.
+
+        Returns None if it failed, or if this node is no longer the master."""
+        while True:
+            if self._running is not None and not self._running.done():
+                await asyncio.wait({self._running})
+            elif (left_s := self._next_at_s - self._clock.monotonic()) > 0:
+                await asyncio.sleep(min(left_s, AGAIN_S))
+            else:
+                break
+        if self._inputs is None:
+            return None
+        before = self.found
+        self._running = asyncio.create_task(self._sample_and_log(rows), name="lag-sample")
+        await asyncio.wait({self._running})
+        return None if self.found is before else self.found
+
+    async def _sample_and_log(self, rows: TelemetryRows | None = None) -> None:
         role = self._role
         try:
-            await self._sample()
+            await self._sample(rows)
         except Exception as error:  # noqa: BLE001 - logged, and shown by the age of the last sample
             if role != self._role:
                 return  # the node changed its role and closed the files meanwhile
@@ -106,7 +125,7 @@ class LagSampler:
                 error, "topics and groups could not be sampled for their metrics"
             )
 
-    async def _sample(self) -> None:
+    async def _sample(self, rows: TelemetryRows | None) -> None:
         assert self._times is not None, "refresh has seen to that"
         role, inputs, clock = self._role, self._inputs, self._clock
         began_ms, began_s = clock.wall_ms(), clock.monotonic()
@@ -114,7 +133,7 @@ class LagSampler:
         budget, busy_s = None, 0.0
         if inputs is not None:
             slicer = TimeSlicer(clock, Pauses(self.is_awaited), inputs.topic_stats.begin)
-            budget = await self._sample_groups(inputs, series, slicer, role)
+            budget = await self._sample_groups(inputs, series, slicer, role, rows)
             busy_s = slicer.busy_s
         ended_s = clock.monotonic()
         if role != self._role:
@@ -124,7 +143,12 @@ class LagSampler:
         self._next_at_s = max(began_s + AGAIN_S, ended_s + REST * busy_s)
 
     async def _sample_groups(
-        self, inputs: LagInputs, series: LagSeries, slicer: TimeSlicer, role: int
+        self,
+        inputs: LagInputs,
+        series: LagSeries,
+        slicer: TimeSlicer,
+        role: int,
+        rows: TelemetryRows | None,
     ) -> SeriesBudget | None:
         topic_stats = inputs.topic_stats
         moved = await topic_stats.follow(slicer)
@@ -140,6 +164,8 @@ class LagSampler:
             count = inputs.members.member_count(config.name)
             seen = await collector.group(config, count)
             series.group(config, count, seen)
+            if rows is not None:
+                await rows.group(config, count, seen, series.times, slicer)
             for each in seen if budget is not None else ():
                 assert budget is not None
                 found = each.pair
@@ -157,4 +183,6 @@ class LagSampler:
         if budget is not None:
             await slicer.through(budget.fill())
         await series.queues(topic_stats, slicer, budget)
+        if rows is not None:
+            await rows.queues(topic_stats, slicer)
         return budget

@@ -90,7 +90,7 @@ class LagSeries:
     """Writes the tables during a sample."""
 
     def __init__(self, times: LogTimes | None) -> None:
-        self._times = times
+        self.times = times
         self._lag = Columns.of(2)
         # Both tables have a row per pair, in the same order, and share weights and activity.
         pairs = Columns.of(11)
@@ -110,7 +110,7 @@ class LagSeries:
         return SampleTables(
             began_ms,
             took_s,
-            self._times,
+            self.times,
             self._lag,
             self._pairs,
             self._groups,
@@ -122,7 +122,7 @@ class LagSeries:
 
     def group(self, config: GroupConfig, members: int, pairs: Sequence[PairSeen]) -> None:
         """Add one group with its pairs."""
-        activity, times = 0, self._times
+        activity, times = 0, self.times
         lag, columns = self._lag, self._pairs.columns
         for labels, kind_labels, found, queues in pairs:
             lag.add_two(kind_labels, found.messages, found.seconds)
@@ -193,7 +193,7 @@ class LagSeries:
                 rows += 1
                 if rows % ROWS_AT_ONCE == 0 and slicer.over:
                     await slicer.pass_on()
-                labels, _, committed, oldest_ms, number = row
+                labels, _, committed, oldest_ms, _, number = row
                 if committed is not None or oldest_ms is not None or number is not None:
                     oldest_s = None if oldest_ms is None else oldest_ms / 1000
                     self._group_queues.add_three(labels, committed, oldest_s, number)

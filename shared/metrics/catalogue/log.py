@@ -94,6 +94,22 @@ LOG_CONFIRM_MESSAGE_TIMESTAMP_SECONDS: Final = gauge(
 LOG_DISPATCHED_MESSAGE_TIMESTAMP_SECONDS: Final = gauge(
     "tidemark_log_dispatched_message_timestamp_seconds", "s",
     "Store time of the first confirmed record not yet dispatched; as confirmed when all are")
+TELEMETRY_SNAPSHOTS_TOTAL: Final = counter("tidemark_telemetry_snapshots_total", "snapshots",
+    "Snapshots of all positions that were appended to the telemetry journal")
+TELEMETRY_SNAPSHOTS_DROPPED_TOTAL: Final = counter(
+    "tidemark_telemetry_snapshots_dropped_total{reason}", "snapshots",
+    "Snapshots that could not be taken or appended, by the error's [runbook](runbook.md) code, or "
+    "`sample-failed`; the next one is a keyframe",
+    alert="a steady rate: analytics has no positions")
+TELEMETRY_JOURNAL_BYTES_TOTAL: Final = counter(
+    "tidemark_telemetry_journal_bytes_total", "bytes",
+    "Bodies of the records of the telemetry journal")
+TELEMETRY_SNAPSHOT_ROWS: Final = gauge("tidemark_telemetry_snapshot_rows", "rows",
+    "Rows of the newest snapshot: topics, groups, pairs, queues, and queues of groups")
+TELEMETRY_SNAPSHOT_DURATION_SECONDS: Final = gauge(
+    "tidemark_telemetry_snapshot_duration_seconds", "s",
+    "Time from the tick of the newest snapshot to its end in the log, other requests in between",
+    alert="above half of `telemetry_period_s`")
 # fmt: on
 
 LOG: Final = declared(globals())

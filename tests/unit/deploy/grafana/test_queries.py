@@ -36,6 +36,7 @@ FITTING: Final[Mapping[str, Sequence[str]]] = {
     "ms": ("dateTimeAsIso",),
 }
 """Grafana's units for what a query yields; other rates are events, everything else is counted."""
+JOURNAL: Final = "of the telemetry journal, which is off by default"
 NOT_SHOWN: Final[Mapping[str, str]] = {
     "process_start_time_seconds": "the same as tidemark_up_since_timestamp_seconds",
     "python_info": "tidemark_node_info has the version too",
@@ -45,6 +46,11 @@ NOT_SHOWN: Final[Mapping[str, str]] = {
     "tidemark_group_oldest_undelivered_timestamp_seconds": "boards show what awaits delivery: what "
     "waits behind a slow handler is processing",
     "tidemark_queue_min_offset_messages": "for lag analytics; boards show the sum by topic",
+    "tidemark_telemetry_snapshots_total": JOURNAL,
+    "tidemark_telemetry_snapshots_dropped_total": JOURNAL,
+    "tidemark_telemetry_journal_bytes_total": JOURNAL,
+    "tidemark_telemetry_snapshot_rows": JOURNAL,
+    "tidemark_telemetry_snapshot_duration_seconds": JOURNAL,
 }
 """Families that no board and no rule uses, and why."""
 TARGETS: Final = targets()
