@@ -25,6 +25,7 @@ SOURCE_MODULES: Final = (
     "sources.prometheus.spark",
     "sources.scrape.spark",
     "sources.store.spark",
+    "sources.telemetry.spark",
     "sources.topic.spark",
     "ticks.spark",
 )

@@ -31,13 +31,14 @@ from analytics.jobs.streaming import Pace, run_stream
 from analytics.moments import from_us
 from analytics.sources.prometheus import options as prometheus
 from analytics.sources.scrape import options as scrape
+from analytics.sources.telemetry import options as telemetry
 from analytics.tables import Batch, TableRoot
 from analytics.tables.parts import commit_all, write_frame
 
 PROMETHEUS: Final = "tidemark_prometheus"
-SOURCES = (PROMETHEUS, "tidemark_scrape")
+SOURCES = (PROMETHEUS, "tidemark_scrape", "tidemark_telemetry")
 CHECKS: Mapping[str, Callable[[Mapping[str, str]], object]] = dict(
-    zip(SOURCES, (prometheus.parse, scrape.parse), strict=True)
+    zip(SOURCES, (prometheus.parse, scrape.parse, telemetry.parse), strict=True)
 )
 """Checks of a source's options. They run here first, because Spark hides the message in a trace."""
 
@@ -104,7 +105,7 @@ def land(samples: DataFrame, batch: Batch, landing: Landing, *, source: str) -> 
     "--source",
     type=click.Choice([name.removeprefix("tidemark_") for name in SOURCES]),
     required=True,
-    help="A Prometheus server, or the nodes' own /metrics.",
+    help="A Prometheus server, the nodes' own /metrics, or the telemetry journals of brokers.",
 )
 @landing_options
 @spark_options

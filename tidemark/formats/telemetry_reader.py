@@ -18,7 +18,6 @@ from tidemark.formats.telemetry import (
     Numbers,
     Part,
     Section,
-    decode,
 )
 
 
@@ -107,18 +106,12 @@ class SnapshotReader:
         self._parts: list[Part] = []
         """Parts of the snapshot that is not whole yet."""
 
-    def feed(self, body: bytes | memoryview) -> Snapshot | None:
-        """Take the body of the next record; return the snapshot that it completes, if any.
+    def feed(self, part: Part) -> Snapshot | None:
+        """Take the next part; return the snapshot that it completes, if any.
 
-        The snapshot is valid until the next call. Raises BadTelemetry for a record that cannot be
-        read; the reader goes on at the next keyframe."""
-        try:
-            return self._take(decode(body))
-        except BadTelemetry:
-            self._last, self._parts = None, []
-            raise
-
-    def _take(self, part: Part) -> Snapshot | None:
+        The snapshot is valid until the next call. Raises BadTelemetry for rows that do not fit to
+        the ones before; the reader goes on at the next keyframe, as after a part that is missing.
+        """
         head = part.head
         if head.part == 0:
             self._parts = []

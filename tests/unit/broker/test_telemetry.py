@@ -197,7 +197,7 @@ async def test_a_large_snapshot_is_split_and_can_be_put_together(
     assert parts == [(part, len(parts), part) for part in range(len(parts))]
     assert len(parts) == 5, "one for each table"
     reader = SnapshotReader()
-    found = [reader.feed(body) for body in node.log.bodies]
+    found = [reader.feed(decode(body)) for body in node.log.bodies]
     assert [snapshot is not None for snapshot in found] == [False] * 4 + [True]
     node.made.broker.send("orders", queue=1)
     await node.ticks(1)

@@ -18,6 +18,7 @@ from tidemark.formats.telemetry import (
     Kind,
     Part,
     Section,
+    decode,
     encode,
     pack_section,
 )
@@ -67,7 +68,7 @@ def test_delta_after_delta_has_the_rows_of_each_snapshot(given: list[dict[str, R
         head = HEAD._replace(number=number, is_keyframe=number == 0, back=number)
         body = encode(Part(head, put(table, rows)))
         table.written()
-        snapshot = reader.feed(body)
+        snapshot = reader.feed(decode(body))
         assert snapshot is not None
         assert shown(snapshot) == rows
         assert len(table) == len(rows)
@@ -79,9 +80,9 @@ def test_deltas_and_a_new_keyframe_give_the_same_rows(given: list[dict[str, Row]
     last = None
     for number, rows in enumerate(given):
         head = HEAD._replace(number=number, is_keyframe=number == 0, back=number)
-        last = reader.feed(encode(Part(head, put(table, rows))))
+        last = reader.feed(decode(encode(Part(head, put(table, rows)))))
         table.written()
-    whole = SnapshotReader().feed(encode(Part(HEAD, put(TrackedTable(SHAPE), given[-1]))))
+    whole = SnapshotReader().feed(decode(encode(Part(HEAD, put(TrackedTable(SHAPE), given[-1])))))
     assert last is not None
     assert whole is not None
     assert shown(last) == shown(whole)
@@ -106,7 +107,7 @@ def parts(number: int, count: int, *, is_keyframe: bool) -> Iterator[bytes]:
 
 def read(reader: SnapshotReader, *bodies: bytes) -> list[int]:
     """Numbers of the snapshots that these records complete."""
-    found = (reader.feed(body) for body in bodies)
+    found = (reader.feed(decode(body)) for body in bodies)
     return [snapshot.head.number for snapshot in found if snapshot is not None]
 
 
@@ -114,7 +115,7 @@ def test_a_snapshot_appears_with_its_last_part_and_has_all_rows() -> None:
     reader = SnapshotReader()
     first, second, third = parts(0, 3, is_keyframe=True)
     assert read(reader, first, second) == []
-    snapshot = reader.feed(third)
+    snapshot = reader.feed(decode(third))
     assert snapshot is not None
     assert snapshot.tables["topic"].names == ["a", "b", "c"]
 
@@ -140,15 +141,7 @@ def test_a_snapshot_of_another_term_does_not_continue_the_one_before() -> None:
     reader = SnapshotReader()
     assert read(reader, *parts(0, 1, is_keyframe=True)) == [0]
     other = HEAD._replace(number=1, is_keyframe=False, epoch=1)
-    assert reader.feed(encode(Part(other, []))) is None
-
-
-def test_a_bad_record_is_named_and_the_reader_goes_on_at_the_next_keyframe() -> None:
-    reader = SnapshotReader()
-    assert read(reader, *parts(0, 1, is_keyframe=True)) == [0]
-    with pytest.raises(BadTelemetry, match="too few"):
-        reader.feed(b"")
-    assert read(reader, *parts(1, 1, is_keyframe=False), *parts(2, 1, is_keyframe=True)) == [2]
+    assert reader.feed(Part(other, [])) is None
 
 
 @pytest.mark.parametrize(
@@ -173,7 +166,7 @@ def test_a_delta_that_does_not_fit_is_refused(section: Section, reason: str) -> 
     assert read(reader, *parts(0, 1, is_keyframe=True)) == [0]
     delta = encode(Part(HEAD._replace(number=1, is_keyframe=False, back=1), [section]))
     with pytest.raises(BadTelemetry, match=reason):
-        reader.feed(delta)
+        reader.feed(decode(delta))
     assert read(reader, *parts(2, 1, is_keyframe=False)) == []
 
 

@@ -16,7 +16,7 @@ from shared.runtime.time_slicer import TimeSlicer
 from shared.state.values import GroupConfig
 from tests.support.small_broker import FIRST_MS
 from tests.unit.broker.groups.test_lag_sampler import Made
-from tidemark.formats.telemetry import Absent, Head, encode_packed
+from tidemark.formats.telemetry import Absent, Head, decode, encode_packed
 from tidemark.formats.telemetry_reader import Snapshot, SnapshotReader
 
 AT_MS = FIRST_MS + 10_000
@@ -42,7 +42,7 @@ class Journal:
         number = self.number
         self.number += 1
         head = Head(1, 0, number, number == 0, 0, 1, number, 0, AT_MS, AT_MS, "", {})
-        snapshot = self.reader.feed(encode_packed(head, self.packed))
+        snapshot = self.reader.feed(decode(encode_packed(head, self.packed)))
         self.rows.written()
         assert snapshot is not None
         return snapshot

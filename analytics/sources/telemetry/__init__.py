@@ -1,0 +1,1 @@
+"""Positions from the telemetry journal of brokers, without a Prometheus server."""
