@@ -51,7 +51,6 @@ class TelemetryJournal:
         self._log = log_context
         self._append = append
         self._metrics = metrics
-        self._sampler = metrics.lag_gauges.sampler
         self._clock = log_context.clock
         self._node = log_context.config.cluster.node
         self._period_ms = round(log_context.config.telemetry_period_s * 1000)
@@ -67,16 +66,23 @@ class TelemetryJournal:
         self._limited_log = RateLimitedLogger(self._clock.monotonic)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Take a snapshot at each tick, until stop."""
+        """Take a snapshot at each tick, until stop; a snapshot that is not appended then is given
+        up, because a node that stops or hands over must not wait for it."""
         if not self._period_ms:
             await stop.wait()
             return
+        async with asyncio.TaskGroup() as tasks:
+            work = tasks.create_task(self._take_all())
+            await stop.wait()
+            work.cancel()
+
+    async def _take_all(self) -> None:
         last = self._tick_ms()
-        while not stop.is_set():
+        while True:
             tick_ms = self._tick_ms()
             if tick_ms == last:
                 left_s = (last + self._period_ms - self._clock.wall_ms()) / 1000
-                await _pause(stop, min(max(left_s, 0.0), WAIT_MAX_S))
+                await asyncio.sleep(min(max(left_s, 0.0), WAIT_MAX_S))
                 continue
             last = tick_ms
             await self._take_or_drop(tick_ms)
@@ -87,33 +93,32 @@ class TelemetryJournal:
     async def _take_or_drop(self, tick_ms: int) -> None:
         metrics, began_s = self._metrics.telemetry, self._clock.monotonic()
         try:
-            size = await self._take(tick_ms)
+            size = await self.take(tick_ms)
         except SampleFailed:
             metrics.dropped.labels("sample-failed").inc()
-            self._rows = None
         except TidemarkError as error:
             metrics.dropped.labels(error.code).inc()
-            self._rows = None
         except Exception as error:  # noqa: BLE001 - logged and counted; the broker's work goes on
             metrics.dropped.labels("internal").inc()
-            self._rows = None
             self._limited_log.defect(error, "a snapshot of the telemetry journal failed")
         else:
             metrics.snapshots.inc()
             metrics.size.inc(size)
             metrics.duration.set(self._clock.monotonic() - began_s)
 
-    async def _take(self, tick_ms: int) -> int:
-        """Take one snapshot and append it; return the bytes of its bodies."""
-        rows, is_keyframe = self._rows, False
-        if rows is None or self._number - self._keyframe >= KEYFRAME_EVERY:
-            is_keyframe, old = True, rows
-            rows = TelemetryRows(self._metrics.groups, self._metrics)
-            if old is not None:
-                await old.release(self._slicer())
+    async def take(self, tick_ms: int) -> int:
+        """Take one snapshot and append it; return the bytes of its bodies.
+
+        Raises SampleFailed, and what ``Append.append`` raises."""
         # Until the snapshot is in the log, a failure makes the next one a keyframe.
-        self._rows = None
-        found = await self._sampler.sample_into(rows)
+        rows, self._rows = self._rows, None
+        if rows is not None and self._number - self._keyframe >= KEYFRAME_EVERY:
+            await rows.release(self._slicer())
+            rows = None
+        is_keyframe = rows is None
+        if rows is None:
+            rows = TelemetryRows(self._metrics.groups, self._metrics)
+        found = await self._metrics.lag_gauges.sample_into(rows)
         if found is None:
             raise SampleFailed
         facts = await self._metrics.telemetry_facts(found)
@@ -126,7 +131,7 @@ class TelemetryJournal:
         return size
 
     def _slicer(self) -> TimeSlicer:
-        return TimeSlicer(self._clock, Pauses(self._sampler.is_awaited))
+        return TimeSlicer(self._clock, Pauses(self._metrics.lag_gauges.sampler.is_awaited))
 
     def _head(
         self,
@@ -186,11 +191,3 @@ def _parts(packed: Sequence[bytes]) -> list[list[bytes]]:
         parts[-1].append(section)
         size += len(section)
     return parts
-
-
-async def _pause(stop: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return

@@ -31,11 +31,11 @@ VERSION: Final = 1
 PAYLOAD_SIZE_MAX: Final = 1 << 20
 """Bytes of a part before compression; writers make smaller ones, readers take no larger ones."""
 AT_MS: Final = "_at_ms"
-"""End of the names of columns with times. New rows store how long before the snapshot they are."""
+"""End of the names of columns with times. They are stored as the time before the snapshot."""
 
 _HEAD: Final = struct.Struct(">4sBI")  # magic, version, CRC-32 of the compressed payload
-_LEVEL: Final = 1
-"""Of zlib: higher ones take twice the time and save 3 % of the bytes."""
+_LEVEL: Final = 5
+"""Of zlib. Level 1 takes a third of the time and 6 % more bytes; level 6 twice, and 1 % less."""
 _WIDTH: Final = 8
 _LITTLE: Final = sys.byteorder == "little"
 
@@ -94,7 +94,8 @@ class Section(NamedTuple):
     keys: Mapping[str, Numbers] = {}
     """Of new rows in other tables: local ids of the rows that they belong to, and queue numbers."""
     columns: Mapping[str, Column] = {}
-    """Of changed rows: the difference to the value before, with 0 for an absent one."""
+    """Of changed rows: the difference to the value before, with 0 for an absent one. Of times: the
+    time."""
 
 
 class Head(NamedTuple):
@@ -159,8 +160,7 @@ def pack_section(section: Section, at_ms: int) -> bytes:
     is_new = section.kind is Kind.NEW
     columns = {}
     for name, column in section.columns.items():
-        is_time = is_new and name.endswith(AT_MS)
-        values = _before(at_ms, column) if is_time else column.values
+        values = _before(at_ms, column) if name.endswith(AT_MS) else column.values
         columns[name] = [*_planes(values), column.absent]
     stored = [
         section.table,
@@ -263,7 +263,7 @@ def _section(stored: Any, at_ms: int) -> Section:
         names,
         {name: _sums(key, count) for name, key in keys.items()},
         {
-            name: _column(column, count, at_ms if is_new and name.endswith(AT_MS) else None)
+            name: _column(column, count, at_ms if name.endswith(AT_MS) else None)
             for name, column in columns.items()
         },
     )

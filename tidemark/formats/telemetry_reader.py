@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Sequence
 
 from tidemark.formats.telemetry import (
+    AT_MS,
     BadTelemetry,
     Column,
     Head,
@@ -54,9 +55,10 @@ class Rows:
 
     def _change(self, name: str, ids: Numbers, column: Column) -> None:
         values, absent = self.values[name], self.absent[name]
+        is_time = name.endswith(AT_MS)
         try:
-            for place, difference in zip(ids, column.values, strict=True):
-                values[place] += difference
+            for place, number in zip(ids, column.values, strict=True):
+                values[place] = number if is_time else values[place] + number
         except OverflowError as error:
             raise BadTelemetry(f"column {name}: {error}") from error
         for place, reason in zip(ids, column.absent or bytes(len(ids)), strict=True):

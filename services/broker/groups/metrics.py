@@ -13,6 +13,7 @@ from typing import Final
 from services.broker.groups.lag_inputs import LagInputs
 from services.broker.groups.lag_sampler import LagSampler
 from services.broker.groups.lag_series import Columns, SampleTables
+from services.broker.groups.telemetry_rows import TelemetryRows
 from services.broker.log.log_times import LogTimes
 from shared.metrics.catalogue import groups as of_groups
 from shared.metrics.catalogue import log as of_log
@@ -98,7 +99,15 @@ class LagGauges:
         """See ``LagSampler.refresh``; label sets that were left out for the first time are
         counted."""
         await self.sampler.refresh()
-        found = self.sampler.found
+        await self._note(self.sampler.found)
+
+    async def sample_into(self, rows: TelemetryRows) -> SampleTables | None:
+        """See ``LagSampler.sample_into``; label sets are counted as by ``refresh``."""
+        found = await self.sampler.sample_into(rows)
+        await self._note(found)
+        return found
+
+    async def _note(self, found: SampleTables | None) -> None:
         if found is None or found is self._seen:
             return
         before, self._seen = self._seen, found

@@ -23,7 +23,7 @@ from services.broker.groups.telemetry_tables import (
     TOPIC,
     Row,
     TrackedTable,
-    Value,
+    absent,
 )
 from services.broker.groups.topic_stats import TopicStats, TopicSums
 from services.broker.log.log_times import LogTimes
@@ -34,6 +34,11 @@ from tidemark.formats.telemetry import Absent, pack_section
 
 ROWS_AT_ONCE: Final = 16
 """Rows put between two checks of the clock."""
+_NEVER_COMMITTED: Final = absent(Absent.NEVER_COMMITTED)
+_AS_DISPATCHED: Final = absent(Absent.AS_DISPATCHED)
+_UNREADABLE: Final = absent(Absent.UNREADABLE)
+_NOT_TRACKED: Final = absent(Absent.NOT_TRACKED)
+_NONE: Final = absent(Absent.NONE)
 
 
 class _Written(NamedTuple):
@@ -85,11 +90,11 @@ class TelemetryRows:
             for number, seen in enumerate(queues):
                 if number % ROWS_AT_ONCE == 0 and slicer.over:
                     await slicer.pass_on()
-                _, queue, committed, oldest_ms, absent, member = seen
-                position: Row = (
-                    Absent.NEVER_COMMITTED if committed is None else committed,
-                    absent if oldest_ms is None else oldest_ms,
-                    Absent.NOT_TRACKED if member is None else member,
+                _, queue, committed, oldest_ms, why, member = seen
+                position = (
+                    _NEVER_COMMITTED if committed is None else committed,
+                    absent(why) if oldest_ms is None else oldest_ms,
+                    _NOT_TRACKED if member is None else member,
                 )
                 self._positions.put(seen.labels, position, (pair_id, queue))
 
@@ -101,17 +106,17 @@ class TelemetryRows:
         return self._topics.put(name, _or_none(self._traffic.of_topic(name)), name=name)
 
     def _pair(self, found: Pair, times: LogTimes | None) -> Row:
-        stages: Row = (Absent.UNREADABLE,) * 3
+        stages: Row = (_UNREADABLE,) * 3
         if times is not None and found.oldest is not None:
             dispatched_ms = times.dispatched_ms
             stages = tuple(
-                Absent.AS_DISPATCHED if time_ms == dispatched_ms else time_ms
+                _AS_DISPATCHED if time_ms == dispatched_ms else time_ms
                 for time_ms in shown(times, found.oldest)
             )
         return (
             int(found.subscribed),
             found.unknown,
-            Absent.NOT_TRACKED if found.in_flight is None else found.in_flight,
+            _NOT_TRACKED if found.in_flight is None else found.in_flight,
             *stages,
             *_or_none(self._counters.of_pair(found.group, found.topic)),
         )
@@ -154,13 +159,14 @@ class TelemetryRows:
                 first = bounds.min_offset
             else:
                 is_settled = False
-            self._queues.put((name, queue), (first, bounds.max_offset), (topic_id, queue))
+            row = first, bounds.max_offset
+            self._queues.put(sums.labels_of(queue), row, (topic_id, queue))
         return is_settled
 
     def _remove_queues(self, sums: TopicSums, but: TopicSums | None = None) -> None:
         for queue in sums.numbers:
             if but is None or queue not in but.numbers:
-                self._queues.remove((sums.config.name, queue))
+                self._queues.remove(sums.labels_of(queue))
 
     async def packed(self, at_ms: int, slicer: TimeSlicer) -> list[bytes]:
         """Return the packed sections of the snapshot. at_ms: when the sample began."""
@@ -189,5 +195,5 @@ def _state_of(sums: TopicSums) -> _Written:
     return _Written(sums, sums.known, sums.max_offsets, sums.min_offsets)
 
 
-def _or_none(counts: Sequence[int | None]) -> tuple[Value, ...]:
-    return tuple(Absent.NONE if count is None else count for count in counts)
+def _or_none(counts: Sequence[int | None]) -> Row:
+    return tuple(_NONE if count is None else count for count in counts)

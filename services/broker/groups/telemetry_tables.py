@@ -1,23 +1,34 @@
 """Tables of a telemetry snapshot: which rows are new, changed or gone since the last one. Pure.
 
-Between two keyframes a row keeps its local id, which is its place in its table. Step before:
-``telemetry_rows`` puts the rows of a sample. Step after: ``tidemark.formats.telemetry`` packs the
-sections.
+Between two keyframes a row keeps its local id, which is its place in its table. Rows are kept as
+bytes and arrays of numbers, never as tuples: a hundred thousand new tuples per snapshot would start
+garbage collections of 60 ms. Step before: ``telemetry_rows`` puts the rows of a sample. Step after:
+``tidemark.formats.telemetry`` packs the sections.
 """
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Hashable, Iterator, Sequence
+from operator import sub
 from typing import Final, NamedTuple
 
-from tidemark.formats.telemetry import Absent, Column, Kind, Numbers, Section
+from tidemark.formats.telemetry import AT_MS, Absent, Column, Kind, Numbers, Section
 
 ROWS_AT_ONCE: Final = 512
 """Rows of a section: making one and packing it takes about a quarter of a millisecond."""
+_ABSENT: Final = -(1 << 63)
+"""Numbers from here on stand for reasons of ``Absent``; no value is as low."""
+_REASONS: Final = 256
 
-Value = int | Absent
-Row = tuple[Value, ...]
+Row = tuple[int, ...]
+"""Values of a row: numbers, or ``absent``."""
+
+
+def absent(reason: Absent) -> int:
+    """Return what stands in a row for a value that has no number."""
+    return _ABSENT + int(reason.value)
 
 
 class TableShape(NamedTuple):
@@ -65,20 +76,21 @@ class TrackedTable:
 
     def __init__(self, shape: TableShape) -> None:
         self._shape = shape
+        self._pack = struct.Struct(f"{len(shape.columns)}q").pack
         self._ids: dict[Hashable, int] = {}
-        self._keys: list[tuple[int, ...]] = []
-        """Of the new rows of this snapshot."""
+        self._keys: Numbers = array("q")
+        """Of the new rows of this snapshot, row after row."""
         self._names: list[str] = []
         """The same in a table whose rows have names."""
-        self._rows: list[Row | None] = []
-        """By local id: the values of the last snapshot or of this one; None: it is gone."""
-        self._seen: list[int] = []
+        self._rows: list[bytes] = []
+        """By local id: the values of the last snapshot or of this one; empty: it is gone."""
+        self._seen: Numbers = array("q")
         """By local id: number of the last snapshot in which the row was put."""
         self._number = 0
         self._put_count = 0
         """Rows that were put in this snapshot."""
         self._new_from = 0
-        self._changed: dict[int, Row] = {}
+        self._changed: dict[int, bytes] = {}
         """Local id → values of the last snapshot."""
         self._gone: list[int] = []
 
@@ -91,21 +103,21 @@ class TrackedTable:
 
         key: identifies it in this object. keys, name: identify it in the journal; a row has either.
         """
-        place = self._ids.get(key)
+        values, place = self._pack(*row), self._ids.get(key)
         if place is None:
             place = self._ids[key] = len(self._rows)
-            self._rows.append(row)
+            self._rows.append(values)
             self._seen.append(-1)
             if self._shape.keys:
-                self._keys.append(keys)
+                self._keys.extend(keys)
             else:
                 self._names.append(name)
         else:
             before = self._rows[place]
-            if before != row:
-                if place < self._new_from and before is not None:
+            if before != values:
+                if place < self._new_from:
                     self._changed.setdefault(place, before)
-                self._rows[place] = row
+                self._rows[place] = values
         if self._seen[place] != self._number:
             self._seen[place] = self._number
             self._put_count += 1
@@ -120,7 +132,7 @@ class TrackedTable:
         """Take a row that no longer exists; nothing happens if there is none."""
         place = self._ids.pop(key, None)
         if place is not None:
-            self._rows[place] = None
+            self._rows[place] = b""
             self._changed.pop(place, None)
             self._gone.append(place)
 
@@ -135,48 +147,50 @@ class TrackedTable:
                 yield
 
     def sections(self) -> Iterator[Section]:
-        """Return this snapshot's sections, each of ROWS_AT_ONCE rows at most."""
+        """Yield this snapshot's sections, each of ROWS_AT_ONCE rows at most; only once."""
         name = self._shape.name
         for places in _pieces(sorted(self._changed)):
-            now = [self._rows[place] or () for place in places]
-            before = [self._changed[place] for place in places]
-            columns = {
-                column: _difference([row[at] for row in now], [row[at] for row in before])
-                for at, column in enumerate(self._shape.columns)
-            }
-            yield Section(name, Kind.CHANGED, array("q", places), columns=columns)
+            yield Section(name, Kind.CHANGED, array("q", places), columns=self._moved(places))
         for places in _pieces(range(self._new_from, len(self._rows))):
             yield self._new(places)
         # Last: a row may be new and gone in one snapshot.
-        for gone in _pieces(sorted(self._gone)):
-            yield Section(name, Kind.GONE, array("q", gone))
+        for places in _pieces(sorted(self._gone)):
+            yield Section(name, Kind.GONE, array("q", places))
+
+    def _moved(self, places: Sequence[int]) -> dict[str, Column]:
+        now = self._columns([self._rows[place] for place in places])
+        # Popped: freed all at once, tens of thousands of rows would take milliseconds.
+        before = self._columns([self._changed.pop(place) for place in places])
+        for name, column in now.items():
+            if not name.endswith(AT_MS):
+                difference = array("q", map(sub, column.values, before[name].values))
+                now[name] = column._replace(values=difference)
+        return now
 
     def _new(self, places: Sequence[int]) -> Section:
         begin, end = places[0] - self._new_from, places[-1] + 1 - self._new_from
-        nothing = (Absent.NONE,) * len(self._shape.columns)
-        rows = [self._rows[place] or nothing for place in places]
-        keys = self._keys[begin:end]
+        nothing = self._pack(*[absent(Absent.NONE)] * len(self._shape.columns))
+        width = len(self._shape.keys)
+        keys = self._keys[begin * width : end * width]
         return Section(
             self._shape.name,
             Kind.NEW,
             array("q", places),
             self._names[begin:end],
-            {
-                key: array("q", [each[at] for each in keys])
-                for at, key in enumerate(self._shape.keys)
-            },
-            {
-                column: _column([row[at] for row in rows])
-                for at, column in enumerate(self._shape.columns)
-            },
+            {name: keys[at::width] for at, name in enumerate(self._shape.keys)},
+            self._columns([self._rows[place] or nothing for place in places]),
         )
+
+    def _columns(self, rows: Sequence[bytes]) -> dict[str, Column]:
+        numbers, width = array("q", b"".join(rows)), len(self._shape.columns)
+        return {name: _column(numbers[at::width]) for at, name in enumerate(self._shape.columns)}
 
     def written(self) -> None:
         """Begin the next snapshot: this one is in the log."""
         self._number += 1
         self._put_count = 0
         self._new_from = len(self._rows)
-        self._keys, self._names = [], []
+        self._keys, self._names = array("q"), []
         self._changed, self._gone = {}, []
 
     def release(self) -> Iterator[None]:
@@ -185,10 +199,9 @@ class TrackedTable:
             for _ in range(min(ROWS_AT_ONCE, len(self._ids))):
                 self._ids.popitem()
             yield
-        for column in (self._rows, self._seen):
-            while column:
-                del column[-ROWS_AT_ONCE:]
-                yield
+        while self._rows:
+            del self._rows[-ROWS_AT_ONCE:]
+            yield
 
 
 def _pieces(places: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -196,20 +209,10 @@ def _pieces(places: Sequence[int]) -> Iterator[Sequence[int]]:
         yield places[start : start + ROWS_AT_ONCE]
 
 
-def _numbers(values: Sequence[Value]) -> Numbers:
-    return array("q", [value if type(value) is int else 0 for value in values])
-
-
-def _absent(values: Sequence[Value]) -> bytes:
-    reasons = bytes([value.value if isinstance(value, Absent) else 0 for value in values])
-    return reasons if any(reasons) else b""
-
-
-def _column(values: Sequence[Value]) -> Column:
-    return Column(_numbers(values), _absent(values))
-
-
-def _difference(now: Sequence[Value], before: Sequence[Value]) -> Column:
-    """Return by how much values differ from those before; 0 stands for an absent one."""
-    pairs = zip(_numbers(now), _numbers(before), strict=True)
-    return Column(array("q", [new - old for new, old in pairs]), _absent(now))
+def _column(stored: Numbers) -> Column:
+    """Return a column of rows; each number from _ABSENT on becomes a reason."""
+    if min(stored) >= _ABSENT + _REASONS:
+        return Column(stored, b"")
+    reasons = bytes([number - _ABSENT if number < _ABSENT + _REASONS else 0 for number in stored])
+    values = [0 if reason else number for number, reason in zip(stored, reasons, strict=True)]
+    return Column(array("q", values), reasons)

@@ -86,6 +86,7 @@ class Node:
         stop = asyncio.Event()
         running = asyncio.create_task(self.journal.run(stop))
         await asyncio.sleep(0)
+        await asyncio.sleep(0)  # its task has read the clock
         for _ in range(count):
             done = self.taken
             self.clock.now_ms += PERIOD_MS
@@ -202,6 +203,27 @@ async def test_a_large_snapshot_is_split_and_can_be_put_together(
     node.made.broker.send("orders", queue=1)
     await node.ticks(1)
     assert node.log.heads[-1].back == 5
+
+
+async def test_a_stop_does_not_wait_for_a_snapshot(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appending = asyncio.Event()
+
+    async def hang(_: object) -> None:
+        appending.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(node.log, "append", hang)
+    stop = asyncio.Event()
+    running = asyncio.create_task(node.journal.run(stop))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # its task has read the clock
+    node.clock.now_ms += PERIOD_MS
+    async with asyncio.timeout(20):
+        await appending.wait()
+        stop.set()
+        await running
 
 
 async def test_nothing_is_taken_without_a_period(node: Node) -> None:

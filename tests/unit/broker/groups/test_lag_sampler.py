@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,19 @@ async def test_a_group_without_members_awaits_delivery_unless_its_members_died_o
     for _ in range(2):  # the second time the group stands still and is not looked at anew
         found = await made.look()
         assert rows(found.pairs)["billing orders"][10] == awaiting
+
+
+async def test_young_garbage_of_a_long_sample_is_collected_between_its_slices(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected: list[int] = []
+    monkeypatch.setattr(gc, "collect", collected.append)
+    made.add_group("billing", {0: 1})
+    await made.look()
+    assert collected == [], "a short one has few slices"
+    made.clock.look_takes_s = 1.0  # each check of the clock ends a slice
+    await made.look()
+    assert set(collected) == {0}
 
 
 async def test_a_group_that_has_read_everything_stands_where_the_log_does(made: Made) -> None:
