@@ -47,6 +47,7 @@ NAMES: Final = (
     "write_pool",
     "growth",
     "metrics",
+    "telemetry",
     "analytics_sources",
     "analytics_store",
     "analytics_evaluate",
