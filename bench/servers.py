@@ -367,6 +367,7 @@ def rocketmq_server(flush: str) -> Compared:
             "storePathRootDir": f"{server.directory}/store",
             "storePathCommitLog": f"{server.directory}/store/commitlog",
             "flushDiskType": flush,
+            "waitTimeMillsInSendQueue": "60000",  # by default it rejects what waited for 0.2 s
         }
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         home = f"-Drocketmq.home.dir={server.directory}"
