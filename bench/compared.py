@@ -46,6 +46,8 @@ FETCHED: Final = {
 def start_all(running: ExitStack, warm_up: Shape, *, quick: bool) -> dict[str, Compared]:
     """Start all servers for the rest of the block; those of a JVM only if they were fetched.
 
+    They are stopped until ``Compared.running`` lets one run.
+
     warm_up: what these get first. Raises MissingServer if Redis or NATS is not installed.
     """
     servers = {
@@ -62,10 +64,11 @@ def start_all(running: ExitStack, warm_up: Shape, *, quick: bool) -> dict[str, C
         running.enter_context(server)
     seconds = WARM_UP_S / (10 if quick else 1)
     for name, server in servers.items():
-        if name == "Kafka":
-            kafka.prepare(server, warm_up, seconds)
-        elif name.startswith("RocketMQ"):
-            rocketmq.prepare(server, warm_up, seconds)
+        with server.running():
+            if name == "Kafka":
+                kafka.prepare(server, warm_up, seconds)
+            elif name.startswith("RocketMQ"):
+                rocketmq.prepare(server, warm_up, seconds)
     return servers
 
 

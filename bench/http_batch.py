@@ -106,7 +106,8 @@ class Compare:
         """Send with one of another server's clients; the run's name begins with the server's."""
         server = self.servers[name.partition(",")[0]]
         settle()
-        outcome = client(server, shape or redis_streams.Shape(), self.seconds)
+        with server.running():
+            outcome = client(server, shape or redis_streams.Shape(), self.seconds)
         self.shares[name] = outcome.shares
         self.cpu_us[name].append(outcome.server_cpu_us)
         return outcome.rate
@@ -205,7 +206,7 @@ def method(seconds: float, runs: int) -> str:
         one record batch per request, uncompressed, without keys; answers from the page cache.
         RocketMQ: one broker, four queues, batches without ids, until all was dispatched; async
         answers from the page cache, sync after fsync. Each JVM compiles in a longer warm-up of its
-        own."""
+        own; a server is stopped (SIGSTOP) while another one is measured."""
 
 
 def all_series(compare: Compare) -> list[Series]:

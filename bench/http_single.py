@@ -74,7 +74,8 @@ def main(given: Options) -> Result:
 
         def to_other(name: str) -> float:
             settle()
-            outcome = RAW[name](others[name], theirs, seconds)
+            with others[name].running():
+                outcome = RAW[name](others[name], theirs, seconds)
             shares[name] = outcome.shares
             cpu_us[name].append(outcome.server_cpu_us)
             return outcome.rate
