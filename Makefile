@@ -48,8 +48,7 @@ $(STAMP): $(RUN_STAMP)
 $(ANALYTICS_STAMP): $(STAMP) requirements-analytics.lock
 	@$(MAKE) -s java
 	$(BIN)/pip install --quiet --require-hashes -r requirements-analytics.lock
-	@$(BIN)/python -m analytics.jars 2>$(VENV)/jars.log || tail -n 2 $(VENV)/jars.log
-	@touch $(ANALYTICS_STAMP)
+	@$(BIN)/python -m analytics.jars 2>$(VENV)/jars.log && touch $(ANALYTICS_STAMP) || tail -n 2 $(VENV)/jars.log
 
 analytics: $(ANALYTICS_STAMP) ## Install Spark into .venv as well, for lag analytics and for tests
 
