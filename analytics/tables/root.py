@@ -284,6 +284,8 @@ class TableRoot:
             found = self._made(table)
             if _has(found, name):
                 return False
+            if tried and files and _holds(found, table, files):
+                return True  # an earlier try was committed, and its answer got lost
             kept, gone = self._cleared(found, table, hours)
             now_ms = SystemClock().wall_ms()
             actions: list[AddAction | RemoveAction] = [
@@ -370,6 +372,12 @@ def _hours(rows: pa.Table, table: str) -> pa.ChunkedArray:
     """The hour of each row [microseconds since 1970]; a null time counts as 1970."""
     times = pc.fill_null(rows.column(TIME_COLUMN[table]).cast(pa.int64()), 0)
     return pc.multiply(pc.divide(times, HOUR_US), HOUR_US)
+
+
+def _holds(found: DeltaTable, table: str, files: Collection[DataFile]) -> bool:
+    """Whether the table has all of these files."""
+    there = {file.path for file in _files(found, table, None, None, None)}
+    return all(file.path in there for file in files)
 
 
 def _has(found: DeltaTable, batch: Batch) -> bool:

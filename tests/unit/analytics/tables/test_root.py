@@ -4,6 +4,7 @@ import math
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from analytics.errors import (
     TableFileMissing,
@@ -225,6 +227,25 @@ def test_hours_are_replaced_and_rows_of_other_hours_stay(
     assert same(root.read("positions"), pa.concat_tables([rows.filter(kept), of_ten]))
     assert root.commit("positions", batch="gone", clears=hours)
     assert not root.has("positions")
+
+
+def test_a_commit_whose_answer_got_lost_is_not_made_again(
+    root: TableRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(root, positions([1], 3))
+    commit, tries = DeltaTable.create_write_transaction, []
+
+    def lose_the_answer(self: DeltaTable, *args: Any, **named: Any) -> None:
+        commit(self, *args, **named)
+        tries.append(self)
+        raise CommitFailedError("the version exists")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lose_the_answer)
+    new = positions([2], 3)
+    files = root.write("positions", new)
+    assert root.commit("positions", batch="x", files=files, clears=[START.replace(minute=0)])
+    assert len(tries) == 1
+    assert same(root.read("positions"), new)
 
 
 def test_writers_of_one_table_do_not_lose_commits_of_each_other(root: TableRoot) -> None:
