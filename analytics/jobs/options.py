@@ -97,7 +97,13 @@ def stream_options(*, required: bool) -> Callable[[Command], Command]:
 def landing_options(command: Command) -> Command:
     """--option, --period, --counter, --buckets: how samples are read and stored."""
     return _all(
-        click.option("--option", "source_options", multiple=True, help="KEY=VALUE of the source."),
+        click.option(
+            "--option",
+            "source_options",
+            multiple=True,
+            help="KEY=VALUE of the source. A value env:NAME is that of a variable, file:PATH the "
+            "text of a file: for logins.",
+        ),
         period_option,
         click.option(
             "--counter", "counters", multiple=True, help="Counter to store; `all` stores all."
@@ -112,7 +118,7 @@ def landing_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """The values of `landing_options`. Raises BadOption."""
     named = given["counters"]
     return {
-        "source_options": pairs(given["source_options"], "--option"),
+        "source_options": looked_up(pairs(given["source_options"], "--option"), os.environ),
         "period_s": given["period_s"],
         "counters": None if "all" in named else (*sorted(TIMED), *named),
         "buckets": given["buckets"],
@@ -158,6 +164,30 @@ def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
         if not equals or not key:
             raise BadOption(f"{option} {value!r} is not KEY=VALUE.", "Nothing was started.")
         found[key] = text
+    return found
+
+
+def looked_up(options: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Replace values `env:NAME` by a variable and `file:PATH` by the text of a file.
+
+    So a login is in no command line, which every user of the machine can read. Raises BadOption.
+    """
+    found = {}
+    for key, value in options.items():
+        kind, _, name = value.partition(":")
+        if kind == "env":
+            if name not in environment:
+                raise BadOption(f"--option {key}: there is no variable {name}.", "Set it.")
+            value = environment[name]
+        elif kind == "file":
+            try:
+                value = Path(name).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise BadOption(
+                    f"--option {key}: {name} cannot be read ({error}).",
+                    "Name a text file that this user may read.",
+                ) from error
+        found[key] = value
     return found
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from analytics.errors import BadOption, TablesMissing
 from analytics.jobs.compact import days_by_table
 from analytics.jobs.evaluate import opened, rules_of
-from analytics.jobs.options import MOMENT, pairs, whole_hours
+from analytics.jobs.options import MOMENT, looked_up, pairs, whole_hours
 from analytics.main import JOBS, jobs, main
 from analytics.tables import Location, TableRoot
 from tidemark.errors import TidemarkError
@@ -105,6 +105,19 @@ def test_a_directory_that_cannot_be_written_is_one_message_too(
     assert message.startswith(
         f"[analytics-file] {out / 'report.json'} cannot be used: Not a directory."
     )
+
+
+def test_logins_come_from_variables_and_files(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("Bearer x\n")
+    asked = {"url": "env:URL", "header.Authorization": f"file:{secret}", "slice": "30m"}
+    assert looked_up(asked, {"URL": "http://a:b@host"}) == {
+        "url": "http://a:b@host", "header.Authorization": "Bearer x", "slice": "30m",
+    }  # fmt: skip
+    with pytest.raises(BadOption, match="there is no variable URL"):
+        looked_up({"url": "env:URL"}, {})
+    with pytest.raises(BadOption, match=r"nothing cannot be read \(.*No such file"):
+        looked_up({"url": f"file:{tmp_path}/nothing"}, {})
 
 
 def test_times_are_read_with_and_without_a_zone() -> None:
