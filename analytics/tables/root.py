@@ -281,7 +281,10 @@ class TableRoot:
         hours = {to_us(hour) for hour in clears}
         for tried in range(_TRIES):
             time.sleep(random.uniform(0, _PAUSE_S * tried))  # others shall finish theirs
-            found = self._made(table)
+            try:
+                found = self._made(table)
+            except CommitFailedError:
+                continue  # another writer created the table, or added its columns
             if _has(found, name):
                 return False
             if tried and files and _holds(found, table, files):

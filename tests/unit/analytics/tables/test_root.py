@@ -270,6 +270,30 @@ def test_writers_of_one_table_do_not_lose_commits_of_each_other(root: TableRoot)
     assert counts == {1: 16, 2: 16, 3: 16, 7: 6 * 25}
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_writers_may_create_a_table_or_add_its_columns_at_the_same_time(
+    root: TableRoot, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    if is_there:
+        with monkeypatch.context() as before:
+            old = POSITIONS.remove(POSITIONS.get_field_index("member"))
+            before.setitem(TABLES, "positions", old)
+            add(root, positions([0], 1).drop_columns(["member"]))
+    together = threading.Barrier(6)
+
+    def work(pair: int) -> None:
+        files = root.write("positions", positions([pair], 1))
+        together.wait()
+        root.commit("positions", batch="made", files=files)
+
+    threads = [threading.Thread(target=work, args=(pair,)) for pair in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert root.read("positions").num_rows == 12 + 2 * is_there
+
+
 def test_marks_only_move_forward(root: TableRoot) -> None:
     root.commit("lag", batch="a", watermark=START + TICK)
     root.commit("lag", batch="b", watermark=START)
