@@ -45,3 +45,16 @@ def test_ticks_wait_for_a_late_collector_and_not_for_a_silent_broker(
         assert closed(root) == newest - P
     else:
         assert last < closed(root) <= now - 8 * P
+
+
+def test_the_clock_closes_ticks_while_collect_writes_that_all_brokers_are_silent(
+    tmp_path: Path,
+) -> None:
+    # A batch without positions is written now, too: it says how far `collect` has read.
+    root = TableRoot.create(tmp_path / "tables")
+    now = time.time_ns() // 1000
+    last = (now - 330_000_000) // P * P
+    with runs.run(root, "collect", Batch("collect", 0)) as noted:
+        noted.saw({"n0": last})
+        noted.read_to(from_us(now - P))
+    assert last < closed(root) <= now - 8 * P
