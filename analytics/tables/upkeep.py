@@ -8,11 +8,14 @@ a day after they became invisible.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+import logging
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from deltalake import ColumnProperties, DeltaTable, WriterProperties
+from deltalake.exceptions import CommitFailedError
 
 from analytics.moments import from_us
 from analytics.schema import TABLES
@@ -38,6 +41,8 @@ _VACUUM_HOURS: Final = 24
 LATELY: Final = timedelta(days=2)
 """For how long it is known which days were sorted: `runs` keeps it."""
 
+log = logging.getLogger("tidemark.analytics")
+
 
 class Kept(NamedTuple):
     """Result of the upkeep of one table: numbers of files, and the days that were sorted."""
@@ -62,26 +67,42 @@ def keep_up(
     files = root.files(table)
     today = f"{now - _SETTLE:%Y-%m-%d}"
     todo = to_sort(files, today, are_sorted)
+    done: list[str] = []
     for day, buckets in todo.items():
         where: list[tuple[str, str, str | list[str]]] = [("date", "=", day)]
         if None not in buckets:
             where.append(("bucket", "in", [str(bucket) for bucket in buckets]))
-        _opened(root, table).optimize.z_order(
-            [name for name, _ in sort_keys(table)],
-            partition_filters=where,
-            target_size=FILE_SIZE,
-            max_spill_size=SORT_MEMORY,
-            writer_properties=_writing(table),
-        )
+        with _left_if_replaced(table):
+            _opened(root, table).optimize.z_order(
+                [name for name, _ in sort_keys(table)],
+                partition_filters=where,
+                target_size=FILE_SIZE,
+                max_spill_size=SORT_MEMORY,
+                writer_properties=_writing(table),
+            )
+            done.append(day)
     if any(day >= today for day in map(_day, files)):
-        _opened(root, table).optimize.compact(
-            partition_filters=[("date", ">=", today)],
-            target_size=OPEN_FILE_SIZE,
-            writer_properties=_writing(table),
-        )
+        with _left_if_replaced(table):
+            _opened(root, table).optimize.compact(
+                partition_filters=[("date", ">=", today)],
+                target_size=OPEN_FILE_SIZE,
+                writer_properties=_writing(table),
+            )
     removed = _opened(root, table).vacuum(_VACUUM_HOURS, dry_run=False, full=True)
     expired, after = len(before) - len(files), len(root.files(table))
-    return Kept(len(files), after, expired, len(removed), sorted(todo))
+    return Kept(len(files), after, expired, len(removed), sorted(done))
+
+
+@contextmanager
+def _left_if_replaced(table: str) -> Iterator[None]:
+    """Leave files as they are if a job replaced some of them meanwhile; the next run merges them.
+
+    Example: `rollup` writes its open hour again each minute, while `compact` merges that day.
+    """
+    try:
+        yield
+    except CommitFailedError as error:
+        log.warning("files of %s were replaced by a job, so they were not merged: %s", table, error)
 
 
 def to_sort(

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from analytics.schema import TABLES, fit
-from analytics.tables import DataFile, TableRoot
+from analytics.tables import DataFile, TableRoot, upkeep
 from analytics.tables.upkeep import FILE_SIZE, Kept, keep_up, to_sort
 from tests.unit.analytics.tables.test_root import TICK, path_of, positions, same
 
@@ -72,6 +73,25 @@ def test_files_of_the_day_in_progress_are_merged(root: TableRoot) -> None:
     assert (kept.before, kept.after) == (50, 2)
     assert same(root.read("positions"), rows)
     assert root.read("positions", since=NOW, before=NOW + TICK).num_rows == 0
+
+
+@pytest.mark.parametrize("now", [NOW - DAY, NOW], ids=["merged", "sorted"])
+def test_files_that_a_job_replaces_meanwhile_are_left_to_the_next_run(
+    root: TableRoot, monkeypatch: pytest.MonkeyPatch, now: datetime
+) -> None:
+    by_minutes(root, positions([1, 2, 3], 100))
+    new, opened = positions([5], 3), upkeep._opened
+
+    def replaced(root: TableRoot, table: str) -> DeltaTable:
+        found = opened(root, table)
+        files = [*root.write(table, new.slice(0, 2)), *root.write(table, new.slice(2))]
+        root.commit(table, batch="again", files=files, clears=root.hours(table))
+        return found
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(upkeep, "_opened", replaced)
+        assert keep_up(root, "positions", now, keep_days=14).sorted == []
+    assert same(root.read("positions"), new)
 
 
 def test_every_table_can_be_compacted(root: TableRoot) -> None:
