@@ -279,6 +279,7 @@ class TableRoot:
         """
         name = Batch(batch) if isinstance(batch, str) else batch
         hours = {to_us(hour) for hour in clears}
+        cut: dict[str, list[DataFile]] = {}
         for tried in range(_TRIES):
             time.sleep(random.uniform(0, _PAUSE_S * tried))  # others shall finish theirs
             try:
@@ -289,7 +290,7 @@ class TableRoot:
                 return False
             if tried and files and _holds(found, table, files):
                 return True  # an earlier try was committed, and its answer got lost
-            kept, gone = self._cleared(found, table, hours)
+            kept, gone = self._cleared(found, table, hours, cut)
             now_ms = SystemClock().wall_ms()
             actions: list[AddAction | RemoveAction] = [
                 *(file.added(now_ms) for file in (*files, *kept)),
@@ -320,9 +321,13 @@ class TableRoot:
         raise TableBusy(table, self.location.child(table), tries=_TRIES)
 
     def _cleared(
-        self, found: DeltaTable, table: str, hours: set[int]
+        self, found: DeltaTable, table: str, hours: set[int], cut: dict[str, list[DataFile]]
     ) -> tuple[list[DataFile], list[DataFile]]:
-        """Return new files with the rows that stay, and the files that go, if hours are cleared."""
+        """Return new files with the rows that stay, and the files that go, if hours are cleared.
+
+        cut: by path of a file, the new files with its rows that stay. It is kept over all tries:
+        files of a whole day take longer to write again than others need for their next commit.
+        """
         if not hours:
             return [], []
         kept, gone = [], []
@@ -331,11 +336,14 @@ class TableRoot:
             if hours.isdisjoint(file.hours):
                 continue
             gone.append(file)
-            if not hours.issuperset(file.hours):
+            if hours.issuperset(file.hours):
+                continue
+            if file.path not in cut:
                 rows = self.rows_of(file)
                 cleared = pa.array(sorted(hours), pa.int64())
                 stays = pc.invert(pc.is_in(_hours(rows, table), value_set=cleared))
-                kept += self.write(table, rows.filter(stays))
+                cut[file.path] = self.write(table, rows.filter(stays))
+            kept += cut[file.path]
         return kept, gone
 
     def _made(self, table: str) -> DeltaTable:

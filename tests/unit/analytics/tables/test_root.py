@@ -294,6 +294,26 @@ def test_writers_may_create_a_table_or_add_its_columns_at_the_same_time(
     assert root.read("positions").num_rows == 12 + 2 * is_there
 
 
+def test_hours_of_large_files_are_replaced_while_a_stream_commits_all_the_time(
+    root: TableRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(root, positions([1], 100))
+    found, write = root.delta("positions"), TableRoot.write
+    assert found is not None
+    found.optimize.compact()
+
+    def slowly(self: TableRoot, table: str, rows: pa.Table) -> list[DataFile]:
+        files = write(self, table, rows)
+        self.commit(table, batch="stream", files=write(self, table, positions([2], 1)))
+        return files
+
+    monkeypatch.setattr(TableRoot, "write", slowly)
+    hour = START.replace(minute=0)
+    assert root.commit("positions", batch="x", clears=[hour + HOUR])
+    assert root.read("positions", pair_ids=[1]).num_rows == 80
+    assert root.read("positions", pair_ids=[2]).num_rows == 2
+
+
 def test_marks_only_move_forward(root: TableRoot) -> None:
     root.commit("lag", batch="a", watermark=START + TICK)
     root.commit("lag", batch="b", watermark=START)
