@@ -114,6 +114,8 @@ def ended(root: TableRoot, since: datetime) -> list[Ended]:
     """Return the runs that ended since a time, by time."""
     found: dict[tuple[datetime, str, str], Ended] = {}
     for row in root.read("runs", since=since).sort_by("finished_at").to_pylist():
+        if row["fact"] == Fact.STOPPED:
+            continue  # the end of a stream is no run
         key = (row["finished_at"], row["job"], row["writer"])
         run = found.setdefault(key, Ended(key[1], key[2], key[0], row["seconds"], {}, {}))
         if row["fact"] == Fact.ROWS:

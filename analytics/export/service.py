@@ -37,7 +37,8 @@ WAITING: Final = "waiting-for-tables"
 RUNS_WITHIN: Final = timedelta(days=3)
 """How far back the first reading looks for runs of jobs."""
 RUNS_LATE: Final = timedelta(minutes=10)
-"""How far back later readings look: a run is visible a moment after its end."""
+"""How far before the last good reading the next one looks: a run is visible a moment after its
+end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Exporter:
         add_process_facts(self.registry, is_ready=lambda: self.health.ready)
         self._metrics = ExportMetrics(self.registry, lambda: now().timestamp())
         self.admin = AdminServer(self.health, self.registry, host=options.host, port=options.port)
-        self._has_read = False
+        self._read_at: datetime | None = None
         self._notices = Notices()
         self._webhook = None if options.webhook is None else Webhook(options.webhook)
         self.health.add_reason(WAITING, f"the tables in {options.tables} were not read yet")
@@ -111,7 +112,7 @@ class Exporter:
     def _read(self) -> Reading:
         now = self._now()
         # The first reading finds the last run of a job that runs daily.
-        since = now - (RUNS_LATE if self._has_read else RUNS_WITHIN)
+        since = now - RUNS_WITHIN if self._read_at is None else self._read_at - RUNS_LATE
         seen = read(TableRoot(self._options.tables), now, since)
-        self._has_read = True
+        self._read_at = now
         return seen

@@ -87,6 +87,7 @@ def test_a_stream_that_has_ended_in_order_does_not_run(root: TableRoot) -> None:
     note_stopped(root, "collect", "collect-a")
     assert is_running(root, "collect", now)
     note_stopped(root, "collect", "collect-b")
+    assert len(ended(root, now - MINUTE)) == 2, "the end of a stream is no run"
     assert not is_running(root, "collect", now)
     collected(root, "collect-a", 1, datetime.now(UTC), "n0")
     assert is_running(root, "collect", now)

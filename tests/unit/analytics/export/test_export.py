@@ -213,6 +213,23 @@ async def answer(port: int, path: str) -> tuple[int, str]:
         return found.status, await found.text()
 
 
+async def test_runs_that_end_while_tables_cannot_be_read_are_counted_later(tmp_path: Path) -> None:
+    root, at = TableRoot.create(tmp_path), NOW
+    exporter = Exporter(ExportOptions(tables=tmp_path), asyncio.Event(), now=lambda: at)
+    await exporter.refresh()
+    with runs.run(root, "rollup", clock=(at + timedelta(minutes=1)).timestamp):
+        pass
+    facts = tmp_path / "_root.json"
+    facts.rename(tmp_path / "away")
+    at += timedelta(hours=1)
+    await exporter.refresh()
+    facts.with_name("away").rename(facts)
+    at += timedelta(hours=1)
+    await exporter.refresh()
+    name = "tidemark_analytics_run_duration_seconds_count"
+    assert lines(exposed(exporter.registry), name) == [f'{name}{{task="rollup"}} 1']
+
+
 async def test_the_service_is_ready_once_it_has_read_tables_and_unready_while_it_cannot(
     world: Mapping[str, pa.Table], tmp_path: Path
 ) -> None:
