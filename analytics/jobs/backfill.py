@@ -100,7 +100,7 @@ def run(spark: SparkSession, options: BackfillOptions) -> Filled:
     data of an hour that the tables have."""
     root = TableRoot.create(options.tables, buckets=options.buckets)
     since, before = whole_hours(options.since, options.before)
-    there = root.hours("positions")
+    there = root.hours("positions", since=since, before=before)
     hours = wanted(since, before, there, options.hours)
     _check_closed(root, hours, options.period_s)
     filled = Filled(
@@ -146,7 +146,8 @@ def _fill(
         for table in LANDED
         for file in root.files(table, since=hours[0], before=hours[-1] + HOUR)
     ]
-    replaced = root.hours("positions").intersection(hours)
+    there = root.hours("positions", since=hours[0], before=hours[-1] + HOUR)
+    replaced = there.intersection(hours)
     check_read(replaced, written)
     differences = _differences(spark, root, old, replaced, written)
     commit_all(root, "backfill", written, clears=dict.fromkeys(LANDED, hours))

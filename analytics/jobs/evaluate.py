@@ -14,13 +14,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, cast
 
 import click
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from analytics import runs
@@ -41,6 +42,7 @@ from analytics.kernel.rules import Rules
 from analytics.kernel.state import fits
 from analytics.kernel.window import STATUS_STATE
 from analytics.moments import HOUR, from_us, steps, to_us
+from analytics.schema import TIME
 from analytics.tables import Batch, TableRoot
 from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
 from analytics.ticks.spark import MAX_TICKS, NAME
@@ -78,6 +80,9 @@ class Evaluation:
 
     root: TableRoot
     rules: Rules
+    done: Mapping[str, datetime] = field(default_factory=dict)
+    """Table → tick up to which it is evaluated: a stream adds no rows of these ticks, which an
+    evaluation over a range may have passed."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch], writer: Writer) -> None:
         """Evaluate the buckets and ticks that the rows of `tidemark_ticks` name."""
@@ -101,7 +106,10 @@ class Evaluation:
             window = read_window(self.root, bucket, self.rules, after, step)
             done = evaluate(window, self.rules, state, after, step)
             for table in COMPUTED:
-                writer.write(table, getattr(done, table))
+                rows = getattr(done, table)
+                if table in self.done:
+                    rows = rows.filter(pc.greater(rows["tick"], pa.scalar(self.done[table], TIME)))
+                writer.write(table, rows)
             writer.facts["until_us"] = until_us
             state, after = done.state, step
         write_state(
@@ -150,6 +158,10 @@ def judge(ticks: DataFrame, batch: Batch, evaluation: Evaluation) -> None:
     if root.has_batch("runs", batch):
         return
     done = [table for table in COMPUTED if root.has_batch(table, batch)]
+    marks = {table: root.watermark(table) for table in COMPUTED}
+    evaluation = replace(
+        evaluation, done={table: mark for table, mark in marks.items() if mark is not None}
+    )
     with runs.run(root, "evaluate", batch) as noted:
         written = write_frame(ticks, root, batch, evaluation, skip=done)
         if not written.facts:

@@ -1,7 +1,7 @@
 """Runs a stream until SIGTERM, a marker file, or the end of the available data.
 
 All three let the current batch finish. SIGKILL does not, and is safe: the batch is repeated from
-the checkpoint and writes files of the same names.
+the checkpoint, and a table that has it is not changed.
 """
 
 from __future__ import annotations

@@ -166,10 +166,13 @@ class TableRoot:
         found = self.delta(table)
         return [] if found is None else _files(found, table, since, before, buckets)
 
-    def hours(self, table: str) -> set[datetime]:
-        """The hours of which the table has rows. Files of several hours are read for it."""
+    def hours(
+        self, table: str, *, since: datetime | None = None, before: datetime | None = None
+    ) -> set[datetime]:
+        """The hours of which files with rows in since <= time < before have rows. The times of
+        files of several hours are read for it."""
         found: set[int] = set()
-        for file in self.files(table):
+        for file in self.files(table, since=since, before=before):
             if len(file.hours) == 1:
                 found.update(file.hours)
                 continue
@@ -197,7 +200,7 @@ class TableRoot:
     ) -> pa.Table:
         """Rows with since <= time < before; by file, within a file in the table's order.
         pair_ids, buckets: only these. columns: only these, in this order. Raises TableFileMissing
-        if a file that the manifest names is gone."""
+        if a file that the table's log names is gone."""
         pieces = self.scan(
             table, since=since, before=before, buckets=buckets, columns=columns, pair_ids=pair_ids
         )
