@@ -360,6 +360,9 @@ TABLES: Final[Mapping[str, pa.Schema]] = {
 }
 """Every table by its name."""
 
+COMPUTED: Final = ("rates", "lag", "pair_lag", "stages", "status_changes", "offset_events")
+"""The tables that evaluation writes."""
+
 
 def part_of(table: str, names: Iterable[str] | None) -> pa.Schema:
     """Schema of some columns of a table, in the order of the names; None: all."""

@@ -42,6 +42,7 @@ from analytics.kernel.rules import Rules
 from analytics.kernel.state import fits
 from analytics.kernel.window import STATUS_STATE
 from analytics.moments import HOUR, from_us, steps, to_us
+from analytics.schema import COMPUTED as COMPUTED
 from analytics.schema import TIME
 from analytics.tables import Batch, TableRoot
 from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
@@ -49,8 +50,6 @@ from analytics.ticks.spark import MAX_TICKS, NAME
 from analytics.ticks.window import forget_states, read_state, read_window, write_state
 from shared.runtime.clock import SystemClock
 
-COMPUTED: Final = ("rates", "lag", "pair_lag", "stages", "status_changes", "offset_events")
-"""The tables that evaluation writes."""
 _KEEP_STATES: Final = timedelta(days=3)
 _DAY: Final = timedelta(days=1)
 _WAIT_S: Final = 1.0  # between two checks for tables

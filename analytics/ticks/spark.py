@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from analytics.moments import to_us
 from analytics.runs import collectors
+from analytics.schema import COMPUTED
 from analytics.tables import TableRoot
 from analytics.ticks.closed import GRACE_PERIODS, ByClock, last_closed, tick_of, waited_for
 from shared.runtime.clock import SystemClock
@@ -49,9 +50,14 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: int | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """Return the first tick of a stream without a checkpoint; 0 if the tables are empty."""
-        evaluated = TableRoot(self._tables).watermark("lag")
-        return {"tick": 0 if evaluated is None else to_us(evaluated)}
+        """Return the first tick of a stream without a checkpoint; 0 if the tables are empty.
+
+        Spark asks again when it repeats the first batch, which some tables may have by then. So it
+        is the tick that all tables have.
+        """
+        root = TableRoot(self._tables)
+        marks = [root.watermark(table) for table in COMPUTED]
+        return {"tick": min(0 if mark is None else to_us(mark) for mark in marks)}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Read limit, in ticks."""
