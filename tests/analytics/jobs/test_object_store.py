@@ -24,7 +24,7 @@ from tests.support.table_rows import assert_collected, assert_same
 from tests.truth import cases
 
 pytestmark = pytest.mark.timeout(1800)
-SECONDS = 450.0
+SECONDS = 300.0
 SHARE = 0.03
 PROJECT = Path(__file__).parents[3]
 
