@@ -187,10 +187,10 @@ def judge(kind: str, found: Drawn, result: Evaluated) -> Judged:
     seen = {name: judged(case, alarms[name]) for name in DETECTORS}
     if case.fault is None:
         return Judged(kind, seen, "", None)
-    told = alarms[OURS].standing & (case.at >= case.fault[0]) & (case.at < case.fault[1])
-    skew = most_common(pair.words("skew_kind")[told])
-    right = None if found.skew_kind is None or not told.any() else skew == found.skew_kind
-    return Judged(kind, seen, most_common(stage[told]), right)
+    during = alarms[OURS].standing & (case.at >= case.fault[0]) & (case.at < case.fault[1])
+    skew = most_common(pair.words("skew_kind")[during])
+    right = None if found.skew_kind is None or not during.any() else skew == found.skew_kind
+    return Judged(kind, seen, most_common(stage[during]), right)
 
 
 def case_of(found: Drawn) -> Case:

@@ -58,7 +58,7 @@ def judged(case: Case, alarms: Alarms) -> Seen:
     """Compare alarms with the truth.
 
     An alarm finds a fault if it is raised between the fault's beginning and end. One that already
-    stood when the fault began does not: nobody learns of the fault by it.
+    stood when the fault began does not: it says nothing about the fault.
     """
     at, standing = case.at, alarms.standing
     minutes = case.period_s / 60.0

@@ -8,6 +8,7 @@ message. It runs in the calling process on its own event loop.
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -122,6 +123,10 @@ class Exchange:
             self.finished.set_exception(LoadFailed(reason))
 
 
+ANSWER_SIZE: Final = struct.Struct(">i")
+"""Size of the rest, before an answer of Kafka or RocketMQ."""
+
+
 class Connection(asyncio.BaseProtocol):
     """One connection of an exchange; subclasses define requests and answers."""
 
@@ -156,6 +161,40 @@ class Connection(asyncio.BaseProtocol):
             self.transport.write(self.request(self.exchange.begun - 1))
         else:
             self.exchange.done()
+
+
+class SizedConnection(Connection, asyncio.Protocol):
+    """Sends one request again and again; each answer begins with its size."""
+
+    def __init__(self, exchange: Exchange, request: bytes, messages: int) -> None:
+        """messages: number of messages in the request."""
+        super().__init__(exchange)
+        self._request = request
+        self._messages = messages
+        self._answer = b""
+
+    @abstractmethod
+    def fault(self, answer: bytes) -> str | None:
+        """Return what is wrong with a complete answer."""
+
+    def request(self, number: int) -> bytes:
+        return self._request
+
+    def data_received(self, data: bytes) -> None:
+        """Count an answer when it is complete."""
+        self._answer += data
+        if len(self._answer) < ANSWER_SIZE.size:
+            return
+        missing = ANSWER_SIZE.size + ANSWER_SIZE.unpack_from(self._answer)[0] - len(self._answer)
+        if missing > 0:
+            return
+        answer, self._answer = self._answer, b""
+        fault = "more than one answer" if missing < 0 else self.fault(answer)
+        if fault is not None:
+            self.exchange.fail(f"the server answered {fault}: {answer[:500]!r}")
+            return
+        self.exchange.answered(self._messages)
+        self.send_next()
 
 
 def drive(

@@ -7,7 +7,6 @@ format" in Kafka's documentation.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import struct
@@ -15,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from bench.exchange import Connection, Exchange, LoadFailed, Outcome, drive
+from bench.exchange import ANSWER_SIZE, LoadFailed, Outcome, SizedConnection, drive
 from bench.redis_streams import Shape
 from bench.servers import START_TIMEOUT_S, Compared, wait_until
 
@@ -25,7 +24,6 @@ PRODUCE, LIST_OFFSETS, METADATA = 0, 2, 3
 _VERSIONS: Final = {PRODUCE: 7, LIST_OFFSETS: 1, METADATA: 4}
 """Versions of the requests; all are from before the flexible ones, which have tagged fields."""
 _NO_ERROR: Final = 0
-_ANSWER_SIZE: Final = struct.Struct(">i")
 _PRODUCED: Final = struct.Struct(f">iii h{len(TOPIC)}s i i h qqq i")
 """Size, correlation id, topics, name, partitions, partition, error, base offset, append time, log
 start offset, throttle time."""
@@ -88,7 +86,7 @@ def record_batch(bodies: Sequence[bytes], timestamp_ms: int) -> bytes:
 def _request(api: int, body: bytes) -> bytes:
     """Put size and header before a body: API, version, correlation id 0, no client id."""
     rest = struct.pack(">hhih", api, _VERSIONS[api], 0, -1) + body
-    return _ANSWER_SIZE.pack(len(rest)) + rest
+    return ANSWER_SIZE.pack(len(rest)) + rest
 
 
 def _topic_part(fields: bytes) -> bytes:
@@ -121,28 +119,15 @@ def raw_connections(server: Compared, shape: Shape, seconds: float) -> Outcome:
     return outcome
 
 
-class KafkaConnection(Connection, asyncio.Protocol):
-    def __init__(self, exchange: Exchange, request: bytes, messages: int) -> None:
-        super().__init__(exchange)
-        self._request = request
-        self._messages = messages
-        self._answer = b""
+class KafkaConnection(SizedConnection):
+    """All answers without an error have one size."""
 
-    def request(self, number: int) -> bytes:
-        return self._request
-
-    def data_received(self, data: bytes) -> None:
-        """Count an answer when it is complete; all answers without an error have one size."""
-        self._answer += data
-        if len(self._answer) < _PRODUCED.size:
-            return
-        size, _, _, _, _, _, _, error, *_ = _PRODUCED.unpack_from(self._answer)
-        if error != _NO_ERROR or _ANSWER_SIZE.size + size != len(self._answer):
-            self.exchange.fail(f"Kafka answered error {error}: {self._answer[:500]!r}")
-            return
-        self._answer = b""
-        self.exchange.answered(self._messages)
-        self.send_next()
+    def fault(self, answer: bytes) -> str | None:
+        """Return the error of an answer."""
+        if len(answer) != _PRODUCED.size:
+            return f"{len(answer)} bytes instead of {_PRODUCED.size}"
+        error = _PRODUCED.unpack(answer)[7]
+        return None if error == _NO_ERROR else f"error {error}"
 
 
 def prepare(server: Compared, shape: Shape, seconds: float) -> None:
@@ -176,5 +161,5 @@ def _ask(server: Compared, api: int, body: bytes) -> bytes:
     with socket.create_connection(server.address, timeout=30) as connection:
         connection.sendall(_request(api, body))
         with connection.makefile("rb") as answers:
-            head = answers.read(_ANSWER_SIZE.size)
-            return head + answers.read(*_ANSWER_SIZE.unpack(head))
+            head = answers.read(ANSWER_SIZE.size)
+            return head + answers.read(*ANSWER_SIZE.unpack(head))

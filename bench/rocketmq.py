@@ -8,7 +8,6 @@ its index has no keys to store. The layouts are those of RocketMQ's ``RemotingCo
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
@@ -17,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bench.exchange import Connection, Exchange, LoadFailed, Outcome, drive
+from bench.exchange import ANSWER_SIZE, LoadFailed, Outcome, SizedConnection, drive
 from bench.redis_streams import Shape
 from bench.servers import START_TIMEOUT_S, Compared, wait_until
 from tidemark.formats import batch
@@ -30,7 +29,6 @@ MAKE_TOPIC, MAX_OFFSET, SEND, SEND_BATCH = 17, 30, 310, 320
 _VERSION: Final = 401
 """Of a client: 5.0.0."""
 _READ_AND_WRITE: Final = 6
-_SIZE: Final = struct.Struct(">i")
 _SUCCESS: Final = b'"code":0,'
 
 
@@ -101,30 +99,10 @@ def raw_connections(server: Compared, shape: Shape, seconds: float) -> Outcome:
     return outcome
 
 
-class RocketMQConnection(Connection, asyncio.Protocol):
-    def __init__(self, exchange: Exchange, request: bytes, messages: int) -> None:
-        super().__init__(exchange)
-        self._request = request
-        self._messages = messages
-        self._answer = b""
-
-    def request(self, number: int) -> bytes:
-        return self._request
-
-    def data_received(self, data: bytes) -> None:
-        """Count an answer when it is complete."""
-        self._answer += data
-        if len(self._answer) < _SIZE.size:
-            return
-        missing = _SIZE.size + _SIZE.unpack_from(self._answer)[0] - len(self._answer)
-        if missing > 0:
-            return
-        if missing < 0 or _SUCCESS not in self._answer:
-            self.exchange.fail(f"RocketMQ answered: {self._answer[:500]!r}")
-            return
-        self._answer = b""
-        self.exchange.answered(self._messages)
-        self.send_next()
+class RocketMQConnection(SizedConnection):
+    def fault(self, answer: bytes) -> str | None:
+        """Return the fault of an answer whose code is not that of success."""
+        return None if _SUCCESS in answer else "an error"
 
 
 def prepare(server: Compared, shape: Shape, seconds: float) -> None:
@@ -154,9 +132,9 @@ def _ask(server: Compared, code: int, fields: Mapping[str, object]) -> dict[str,
     with socket.create_connection(server.address, timeout=30) as connection:
         connection.sendall(encode(code, fields))
         with connection.makefile("rb") as answers:
-            answer = answers.read(*_SIZE.unpack(answers.read(_SIZE.size)))
-    (head_size,) = _SIZE.unpack_from(answer)
-    head: dict[str, Any] = json.loads(answer[_SIZE.size : _SIZE.size + head_size])
+            answer = answers.read(*ANSWER_SIZE.unpack(answers.read(ANSWER_SIZE.size)))
+    (head_size,) = ANSWER_SIZE.unpack_from(answer)
+    head: dict[str, Any] = json.loads(answer[ANSWER_SIZE.size : ANSWER_SIZE.size + head_size])
     if head["code"] != 0:
         raise LoadFailed(f"RocketMQ answered request {code} with {head}")
     return dict(head.get("extFields") or {})

@@ -38,7 +38,7 @@ from tidemark.testing import LocalStore
 pytestmark = pytest.mark.xdist_group("spark")
 __all__ = ["spark"]
 PERIOD_S: Final = 1.0
-LOOK: Final = "tidemark_broker_look_timestamp_seconds"
+SAMPLED_AT: Final = "tidemark_broker_look_timestamp_seconds"
 LABELS: Final = {"cluster": "c", "broker": "g0", "replica": "n0"}
 
 
@@ -91,13 +91,13 @@ def both(store: LocalStore) -> tuple[pa.Table, pa.Table]:
     """Samples of a scrape and of the snapshot that is the same sample; both with its tick."""
     for _ in range(20):
         from_scrape = scraped(store)
-        look_s = value(from_scrape, LOOK)
+        sampled_s = value(from_scrape, SAMPLED_AT)
         all_samples = journal(options(store))
-        is_look = pc.and_(
-            pc.equal(all_samples.column("metric"), LOOK),
-            pc.equal(all_samples.column("value"), look_s),
+        is_time = pc.and_(
+            pc.equal(all_samples.column("metric"), SAMPLED_AT),
+            pc.equal(all_samples.column("value"), sampled_s),
         )
-        ticks = all_samples.filter(is_look).column("ts")
+        ticks = all_samples.filter(is_time).column("ts")
         if len(ticks):
             mine = all_samples.filter(pc.equal(all_samples.column("ts"), ticks[0]))
             times = pa.array([ticks[0].as_py()] * len(from_scrape), SAMPLES.field("ts").type)
@@ -193,8 +193,8 @@ def test_a_stream_reads_each_snapshot_once_over_a_restart(
     seen: list[tuple[int, list[Any]]] = []
 
     def note(frame: DataFrame, batch: int) -> None:
-        looks = frame.where(f"metric = '{LOOK}'").select("value").collect()
-        seen.append((batch, [row[0] for row in looks]))
+        times = frame.where(f"metric = '{SAMPLED_AT}'").select("value").collect()
+        seen.append((batch, [row[0] for row in times]))
 
     def stream() -> None:
         query = (
@@ -212,11 +212,13 @@ def test_a_stream_reads_each_snapshot_once_over_a_restart(
     first = _ends(options(store))[1]
     wait_until(lambda: _ends(options(store))[1] > first, "another snapshot")
     stream()
-    looks = [look for _, batch in seen for look in batch]
+    times = [time for _, batch in seen for time in batch]
     whole = journal(options(store))
-    expected = whole.filter(pc.equal(whole.column("metric"), LOOK)).column("value").to_pylist()
-    assert looks == expected[: len(looks)]
-    assert len(looks) > first
+    expected = (
+        whole.filter(pc.equal(whole.column("metric"), SAMPLED_AT)).column("value").to_pylist()
+    )
+    assert times == expected[: len(times)]
+    assert len(times) > first
 
 
 def test_collect_fills_the_tables_without_prometheus(

@@ -90,7 +90,7 @@ async def test_an_error_or_more_than_one_answer_fails_the_run(wrong: bytes) -> N
     exchange = Exchange(1, None, 3)
     connection, _ = connected(exchange)
     connection.data_received(wrong)
-    with pytest.raises(LoadFailed, match="Kafka answered"):
+    with pytest.raises(LoadFailed, match="the server answered"):
         await exchange.finished
     assert exchange.messages == 0
 

@@ -45,7 +45,7 @@ class Clock:
 
 
 class Log:
-    """Keeps the bodies of appended records; fails when it is told to."""
+    """Keeps the bodies of appended records; fails where a test wants it."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
