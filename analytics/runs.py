@@ -20,6 +20,7 @@ from analytics.moments import from_us, to_us
 from analytics.schema import RUNS
 from analytics.tables import Batch, TableRoot
 
+DAY: Final = timedelta(days=1)
 RUNNING_FOR: Final = timedelta(minutes=10)
 """A stream whose last batch is older than this was killed."""
 
@@ -139,12 +140,12 @@ class Collectors(NamedTuple):
 
 
 def collectors(root: TableRoot) -> Collectors:
-    """Return the progress of all collectors, as far as `runs` keeps it."""
-    names = ["finished_at", "job", "writer", "fact", "subject", "until"]
-    rows = root.read("runs", columns=names)
-    rows = rows.filter(
-        (pc.field("job") == "collect") & pc.field("fact").isin([Fact.NODE, Fact.READ])
-    )
+    """Return the progress of all collectors: over the last day of `runs`, or, if none ran in it, as
+    far as `runs` goes back."""
+    span = root.span("runs")
+    rows = _progress(root, None if span is None else span[1] - DAY)
+    if not rows.num_rows:
+        rows = _progress(root, None)
     newest = pc.max(rows.column("finished_at")).as_py()
     rows = rows.group_by(["fact", "subject", "writer"], use_threads=False).aggregate(
         [("until", "max"), ("finished_at", "min")]
@@ -166,6 +167,14 @@ def collectors(root: TableRoot) -> Collectors:
         sent_by,
         {writer: until for writer, until in read_to.items() if writer in senders},
         None if newest is None else to_us(newest),
+    )
+
+
+def _progress(root: TableRoot, since: datetime | None) -> pa.Table:
+    """Rows of collectors that ended a batch since a time."""
+    names = ["finished_at", "job", "writer", "fact", "subject", "until"]
+    return root.read("runs", since=since, columns=names).filter(
+        (pc.field("job") == "collect") & pc.field("fact").isin([Fact.NODE, Fact.READ])
     )
 
 

@@ -1,8 +1,8 @@
 """The last reading as metrics. Names, labels and definitions are those of docs/metrics.md.
 
-A pair is exported until five minutes after its tick; an older status is out of date. Each run of a
-job and each gap is counted once. Step before: ``reading``. Step after: the registry, which
-Prometheus scrapes.
+A pair is exported until five minutes after its tick; an older status is out of date. Each gap is
+counted once, and each run of a job that became visible after the first reading. Step before:
+``reading``. Step after: the registry, which Prometheus scrapes.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class ExportMetrics:
 
     def show(self, seen: Reading) -> None:
         """Replace the exported values by those of a reading."""
-        self._seen = seen
+        is_first, self._seen = self._seen is None, seen
         for run in seen.runs:
             if (run.job, run.writer, run.finished_at) not in self._counted:
-                self._count(run)
+                self._note(run, is_new=not is_first)
         self._counted = {(run.job, run.writer, run.finished_at) for run in seen.runs}
         for gap in seen.gaps:
             counter = self._gap_counts.labels(gap[0])
@@ -79,10 +79,13 @@ class ExportMetrics:
         for source in self._watermarks():
             self._gap_counts.labels(source)  # exported as 0 first, so that an alert sees it rise
 
-    def _count(self, run: Ended) -> None:
-        self._durations.labels(run.job).observe(run.seconds)
+    def _note(self, run: Ended, *, is_new: bool) -> None:
+        """is_new: False for a run that an exporter before this one may have counted."""
+        durations = self._durations.labels(run.job)
+        if is_new:
+            durations.observe(run.seconds)
         for table, count in run.rows.items():
-            self._rows.labels(table).inc(count)
+            self._rows.labels(table).inc(count if is_new else 0)
         finished_at = run.finished_at.timestamp()
         self._finished[run.job] = max(finished_at, self._finished.get(run.job, finished_at))
         for source, newest in run.sources.items():

@@ -35,10 +35,9 @@ EVERY_S: Final = 15.0
 UNREADABLE: Final = "tables-unreadable"
 WAITING: Final = "waiting-for-tables"
 RUNS_WITHIN: Final = timedelta(days=3)
-"""How far back the first reading looks for runs of jobs."""
+"""Age of the oldest runs that the first reading includes."""
 RUNS_LATE: Final = timedelta(minutes=10)
-"""How far before the last good reading the next one looks: a run is visible a moment after its
-end."""
+"""Overlap of two readings: a run is visible a moment after its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,8 @@ def run(
 def land(samples: DataFrame, batch: Batch, landing: Landing, *, source: str) -> None:
     """Write and commit one batch."""
     root = landing.root
+    if root.has_batch("runs", batch):
+        return  # all of it is written
     done = [table for table in LANDED if root.has_batch(table, batch)]
     with runs.run(root, "collect", batch) as noted:
         written = write_frame(samples, root, batch, landing, skip=done)

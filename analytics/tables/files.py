@@ -146,6 +146,20 @@ def write_files(root: Location, table: str, rows: pa.Table, *, buckets: int) -> 
     return written
 
 
+def row_groups(root: Location, file: DataFile, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of one file a row group at a time, so that a file of a day fits into memory.
+
+    Raises FileNotFoundError if the file is gone.
+    """
+    wanted = part_of(file.table, columns)
+    with root.open(f"{file.table}/{file.path}") as source:
+        parquet = pq.ParquetFile(source)
+        there = [name for name in wanted.names if name in parquet.schema_arrow.names]
+        for number in range(parquet.num_row_groups):
+            rows = parquet.read_row_group(number, columns=there, use_threads=False)
+            yield fit(rows.select(there), wanted)
+
+
 def read_file(
     root: Location,
     file: DataFile,

@@ -124,7 +124,7 @@ def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> int:
     size [bytes].
     fill: writes the content. Missing parent directories are created."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.{os.getpid()}.half")
+    half = path.with_name(f"{path.name}.{os.getpid()}.half")
     try:
         with half.open("wb") as out:
             fill(out)

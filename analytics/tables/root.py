@@ -11,6 +11,7 @@ import json
 import random
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -31,7 +32,7 @@ from analytics.errors import (
 )
 from analytics.moments import HOUR, HOUR_US, from_us, to_us
 from analytics.schema import TABLES, part_of
-from analytics.tables.files import DataFile, files_of, read_file, write_files
+from analytics.tables.files import DataFile, files_of, read_file, row_groups, write_files
 from analytics.tables.layout import TIME_COLUMN, bucket_of, partition_columns, whole_schema
 from analytics.tables.location import Location, sync
 from shared.runtime.clock import SystemClock
@@ -124,7 +125,7 @@ class TableRoot:
 
     def tables(self) -> list[str]:
         """Names of the tables that exist."""
-        return [table for table in TABLES if self.delta(table) is not None]
+        return [each for each in TABLES if DeltaTable.is_deltatable(self.location.child(each))]
 
     def version(self, table: str) -> int:
         """Number of commits to the table so far; it only grows."""
@@ -138,7 +139,7 @@ class TableRoot:
     def has_batch(self, table: str, batch: Batch) -> bool:
         """Whether the table has a numbered batch, or a later one of its writer."""
         found = self.delta(table)
-        return found is not None and _has(found, batch)
+        return found is not None and _is_committed(found, batch)
 
     def span(self, table: str) -> tuple[datetime, datetime] | None:
         """The first and last time in the table, to the millisecond; None if it is empty."""
@@ -176,8 +177,8 @@ class TableRoot:
             if len(file.hours) == 1:
                 found.update(file.hours)
                 continue
-            rows = self.rows_of(file, columns=[TIME_COLUMN[table]])
-            found.update(pc.unique(_hours(rows, table)).to_pylist())
+            for rows in self._row_groups(file, [TIME_COLUMN[table]]):
+                found.update(pc.unique(_hours(rows, table)).to_pylist())
         return {from_us(hour) for hour in found}
 
     def buckets_by_rows(self, table: str, *, since: datetime, before: datetime) -> list[int]:
@@ -237,10 +238,20 @@ class TableRoot:
         pair_ids: pa.Array | None = None,
     ) -> pa.Table:
         """Rows of one file of a table. Raises TableFileMissing."""
-        try:
+        with self._names_missing(file):
             return read_file(
                 self.location, file, columns=columns, since=since, before=before, pair_ids=pair_ids
             )
+
+    def _row_groups(self, file: DataFile, columns: Sequence[str]) -> Iterator[pa.Table]:
+        with self._names_missing(file):
+            yield from row_groups(self.location, file, columns)
+
+    @contextmanager
+    def _names_missing(self, file: DataFile) -> Iterator[None]:
+        """Raise TableFileMissing for a file that is gone."""
+        try:
+            yield
         except FileNotFoundError:
             path = self.location.child(f"{file.table}/{file.path}")
             raise TableFileMissing(file.table, path) from None
@@ -286,10 +297,10 @@ class TableRoot:
         for tried in range(_TRIES):
             time.sleep(random.uniform(0, _PAUSE_S * tried))  # others shall finish theirs
             try:
-                found = self._made(table)
+                found = self._open_or_create(table)
             except CommitFailedError:
                 continue  # another writer created the table, or added its columns
-            if _has(found, name):
+            if _is_committed(found, name):
                 return False
             if tried and files and _holds(found, table, files):
                 return True  # an earlier try was committed, and its answer got lost
@@ -342,14 +353,15 @@ class TableRoot:
             if hours.issuperset(file.hours):
                 continue
             if file.path not in cut:
-                rows = self.rows_of(file)
-                cleared = pa.array(sorted(hours), pa.int64())
-                stays = pc.invert(pc.is_in(_hours(rows, table), value_set=cleared))
-                cut[file.path] = self.write(table, rows.filter(stays))
+                cleared, new = pa.array(sorted(hours), pa.int64()), []
+                for rows in self._row_groups(file, TABLES[table].names):
+                    stays = pc.invert(pc.is_in(_hours(rows, table), value_set=cleared))
+                    new += self.write(table, rows.filter(stays))
+                cut[file.path] = new
             kept += cut[file.path]
         return kept, gone
 
-    def _made(self, table: str) -> DeltaTable:
+    def _open_or_create(self, table: str) -> DeltaTable:
         """Return a table, which is created if it is missing and gets columns that it lacks."""
         found = self.delta(table)
         if found is None:
@@ -363,12 +375,12 @@ class TableRoot:
                 configuration=_CONFIGURATION | {_WITH_STATISTICS: TIME_COLUMN[table]},
                 description="docs/analytics.md",
             )
-            return self._made(table)
+            return self._open_or_create(table)
         there = {field.name for field in found.schema().fields}
         missing = [field for field in TABLES[table] if field.name not in there]
         if missing:
             found.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
-            return self._made(table)
+            return self._open_or_create(table)
         return found
 
     def _synced(self, before: DeltaTable) -> None:
@@ -394,7 +406,7 @@ def _holds(found: DeltaTable, table: str, files: Collection[DataFile]) -> bool:
     return all(file.path in there for file in files)
 
 
-def _has(found: DeltaTable, batch: Batch) -> bool:
+def _is_committed(found: DeltaTable, batch: Batch) -> bool:
     """Whether a numbered batch is committed."""
     if batch.number is None:
         return False

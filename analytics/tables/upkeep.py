@@ -27,7 +27,6 @@ KEEP_DAYS: Final[Mapping[str, int]] = {
     **dict.fromkeys(TABLES, 14),
     **dict.fromkeys(("pair_lag", "stages", "status_changes", "offset_events", "gaps"), 90),
     **dict.fromkeys(("rollup", "capacity", "forecasts", "anomalies"), 400),
-    "runs": 3,
 }
 """Retention of rows: full detail for two weeks, tables bounded by pairs for a season."""
 FILE_SIZE: Final = 256 << 20
@@ -39,7 +38,7 @@ SORT_MEMORY: Final = 1 << 30
 _SETTLE: Final = timedelta(hours=1)  # after its end a day may still get files
 _VACUUM_HOURS: Final = 24
 LATELY: Final = timedelta(days=2)
-"""For how long it is known which days were sorted: `runs` keeps it."""
+"""Days that ended longer ago are taken for sorted."""
 
 log = logging.getLogger("tidemark.analytics")
 

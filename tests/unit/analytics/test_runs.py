@@ -70,6 +70,17 @@ def test_collectors_have_the_newest_tick_of_each_node_and_who_brought_it(root: T
     assert collectors(root).read_to == {"new": to_us(NOON + 3 * MINUTE)}
 
 
+def test_collectors_are_known_for_as_long_as_runs_are_kept(root: TableRoot) -> None:
+    # After a weekend without `collect`, its last ticks were unknown and stayed open.
+    collected(root, "old", 0, NOON, "n0")
+    later = NOON + timedelta(days=3)
+    with run(root, "compact", clock=later.timestamp):
+        pass
+    assert collectors(root).seen == {"n0": to_us(NOON)}
+    collected(root, "new", 0, later, "n1")
+    assert collectors(root).seen == {"n1": to_us(later)}, "of the last day alone"
+
+
 def test_a_stream_runs_until_ten_minutes_after_its_last_batch(root: TableRoot) -> None:
     collected(root, "collect-a", 0, NOON, "n0")
     assert is_running(root, "collect", NOON + RUNNING_FOR)

@@ -24,6 +24,7 @@ from analytics.errors import (
 from analytics.moments import HOUR
 from analytics.schema import LAG, POSITIONS, TABLES, fit
 from analytics.tables import TIME_COLUMN, Batch, DataFile, TableRoot
+from analytics.tables.files import row_groups
 from analytics.tables.layout import BUCKETED, sort_keys
 
 START = datetime(2026, 3, 1, 9, 50, tzinfo=UTC)
@@ -246,6 +247,17 @@ def test_a_commit_whose_answer_got_lost_is_not_made_again(
     assert root.commit("positions", batch="x", files=files, clears=[START.replace(minute=0)])
     assert len(tries) == 1
     assert same(root.read("positions"), new)
+
+
+def test_a_file_is_read_by_row_groups_to_clear_an_hour_of_it(
+    root: TableRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("analytics.tables.files._ROW_GROUP", 7)
+    rows = positions([1], 30)
+    (file,) = root.write("positions", rows)
+    groups = list(row_groups(root.location, file, POSITIONS.names))
+    assert [group.num_rows for group in groups] == [7] * 8 + [4]
+    assert same(pa.concat_tables(groups), rows)
 
 
 def test_writers_of_one_table_do_not_lose_commits_of_each_other(root: TableRoot) -> None:

@@ -123,10 +123,14 @@ def test_files_go_from_disk_a_day_after_no_version_names_them(root: TableRoot) -
     (killed,) = root.write("positions", positions([3], 1))
     assert keep_up(root, "positions", NOW, keep_days=14).removed == 0
     assert path_of(root, killed).exists(), "it may be of a batch in progress"
+    half = path_of(root, killed).with_suffix(".parquet.17.half")
+    half.write_bytes(b"PAR1")
     old = time.time() - 25 * 3600
-    os.utime(path_of(root, killed), (old, old))
-    assert keep_up(root, "positions", NOW, keep_days=14).removed == 1
+    for path in (path_of(root, killed), half):
+        os.utime(path, (old, old))
+    assert keep_up(root, "positions", NOW, keep_days=14).removed == 2
     assert not path_of(root, killed).exists()
+    assert not half.exists()
     assert same(root.read("positions"), rows)
 
 
