@@ -7,6 +7,7 @@ import itertools
 import json
 import shutil
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,10 +89,17 @@ def journal(given: Options) -> pa.Table:
 
 
 def both(store: LocalStore) -> tuple[pa.Table, pa.Table]:
-    """Samples of a scrape and of the snapshot that is the same sample; both with its tick."""
-    for _ in range(20):
+    """Samples of a scrape and of the snapshot that is the same sample; both with its tick.
+
+    The sample is taken after the call, because a kept one may be older than the topics.
+    """
+    called_s = time.time()
+    for _ in range(40):
         from_scrape = scraped(store)
         sampled_s = value(from_scrape, SAMPLED_AT)
+        if sampled_s is None or sampled_s <= called_s:
+            threading.Event().wait(0.3)
+            continue
         all_samples = journal(options(store))
         is_time = pc.and_(
             pc.equal(all_samples.column("metric"), SAMPLED_AT),
