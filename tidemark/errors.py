@@ -378,6 +378,12 @@ class NotPermitted(RequestError):
     code, title, status = "not-permitted", "The topic does not allow this", 403
 
 
+class Drained(RequestError):
+    """An operator has closed the node to producers; consumers go on."""
+
+    code, title, status = "drained", "The broker group is drained", 403
+
+
 class UnknownQueue(RequestError):
     """The topic has no queue of that number."""
 

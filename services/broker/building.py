@@ -24,6 +24,7 @@ from services.broker.send.deduplicator import Deduplicator
 from services.broker.send.sender import Sender
 from services.broker.send.stored_ids import StoredIds
 from services.broker.state.config_files import ConfigFiles
+from services.broker.state.drain import Drain
 from services.broker.state.state_log import StateLog
 from services.broker.state.state_replay import expired_queues, next_offsets, replay
 from services.broker.state.topics import StoredQueues, Topics
@@ -157,7 +158,12 @@ def build_with(
         StoredIds(log_context, index if config.store.index_enabled else None),
     )
     components = Components(
-        deduplicator, read, consuming.groups, consuming.delayed, consuming.retention
+        deduplicator,
+        read,
+        consuming.groups,
+        consuming.delayed,
+        consuming.retention,
+        Drain(state, state_log, clock, log_context.flushed),
     )
     return BuiltComponents(components, core, consuming, config_files, opening)
 

@@ -64,6 +64,14 @@ class ForeignRecord(NamedTuple):
     range: ForeignRange
 
 
+class DrainRecord(NamedTuple):
+    """From here on the node takes no messages from producers, or takes them again."""
+
+    flushed: int
+    since_ms: int | None
+    """Wall clock time of the command [ms]; None: producers may send."""
+
+
 class SnapshotPart(NamedTuple):
     """A part of the whole state as of the append of part 0; valid only with all other parts."""
 
@@ -85,6 +93,8 @@ class SnapshotPart(NamedTuple):
     start_count: int = 0
     deleted_below: Sequence[tuple[str, int]] = ()
     """(topic, physical offset); earlier versions do not write it, and ignore it."""
+    drained_since_ms: int | None = None
+    """Written only while the node is drained; the same in every part."""
 
 
 class OtherRecord(NamedTuple):
@@ -96,6 +106,12 @@ class OtherRecord(NamedTuple):
 
 
 Change: TypeAlias = (
-    TopicRecord | GroupRecord | OffsetsRecord | DelayRecord | EpochRecord | ForeignRecord
+    TopicRecord
+    | GroupRecord
+    | OffsetsRecord
+    | DelayRecord
+    | EpochRecord
+    | ForeignRecord
+    | DrainRecord
 )
 StateRecord: TypeAlias = Change | SnapshotPart | OtherRecord

@@ -1,7 +1,7 @@
 """Codec of state records: the broker's metadata, stored as messages. Pure.
 
-Topics, groups, consumer offsets, delay progress, starts, and ranges that RocketMQ wrote are records
-of one system topic with one queue. The body of a record is one msgpack map
+Topics, groups, consumer offsets, delay progress, starts, drains, and ranges that RocketMQ wrote are
+records of one system topic with one queue. The body of a record is one msgpack map
 ``{"v": 1, "kind": ..., "flushed": n, ...}``. ``flushed`` is the largest flushed offset that the
 writer knew: a durable mark that recovery trusts.
 
@@ -22,6 +22,7 @@ from shared.state import value_maps
 from shared.state.kinds import (
     Change,
     DelayRecord,
+    DrainRecord,
     EpochRecord,
     ForeignRecord,
     GroupRecord,
@@ -55,6 +56,7 @@ __all__ = [
     "DelayRecord",
     "DelayState",
     "Delayed",
+    "DrainRecord",
     "EpochRecord",
     "ForeignRange",
     "ForeignRecord",
@@ -88,6 +90,7 @@ KIND_OFFSETS: Final = "offsets"
 KIND_DELAY: Final = "delay"
 KIND_EPOCH: Final = "epoch"
 KIND_FOREIGN: Final = "foreign"
+KIND_DRAIN: Final = "drain"
 KIND_SNAPSHOT: Final = "snapshot"
 
 NOTHING_DELAYED: Final = DelayState()
@@ -120,6 +123,8 @@ def encode(record: Change) -> bytes:
             return _body(KIND_EPOCH, flushed, epoch=epoch, start_count=start_count)
         case ForeignRecord(flushed, foreign):
             return _body(KIND_FOREIGN, flushed, start=foreign.start, end=foreign.end)
+        case DrainRecord(flushed, since_ms):
+            return _body(KIND_DRAIN, flushed, since_ms=since_ms)
 
 
 def encode_topic(record: TopicRecord) -> bytes:
@@ -136,6 +141,7 @@ def encode_snapshot(
     delay: DelayState = NOTHING_DELAYED,
     foreign: Iterable[ForeignRange] = (),
     deleted_below: Mapping[str, int] | None = None,
+    drained_since_ms: int | None = None,
     start_count: int = 0,
     flushed: int,
     snapshot_id: int,
@@ -159,11 +165,12 @@ def encode_snapshot(
     }
     if deleted_below:
         sections["deleted_below"] = map(packed, deleted_below.items())
+    drained = () if drained_since_ms is None else _pair("drained_since_ms", drained_since_ms)
     parts = list(_parts(sections, max(0, part_bytes_max - _HEADER_SIZE_MAX)))
     return [
         b"".join(
             (
-                msgpack.Packer().pack_map_header(8 + len(sections)),
+                msgpack.Packer().pack_map_header(8 + len(drained) // 2 + len(sections)),
                 *_pair("v", VERSION),
                 *_pair("kind", KIND_SNAPSHOT),
                 *_pair("flushed", flushed),
@@ -172,6 +179,7 @@ def encode_snapshot(
                 *_pair("parts", len(parts)),
                 *_pair("timer", list(delay.timer)),
                 *_pair("start_count", start_count),
+                *drained,
                 *(piece for name in sections for piece in _array(name, items.get(name, []))),
             )
         )
@@ -277,6 +285,10 @@ def _foreign_record(flushed: int, fields: TypedFields) -> StateRecord:
     return ForeignRecord(flushed, ForeignRange(start, fields.integer("end", low=start)))
 
 
+def _drain_record(flushed: int, fields: TypedFields) -> StateRecord:
+    return DrainRecord(flushed, fields.optional_integer("since_ms"))
+
+
 def _snapshot_part(flushed: int, fields: TypedFields) -> StateRecord:
     parts = fields.integer("parts", low=1)
     timer = fields.value("timer")
@@ -295,6 +307,7 @@ def _snapshot_part(flushed: int, fields: TypedFields) -> StateRecord:
         foreign=tuple(map(value_maps.foreign_of, fields.items("foreign"))),
         start_count=fields.integer("start_count", 0),
         deleted_below=tuple(map(value_maps.deleted_below_of, fields.items("deleted_below"))),
+        drained_since_ms=fields.optional_integer("drained_since_ms"),
     )
 
 
@@ -305,5 +318,6 @@ _READERS: Final[Mapping[str, Callable[[int, TypedFields], StateRecord]]] = {
     KIND_DELAY: _delay_record,
     KIND_EPOCH: _epoch_record,
     KIND_FOREIGN: _foreign_record,
+    KIND_DRAIN: _drain_record,
     KIND_SNAPSHOT: _snapshot_part,
 }

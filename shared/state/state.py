@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from shared.state.records import (
     DelayRecord,
+    DrainRecord,
     NextOffset,
     OtherRecord,
     SnapshotPart,
@@ -123,6 +124,7 @@ class BrokerState(Tables):
                 for name, offset in sorted(self.deleted_below.items())
                 if offset > foreign_from
             },
+            drained_since_ms=self.drained_since_ms,
             start_count=self.start_count,
             flushed=flushed,
             snapshot_id=flushed if snapshot_id is None else snapshot_id,
@@ -171,6 +173,8 @@ class BrokerState(Tables):
                 # Never lower it: queue offsets are not assigned twice (promise P5).
                 self.next_queue_offsets[key] = max(offset, self.next_queue_offsets.get(key, 0))
         restored.start_count = parts[0].start_count
+        if parts[0].drained_since_ms is not None:
+            restored.drain = DrainRecord(0, parts[0].drained_since_ms)
         restored.change(DelayRecord(0, levels, parts[0].timer, cancelled), at)
         restored.add(since)
         vars(self).update(restored.contents())

@@ -12,6 +12,7 @@ from typing import Final
 from shared.state.records import (
     Change,
     DelayRecord,
+    DrainRecord,
     EpochRecord,
     ForeignRecord,
     GroupRecord,
@@ -55,6 +56,8 @@ class Tables:
         self.delay_recorded_at: int | None = None
         """Physical offset of the newest record of delay progress, if known: copies delivered since
         lie after it. None: there is no such record, so they may lie anywhere in the log."""
+        self.drain: DrainRecord | None = None
+        """The newest command to drain the node or to end that; None: there was none."""
         self.dropped: set[str] = set()
         """Groups that were deleted by these changes and lost their earlier offsets."""
         self._levels: dict[int, int] = {}
@@ -65,6 +68,11 @@ class Tables:
     def delay(self) -> DelayState:
         """A copy of delay progress and cancellations."""
         return DelayState(dict(self._levels), self._timer or TimerMark(), dict(self._cancelled))
+
+    @property
+    def drained_since_ms(self) -> int | None:
+        """Since when producers may not send [wall clock ms]; None: they may."""
+        return None if self.drain is None else self.drain.since_ms
 
     def change(self, record: Change, at: int | None = None) -> None:
         """Apply one change. at: physical offset of its record, if known."""
@@ -84,6 +92,8 @@ class Tables:
                 self.start_count = max(self.start_count, start_count)
             case ForeignRecord(_, foreign):
                 self.put_foreign(foreign)
+            case DrainRecord():
+                self.drain = record
 
     def add(self, later: Tables) -> None:
         """Apply all changes of tables that were changed after these."""
@@ -101,6 +111,7 @@ class Tables:
             record = DelayRecord(0, later._levels, later._timer, later._cancelled)
             self._put_delay(record, later.delay_recorded_at)
         self.start_count = max(self.start_count, later.start_count)
+        self.drain = later.drain or self.drain
         for foreign in later.foreign:
             self.put_foreign(foreign)
 

@@ -55,6 +55,10 @@ class TypedFields:
             raise self._wrong(name, f"a whole number in {low}…{high}")
         return value
 
+    def optional_integer(self, name: str) -> int | None:
+        """An integer from 0 on; None if it is missing or nil."""
+        return None if self.members.get(name) is None else self.integer(name)
+
     def flag(self, name: str, default: bool = False) -> bool:
         """True or false."""
         value = self.members.get(name, default)

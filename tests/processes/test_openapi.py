@@ -33,13 +33,16 @@ RULES_BETWEEN_PARAMETERS: Final = {
 configured; a unique id is traced with its topic; no topic, or queue, is named twice; an offset
 needs a queue; the body of a batch has wire entries.
 """
-NOTHING_TO_GET_WRONG: Final = {"openapi", "getRetention", "getCluster"}
+NOTHING_TO_GET_WRONG: Final = {
+    "openapi", "getRetention", "getCluster", "getDrain", "drain", "undrain"
+}  # fmt: skip
 """Calls without any input."""
 EXPECTED: Final = {
     "openapi", "listTopics", "getTopic", "putTopic", "deleteTopic", "send", "sendBatch", "find",
     "pull", "offsetByTime", "getMessage", "listGroups", "putGroup", "deleteGroup", "getGroup",
     "joinGroup", "leaveGroup", "fetch", "commit", "getOffsets", "resetGroup", "nack", "deadLetters",
     "redrive", "traceMessage", "listDelayed", "cancelDelayed", "getRetention", "getCluster",
+    "getDrain", "drain", "undrain",
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from services.broker.groups.components import GroupComponents
 from services.broker.read.components import ReadComponents
 from services.broker.retention.keeper import Retention
 from services.broker.send.deduplicator import Deduplicator
+from services.broker.state.drain import Drain
 
 
 class Components(NamedTuple):
@@ -19,3 +20,4 @@ class Components(NamedTuple):
     groups: GroupComponents
     delayed: DelayedMessages
     retention: Retention
+    drain: Drain

@@ -25,6 +25,7 @@ from services.broker.api.components import Components
 from services.broker.api.connections import note_role
 from services.broker.api.delay_calls import DelayCalls
 from services.broker.api.direct_sends import DirectSends
+from services.broker.api.drain_calls import DrainCalls
 from services.broker.api.encodings import Encoding, Items
 from services.broker.api.gate import Gate
 from services.broker.api.group_calls import GroupCalls
@@ -109,6 +110,7 @@ def modules(tools: CallTools) -> Sequence[Calls]:
         RetryCalls(tools),
         DelayCalls(tools),
         RetentionCalls(tools),
+        DrainCalls(tools),
     )
 
 

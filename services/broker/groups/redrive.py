@@ -32,6 +32,7 @@ from services.broker.state.topics import Topics, check_user_name
 from tidemark.errors import (
     AckTimeout,
     BadName,
+    Drained,
     FileNotReady,
     NotPermitted,
     NotServing,
@@ -308,7 +309,7 @@ class Redrive:
                 await self._topics.for_sending(topic)
             else:
                 check_user_name(topic)
-        except (BadName, UnknownTopic, NotPermitted) as error:
+        except (BadName, UnknownTopic, NotPermitted, Drained) as error:
             call.topics[topic] = error
 
     def _queues_now(self, topic: str, request: RedriveRequest, call: _Call) -> int | TidemarkError:

@@ -134,6 +134,18 @@ class ClusterNode(Answer, frozen=True):
     seen_ms_ago: Count | UnsetType | None = UNSET
 
 
+class Draining(Answer, frozen=True):
+    """Whether producers may send."""
+
+    draining: bool
+    since_ms: Annotated[
+        int | None, Meta(description="Wall clock time of the command; null: producers may send.")
+    ]
+    changed: Annotated[
+        bool | UnsetType, Meta(description="False: it was so already, and nothing was changed.")
+    ] = UNSET
+
+
 class Cluster(Answer, frozen=True):
     """The group of a node."""
 
@@ -154,6 +166,20 @@ CALLS: Final = (
         "getRetention", "GET", "/v1/retention",
         "How full the disk is, what is deleted next and when, and when sends will stop",
         Retention, "What is not known is null, with a reason.", (503,),
+    ),
+    Call(
+        "getDrain", "GET", "/v1/drain", "Whether this broker group takes messages from producers",
+        Draining, "", (503,),
+    ),
+    Call(
+        "drain", "PUT", "/v1/drain",
+        "Take no more messages from producers, so that consumers can empty this broker group",
+        Draining, "Durable, also over a failover. Consumers, nacks, delayed deliveries and "
+        "redrives to a group go on; a send is answered 403 `drained`.", (421, 503, 507),
+    ),
+    Call(
+        "undrain", "DELETE", "/v1/drain", "Take messages from producers again",
+        Draining, "", (421, 503, 507),
     ),
     Call(
         "getCluster", "GET", "/v1/cluster", "The nodes of this node's group, and its master",

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from services.broker.fields import check_name
 from services.broker.limits import QUEUES_LISTED_MAX, QUEUES_MAX
+from services.broker.state.drain import check_open
 from services.broker.state.name_locks import NameLocks
 from shared.state import records
 from shared.state.records import TopicConfig, TopicRecord
@@ -322,7 +323,8 @@ class Topics:
         """Return the topic if it accepts sends; create it if sends create topics.
 
         is_batch: as in ``create``, for a topic that is created. Raises BadName, UnknownTopic,
-        UnknownQueue, NotPermitted, NotServing (it is being deleted), and what a send raises.
+        UnknownQueue, NotPermitted, Drained, NotServing (it is being deleted), and what a send
+        raises.
         """
         topic = self.ready_for_sending(name)
         if topic is None:
@@ -339,8 +341,10 @@ class Topics:
     def ready_for_sending(self, name: str) -> TopicConfig | None:
         """Return the topic if it accepts sends; None if a send creates it. Has no await.
 
-        Raises BadName, UnknownTopic, NotPermitted, NotServing (it is being deleted).
+        Raises BadName, UnknownTopic, NotPermitted, Drained, NotServing (it is being deleted).
         """
+        if self._state.drain is not None:
+            check_open(self._state)
         topic = self._state.topics.get(name)
         if name in self._deleting:
             raise _being_deleted(name)

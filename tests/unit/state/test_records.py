@@ -13,6 +13,7 @@ from shared.state import records
 from shared.state.records import (
     DelayRecord,
     DelayState,
+    DrainRecord,
     EpochRecord,
     ForeignRange,
     ForeignRecord,
@@ -82,6 +83,7 @@ CHANGES = st.one_of(
     st.builds(DelayRecord, I63, LEVELS, st.none() | TIMERS, CANCELLED),
     st.builds(EpochRecord, I63, I63, I63),
     st.builds(ForeignRecord, I63, FOREIGN),
+    st.builds(DrainRecord, I63, st.none() | I63),
 )
 
 
@@ -325,6 +327,7 @@ PART: dict[str, Any] = {"v": 1, "kind": "snapshot", "flushed": 0, "id": 0, "part
         (packed({**HEAD, "kind": "delay", "levels": {1: -2}}), "levels is not a map of numbers"),
         (packed({**HEAD, "kind": "epoch", "epoch": 0}), "start_count of the record"),
         (packed({**HEAD, "kind": "foreign", "start": 5, "end": 4}), "end of the record is not"),
+        (packed({**HEAD, "kind": "drain", "since_ms": -1}), "since_ms of the record is not"),
     ],
 )
 def test_a_wrong_body_is_refused_by_field(body: bytes, reason: str) -> None:

@@ -11,6 +11,7 @@ from shared.state import records
 from shared.state.records import (
     DelayRecord,
     DelayState,
+    DrainRecord,
     EpochRecord,
     ForeignRange,
     ForeignRecord,
@@ -152,6 +153,7 @@ def everything(state: BrokerState) -> dict[str, object]:
         "delay": state.delay,
         "foreign": sorted(state.foreign),
         "start_count": state.start_count,
+        "drained": state.drained_since_ms,
     }
 
 
@@ -189,6 +191,7 @@ CHANGES = st.one_of(
     ),
     st.builds(lambda count: EpochRecord(0, 0, count), SMALL),
     st.builds(lambda at: ForeignRecord(0, ForeignRange(at, at + 1)), SMALL),
+    st.builds(lambda since: DrainRecord(0, since), st.none() | SMALL),
 )
 
 
@@ -284,6 +287,20 @@ def test_the_places_of_progress_and_snapshot_records_are_known() -> None:
         state.apply(part, 400 + 100 * number)
     assert places(state) == (400, 450)
     assert state.delay.levels == {1: 3}
+
+
+def test_the_newest_command_to_drain_counts_in_records_and_snapshots() -> None:
+    full = replay([GroupRecord(0, GroupConfig("g")), DrainRecord(0, 7)])
+    assert full.drained_since_ms == 7
+    parts = [records.decode(body) for body in full.snapshot_records(0, 100)]
+    assert replay(parts).drained_since_ms == 7
+    ended = DrainRecord(0, None)
+    assert replay([*parts, ended]).drained_since_ms is None
+    # Between the parts of a snapshot, and in the next one.
+    assert replay([parts[0], ended, *parts[1:]]).drained_since_ms is None
+    full.apply(ended)
+    open_again = [records.decode(body) for body in full.snapshot_records(1, 100)]
+    assert replay([*parts, *open_again]).drained_since_ms is None
 
 
 def test_ranges_that_the_log_no_longer_holds_are_left_out_of_a_snapshot() -> None:

@@ -1,0 +1,66 @@
+"""A drained node refuses producers and no one else, also after a restart."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidemark
+from tidemark.errors import Drained
+from tidemark.testing import LocalStore
+
+LEVELS = {"store.delay_levels": "1s 2s"}
+
+
+def called(store: LocalStore, method: str) -> dict[str, Any]:
+    request = urllib.request.Request(f"{store.url}/v1/drain", method=method)
+    with urllib.request.urlopen(request) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def test_a_drained_node_refuses_sends_until_that_is_ended(tmp_path: Path) -> None:
+    with (
+        LocalStore(tmp_path, settings=LEVELS) as store,
+        tidemark.connect_sync(store.url) as mq,
+    ):
+        mq.create_topic("orders", queues=1)
+        mq.send("orders", b"before")
+        mq.send("orders", b"later", delay_ms=1500)
+        assert called(store, "GET") == {"draining": False, "since_ms": None}
+        began = called(store, "PUT")
+        assert began["since_ms"] > 0
+        assert began == {"draining": True, "since_ms": began["since_ms"], "changed": True}
+        assert called(store, "PUT") == {**began, "changed": False}
+        with pytest.raises(Drained, match="takes no messages") as refused:
+            mq.send("orders", b"refused")
+        assert refused.value.drained_since_ms == began["since_ms"]
+        with pytest.raises(Drained):
+            mq.send_many("orders", [b"refused"] * 2)
+        # Consumers go on: a nack and a delayed delivery are appended.
+        got = []
+        with mq.subscribe("orders", group="billing") as messages:
+            for message in messages:
+                got.append(message.body)
+                if got == [b"before"]:
+                    messages.nack(message)
+                if len(got) == 3:
+                    break
+        assert sorted(got) == [b"before", b"before", b"later"]
+    with (
+        LocalStore(tmp_path, settings=LEVELS) as store,
+        tidemark.connect_sync(store.url) as mq,
+    ):
+        with pytest.raises(Drained):
+            mq.send("orders", b"refused")
+        assert called(store, "GET") == {"draining": True, "since_ms": began["since_ms"]}
+        ended = {"draining": False, "since_ms": None}
+        assert called(store, "DELETE") == {**ended, "changed": True}
+        assert called(store, "DELETE") == {**ended, "changed": False}
+        mq.send("orders", b"after")
+        bodies = [each.body for each in mq.pull("orders", 0, 0, wait_ms=5000).messages]
+        assert b"refused" not in bodies
