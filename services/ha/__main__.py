@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from services.ha.config import ENV_PREFIX, HaConfig, LocalHaConfig
+from services.ha.lease import stores
 from services.ha.service import SERVICE, run
 from services.ha.startup import read_secret, tls_of
 from shared.runtime.command import check_config_option, run_service
@@ -56,6 +57,7 @@ def look(settings: HaConfig) -> None:
     """Read the files that the settings name. Raises BadConfig."""
     read_secret(settings)
     tls_of(settings)
+    stores.check_files(settings.cluster)
 
 
 if __name__ == "__main__":

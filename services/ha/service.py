@@ -93,6 +93,7 @@ class Ha:
         raise_descriptor_limit()
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         credentials = await asyncio.to_thread(load_credentials, config)
+        await asyncio.to_thread(stores.check_files, config.cluster)
         async with AsyncExitStack() as closing:
             probes = Probes(self._clock, self._state)
             admin = AdminServer(
@@ -173,7 +174,8 @@ class Ha:
             closing.callback(views.close)
             probe = LockProbe(held.directory.lock_path)
             closing.callback(probe.close)
-            lease = stores.open_store(config.cluster)
+            # In a thread: it reads certificates.
+            lease = await asyncio.to_thread(stores.open_store, config.cluster)
             closing.push_async_callback(lease.close)
             links = self._links(found.incarnation, credentials, views)
             closing.push_async_callback(links.close)

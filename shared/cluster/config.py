@@ -7,6 +7,7 @@ is the same on every node except for ``node``.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
@@ -16,6 +17,7 @@ from shared.cluster.time_rules import PROFILES, TimeRules
 from shared.runtime.config import Ruled, setting
 
 NODES_MAX: Final = 9
+ETCD_ENDPOINT: Final = re.compile(r"(https?)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@]+):[0-9]{1,5}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +40,21 @@ class ClusterConfig(Ruled):
     """
     tls_key_file: Path | None = None
     tls_ca_file: Path | None = None
-    lease: Literal["directory", "kubernetes"] = "directory"
+    lease: Literal["directory", "etcd", "kubernetes"] = "directory"
     lease_dir: Path | None = None
     """Directory that all nodes, on one machine, can access; only with lease = "directory"."""
     kubernetes_namespace: str = ""
     kubernetes_url: str = setting("", says="of the API server; empty: as a pod finds it")
+    etcd_endpoints: tuple[str, ...] = ()
+    """URLs of the members of one etcd cluster; all http, or all https. Only with lease = "etcd"."""
+    etcd_prefix: str = setting("/tidemark/", says="of the key; then follow name and group")
+    etcd_user: str = setting("", says="with etcd_password_file; empty: without authentication")
+    etcd_password_file: Path | None = None
+    etcd_tls_ca_file: Path | None = None
+    """Authority that signed etcd's certificates. Default: those of the system."""
+    etcd_tls_cert_file: Path | None = None
+    """With etcd_tls_key_file: for an etcd that requires certificates of clients."""
+    etcd_tls_key_file: Path | None = None
     profile: Literal["default", "long", "local"] = "default"
     min_in_sync: int | None = None
     """Smallest in-sync set that may acknowledge. Default: 1 of two nodes, 2 of three or more."""
@@ -58,6 +70,9 @@ class ClusterConfig(Ruled):
             yield "cluster.secret_file is missing"
         if (self.lease == "directory") != (self.lease_dir is not None):
             yield 'cluster.lease_dir belongs to lease = "directory", and only to it'
+        if (self.lease == "etcd") != bool(self.etcd_endpoints):
+            yield 'cluster.etcd_endpoints belongs to lease = "etcd", and only to it'
+        yield from self._broken_etcd()
         tls = (self.tls_cert_file, self.tls_key_file, self.tls_ca_file)
         if any(tls) and not all(tls):
             yield "cluster.tls_cert_file, tls_key_file and tls_ca_file go together"
@@ -74,6 +89,29 @@ class ClusterConfig(Ruled):
             yield f"cluster.node is {self.node!r}, and cluster.nodes has {names}"
         if not 1 <= self.least_in_sync <= len(names):
             yield f"cluster.min_in_sync is {self.min_in_sync}, with {len(names)} nodes"
+
+    def _broken_etcd(self) -> Iterator[str]:
+        schemes = set()
+        for endpoint in self.etcd_endpoints:
+            found = ETCD_ENDPOINT.fullmatch(endpoint)
+            if found is None:
+                yield f"cluster.etcd_endpoints: {endpoint} is not http(s)://host:port"
+            else:
+                schemes.add(found[1])
+        if len(schemes) > 1:
+            yield "cluster.etcd_endpoints: either all are http, or all https"
+        if bool(self.etcd_user) != (self.etcd_password_file is not None):
+            yield "cluster.etcd_user and etcd_password_file go together"
+        pair = (self.etcd_tls_cert_file, self.etcd_tls_key_file)
+        if any(pair) and not all(pair):
+            yield "cluster.etcd_tls_cert_file and etcd_tls_key_file go together"
+        if (any(pair) or self.etcd_tls_ca_file is not None) and "https" not in schemes:
+            yield "cluster.etcd_tls_ca_file, etcd_tls_cert_file: only with https endpoints"
+
+    @property
+    def lease_name(self) -> str:
+        """Name of the group's lease in its store."""
+        return f"{self.name}-{self.group}"
 
     @property
     def grouped(self) -> bool:

@@ -27,8 +27,9 @@ class Certificate(NamedTuple):
         }
 
 
-def make(directory: Path, name: str) -> Certificate:
-    """An authority called ``name`` in directory, and a certificate that it signed."""
+def make(directory: Path, name: str, *, address: str = "") -> Certificate:
+    """An authority called ``name`` in directory, and a certificate that it signed; with address,
+    for a server at that IP address."""
     if shutil.which("openssl") is None:
         reason = "openssl is not installed: apt-get install openssl"
         if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1":
@@ -36,6 +37,11 @@ def make(directory: Path, name: str) -> Certificate:
         pytest.skip(reason)
     made = Certificate(*(directory / f"{name}-{part}.pem" for part in ("node", "key", "ca")))
     ca_key, request = directory / f"{name}-ca-key.pem", directory / f"{name}-request.pem"
+    extensions: tuple[object, ...] = ()
+    if address:
+        names = directory / f"{name}-names.cnf"
+        names.write_text(f"subjectAltName = IP:{address}\n")
+        extensions = ("-extfile", names)
     new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
     for command in (
         (
@@ -52,7 +58,7 @@ def make(directory: Path, name: str) -> Certificate:
         ("req", *new_key, "-keyout", made.key, "-out", request, "-subj", "/CN=tidemark"),
         (
             *("x509", "-req", "-in", request, "-CA", made.authority, "-CAkey", ca_key),
-            *("-CAcreateserial", "-days", "2", "-out", made.certificate),
+            *("-CAcreateserial", "-days", "2", "-out", made.certificate, *extensions),
         ),
     ):
         subprocess.run(["openssl", *map(str, command)], check=True, capture_output=True)

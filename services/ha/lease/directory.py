@@ -45,7 +45,13 @@ from typing import Final, NamedTuple
 
 from services.ha.core.events import LeaseOutcome
 from services.ha.lease.interface import Outcome
-from services.ha.lease.texts import UnreadableLease, holder_text, lease_of, texts_of
+from services.ha.lease.texts import (
+    UnreadableLease,
+    fields_of,
+    holder_text,
+    lease_of,
+    texts_of,
+)
 from services.ha.lease.value import Lease, Stored
 
 VERSIONS_KEPT: Final = 8
@@ -305,12 +311,7 @@ def _encoded(lease: Lease, number: int, *, previous: str) -> tuple[str, str]:
 
 def _decoded(text: str, number: int, uid: str) -> _Version:
     """Decode a link. Raises UnreadableLease."""
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableLease("its content is not JSON") from error
-    if not isinstance(fields, dict):
-        raise UnreadableLease("its content is not a JSON object")
+    fields = fields_of(text)
     lease = lease_of(str(fields.get("holder", "")), fields)
     version = f"{number}.{fields.get('token', '')}"
     return _Version(Stored(lease, version, uid), str(fields.get("previous", "")))

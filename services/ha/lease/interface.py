@@ -1,9 +1,9 @@
 """The interface of a lease store: get, put and create, each with an outcome.
 
-``directory`` keeps the lease on one machine, ``kubernetes`` in a cluster's API server. Both write
-by compare-and-set only, and both report *unknown* if they do not know the outcome; ``session`` has
-the rules for it. Step before: the effects of the replica. Step after: ``LeaseAnswered``, back to
-it.
+``directory`` keeps the lease on one machine, ``etcd`` in an etcd cluster, ``kubernetes`` in the API
+server of a Kubernetes cluster. All write by compare-and-set only, and report *unknown* if they do
+not know the outcome; ``session`` has the rules for it. Step before: the effects of the replica.
+Step after: ``LeaseAnswered``, back to it.
 """
 
 from __future__ import annotations

@@ -68,6 +68,17 @@ def lease_of(holder: str, texts: Mapping[str, str]) -> Lease:
     )
 
 
+def fields_of(text: str | bytes) -> dict[str, Any]:
+    """Return the fields of a lease that is stored as a JSON object. Raises UnreadableLease."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableLease("its content is not JSON") from error
+    if not isinstance(fields, dict):
+        raise UnreadableLease("its content is not a JSON object")
+    return fields
+
+
 def holder_text(holder: Holder | None) -> str:
     """Return ``node/incarnation/process``; empty: released."""
     return "" if holder is None else "/".join(holder)

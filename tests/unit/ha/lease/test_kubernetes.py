@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from drills.lease_api import Faults, LeaseApi
-from services.ha.core.effects import LeaseCreate, LeaseGet, LeasePut
-from services.ha.core.events import LeaseAnswered, LeaseOutcome
+from services.ha.core.effects import LeaseGet
+from services.ha.core.events import LeaseOutcome
 from services.ha.lease import kubernetes
 from services.ha.lease.interface import Outcome, carry_out
 from services.ha.lease.kubernetes import KEPT, KubernetesLease
-from services.ha.lease.session import LeaseSession
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from shared.cluster.time_rules import LOCAL
+from tests.support.lease_campaigns import Campaigns
 from tidemark.offsets import Epoch
 
 NAME = "tidemark-g0"
@@ -313,56 +313,30 @@ async def test_two_sessions_agree_on_every_epoch_over_a_server_that_does_everyth
 ) -> None:
     """Drops, late and repeated writes, errors, overtaking requests: one holder of each epoch."""
     api._chance = random.Random(seed)
-    holders: dict[int, str] = {}
-    stop = asyncio.Event()
     rules = LOCAL._replace(renew_ms=20, request_timeout_ms=60)
+    campaigns = Campaigns(rules, seed)
     first = of(api, tmp_path)
     await made(first)
     await first.close()
 
-    async def campaign(process: str) -> LeaseSession:
-        own = HOLDER._replace(node=process[-1], process=process)
-        session = LeaseSession(own, rules, (0, 0), random.Random(seed).random)
-        store = of(api, tmp_path)
-        loop = asyncio.get_running_loop()
-        answer: LeaseAnswered | None = None
-        while True:
-            now_ms = int(loop.time() * 1000)
-            effects = session.tick(now_ms)
-            if answer is not None:
-                effects, settled = session.answered(answer, now_ms)
-                answer = None
-                if settled is not None and settled.applied:
-                    epoch = settled.wanted.epoch
-                    assert holders.setdefault(epoch, process) == process
-            if not effects and stop.is_set() and session.free:
-                await store.close()
-                return session
-            if not effects and session.can_write and session.stored is not None:
-                lease = session.stored.lease
-                next_epoch = Epoch(max(lease.epoch, session.given_up) + 1)
-                wanted = lease._replace(holder=own, epoch=next_epoch)
-                effects = session.propose(wanted, now_ms)
-            elif not effects and session.due(now_ms):
-                effects = session.read(now_ms)
-            for effect in effects:
-                assert isinstance(effect, LeaseGet | LeasePut | LeaseCreate)
-                answer = await carry_out(store, effect, rules.request_timeout_ms)
-            await asyncio.sleep(0.002)
-
     api.faults = Faults(
         jitter_ms=10, drop_requests=0.05, drop_answers=0.1, duplicate=0.3, error_rate=0.2
     )
-    tasks = [asyncio.create_task(campaign(f"000000000000000{name}")) for name in "abc"]
+    owns = [HOLDER._replace(node=name, process=f"000000000000000{name}") for name in "abc"]
+    tasks = [asyncio.create_task(campaigns.run(of(api, tmp_path), own)) for own in owns]
     # Not for a set time: on a busy machine most requests take longer than their 60 ms, and the
     # three get the lease late. At least six turns, so that every fault occurs.
     async with asyncio.timeout(120):
         for turn, late_ms in enumerate(itertools.cycle((0, 80, 0, 30, 0))):
-            if turn >= 6 and len(set(holders.values())) == 3 and len(holders) > 10:
+            if (
+                turn >= 6
+                and len(set(campaigns.holders.values())) == 3
+                and len(campaigns.holders) > 10
+            ):
                 break
             api.faults = Faults(**(vars(api.faults) | {"apply_late_ms": late_ms}))
             await asyncio.sleep(0.2)
     api.faults = Faults()
-    stop.set()
+    campaigns.stop.set()
     sessions = await asyncio.wait_for(asyncio.gather(*tasks), 120)
     assert all(session.unsettled is None for session in sessions)
