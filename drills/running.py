@@ -24,7 +24,7 @@ from drills.checker import Verdict
 from drills.comparing import compare
 from drills.finding import Finder, StateChange
 from drills.group import Group
-from drills.lease_server import LeaseServer
+from drills.lease_server import SERVERS
 from drills.ledger import Ledger, Outcome
 from drills.namespaces import Network
 from drills.pace import Pace, allowed_s
@@ -132,9 +132,10 @@ class Runner:
                 network = self._network
                 parts.callback(network.heal)  # a failed drill may have left cuts
                 lease = None
-                if needs.lease == "kubernetes":
+                if needs.lease != "directory":
+                    server = SERVERS[needs.lease]
                     lease = await parts.enter_async_context(
-                        LeaseServer(directory, network, seed=self._seed, lease_name=GROUP_NAME)
+                        server(directory, network, seed=self._seed, lease_name=GROUP_NAME)
                     )
                 disks = parts.enter_context(SmallDisks(needs.disk_size))
                 group = Group(

@@ -38,7 +38,7 @@ class Needs(NamedTuple):
     nodes: int = 3
     min_in_sync: int | None = None
     lease: str = "directory"
-    """Or "kubernetes": a test API server on its own host."""
+    """Or "kubernetes": a test API server on its own host; or "etcd": a real etcd on it."""
     cuts: bool = False
     """Whether hosts must be cut off from each other, which requires namespaces."""
     fresh: bool = False
@@ -104,6 +104,7 @@ class GroupStage(Generic[G]):
     ledger: Ledger
     random: Random
     lease: LeaseServer | None = None
+    """None if the lease is in a directory."""
     observed: Observed = field(default_factory=Observed)
 
     @property
@@ -112,7 +113,7 @@ class GroupStage(Generic[G]):
 
     @property
     def lease_server(self) -> LeaseServer:
-        assert self.lease is not None, 'this drill needs lease="kubernetes"'
+        assert self.lease is not None, "this drill needs a lease that is not in a directory"
         return self.lease
 
     @property
@@ -357,5 +358,21 @@ def drill(
             number, named, title, function, restored_within_s, short, long, needs
         )
         return function
+
+    return register
+
+
+def lease_drill(
+    number: str, title: str, needs: Needs, restored_within_s: float | None = None
+) -> Callable[[DrillFunction], DrillFunction]:
+    """Register a function as a drill with a Kubernetes API, and as another one with etcd."""
+
+    def register(function: DrillFunction) -> DrillFunction:
+        name = f"{function.__name__.replace('_', '-')}-etcd"
+        on_etcd = needs._replace(lease="etcd")
+        drill(number, title, needs, restored_within_s)(function)
+        return drill(f"{number}e", f"{title} (etcd)", on_etcd, restored_within_s, name=name)(
+            function
+        )
 
     return register

@@ -6,16 +6,15 @@ import asyncio
 import time
 from typing import Final
 
-from drills.stage import WITH_API, Stage, drill
+from drills.stage import WITH_API, Stage, lease_drill
 
 WITH_API_ALONE: Final = WITH_API._replace(fresh=True)
 WITHOUT_MASTER_S: Final = 8.0
 ORDER_S: Final = 15.0
 STRANGER: Final = f"n9/{'9' * 32}/{'9' * 16}"
-NOTE_ANNOTATION: Final = "example.org/note"
 
 
-@drill(
+@lease_drill(
     "34",
     "the lease is deleted while the master lives; then again, with one slave silent",
     WITH_API_ALONE,
@@ -49,7 +48,7 @@ async def lease_deleted(stage: Stage) -> None:
     await _recreate(stage)
 
 
-@drill("35", "the lease is deleted while all nodes are off", WITH_API_ALONE)
+@lease_drill("35", "the lease is deleted while all nodes are off", WITH_API_ALONE)
 async def lease_deleted_no_master(stage: Stage) -> None:
     """Expect no master until an operator runs ``recreate-lease``."""
     server = stage.lease_server
@@ -65,7 +64,7 @@ async def lease_deleted_no_master(stage: Stage) -> None:
     await _recreate(stage, in_sync=",".join(stage.group.names))
 
 
-@drill("36", "an operator writes another holder into the lease", WITH_API, 8.0)
+@lease_drill("36", "an operator writes another holder into the lease", WITH_API, 8.0)
 async def lease_edited(stage: Stage) -> None:
     """Expect the master to stop at its next renewal, and a takeover when the edited lease ends."""
     server = stage.lease_server
@@ -73,17 +72,14 @@ async def lease_edited(stage: Stage) -> None:
     await stage.load.acked(50)
     stage.mark()
     for _ in range(20):
-        found = await server.read()
-        assert found is not None
-        found["spec"]["holderIdentity"] = STRANGER
-        if await server.write(found):
+        if await server.edit_holder(STRANGER):
             break
     await stage.finder.until(lambda _: stage.epoch > epoch, "a next epoch", 20)
     await stage.acked_again(20)
     stage.note(f"{master} led; {await stage.master()} leads in epoch {stage.epoch}")
 
 
-@drill("47", "the lease is restored from a backup of before a failover", WITH_API_ALONE)
+@lease_drill("47", "the lease is restored from a backup of before a failover", WITH_API_ALONE)
 async def lease_restored(stage: Stage) -> None:
     """Expect no renewal or candidacy on a lease from a backup, until ``recreate-lease``."""
     server = stage.lease_server
@@ -106,17 +102,14 @@ async def lease_restored(stage: Stage) -> None:
     await _recreate(stage)
 
 
-@drill("49", "another program keeps editing an annotation of the lease", WITH_API, 1.5)
+@lease_drill("49", "another program keeps editing an annotation of the lease", WITH_API, 1.5)
 async def third_party_edits(stage: Stage) -> None:
     """Expect conflicts and retries, but no master that steps down."""
     server, epoch = stage.lease_server, stage.epoch
     stage.mark()
     edits = 0
     for number in range(60):
-        found = await server.read()
-        assert found is not None
-        found["metadata"].setdefault("annotations", {})[NOTE_ANNOTATION] = str(number)
-        edits += await server.write(found)
+        edits += await server.edit_note(str(number))
         await asyncio.sleep(0.1)
     stage.check_epoch(epoch)
     stage.note(f"{edits} edits by a third party, none of which cost anything")

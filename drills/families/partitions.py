@@ -11,7 +11,7 @@ from drills.lease_server import HOST as LEASE
 from drills.ledger import Outcome
 from drills.namespaces import cut_apart
 from drills.sends import patient_sends
-from drills.stage import THREE_APART, WITH_API, Stage, drill
+from drills.stage import THREE_APART, WITH_API, Stage, drill, lease_drill
 
 CUT_S: Final = 6.0
 PATIENT: Final = 8
@@ -61,7 +61,9 @@ async def cut_one_way(stage: Stage) -> None:
     await stage.restored(20)
 
 
-@drill("8", "the master reaches neither slaves nor lease; clients still reach it", WITH_API, 6.0)
+@lease_drill(
+    "8", "the master reaches neither slaves nor lease; clients still reach it", WITH_API, 6.0
+)
 async def cut_from_everything(stage: Stage) -> None:
     """Expect a successor and no acks of the old master after the cut.
 
@@ -88,7 +90,7 @@ async def cut_from_everything(stage: Stage) -> None:
     stage.note(f"{master} returned; tails kept in cut/: {_kept_tails(stage, master) - kept}")
 
 
-@drill("6", "the master reaches its slaves, and not the lease", WITH_API, 6.0)
+@lease_drill("6", "the master reaches its slaves, and not the lease", WITH_API, 6.0)
 async def cut_from_lease(stage: Stage) -> None:
     """Expect the master to stop before another node may take the lease."""
     master, epoch = await stage.master(), stage.epoch

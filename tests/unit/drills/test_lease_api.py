@@ -10,7 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from drills.lease_api import BY_HAND, Faults, LeaseApi
+from drills.faulty_server import BY_HAND, Faults
+from drills.lease_api import LeaseApi
 from drills.lease_objects import LeaseObjects
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/n/leases"

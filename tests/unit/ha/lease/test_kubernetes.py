@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from drills.lease_api import Faults, LeaseApi
+from drills.faulty_server import Faults
+from drills.lease_api import LeaseApi
 from services.ha.core.effects import LeaseGet
 from services.ha.core.events import LeaseOutcome
 from services.ha.lease import kubernetes
