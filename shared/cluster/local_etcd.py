@@ -26,5 +26,5 @@ def etcd_command(member: EtcdMember, members: Sequence[EtcdMember]) -> list[str]
         *("--name", member.name, "--data-dir", str(member.data_dir)),
         *("--listen-client-urls", member.client_url, "--advertise-client-urls", member.client_url),
         *("--listen-peer-urls", member.peer_url, "--initial-advertise-peer-urls", member.peer_url),
-        *("--initial-cluster", cluster, "--log-level", "warn"),
+        *("--initial-cluster", cluster, "--logger", "zap", "--log-level", "warn"),
     ]

@@ -1,14 +1,14 @@
 """Settings of a group whose nodes share a machine: its secret, its lease and the [cluster] table.
 
 ``tidemark dev`` and the runners of tests, drills and benchmarks start such groups. The lease is in
-a directory next to the secret.
+a directory next to the secret, or in an etcd.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,11 +26,18 @@ class Addresses(NamedTuple):
     """URL of the commands of ha."""
 
 
-def cluster_table(directory: Path, nodes: Mapping[str, Addresses]) -> dict[str, object]:
+def cluster_table(
+    directory: Path, nodes: Mapping[str, Addresses], etcd_endpoints: Sequence[str] = ()
+) -> dict[str, object]:
     """Return the [cluster] settings that all nodes share; creates the secret and the lease
-    directory in ``directory`` unless they exist."""
+    directory in ``directory`` unless they exist. etcd_endpoints: of the lease, if it is in etcd."""
     lease_dir, secret_file = directory / "lease", directory / "secret"
-    lease_dir.mkdir(parents=True, exist_ok=True)
+    if etcd_endpoints:
+        directory.mkdir(parents=True, exist_ok=True)
+        lease: dict[str, object] = {"lease": "etcd", "etcd_endpoints": list(etcd_endpoints)}
+    else:
+        lease_dir.mkdir(parents=True, exist_ok=True)
+        lease = {"lease": "directory", "lease_dir": str(lease_dir)}
     if not secret_file.exists():
         descriptor = os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
@@ -40,8 +47,7 @@ def cluster_table(directory: Path, nodes: Mapping[str, Addresses]) -> dict[str, 
         "api": [f"{name}={node.api}" for name, node in nodes.items()],
         "admin": [f"{name}={node.admin}" for name, node in nodes.items()],
         "secret_file": str(secret_file),
-        "lease": "directory",
-        "lease_dir": str(lease_dir),
+        **lease,
         "profile": "local",
     }
 

@@ -13,6 +13,7 @@ from typing import Final
 import tidemark as sdk
 from tests.support.command import tidemark
 from tests.support.dev import Dev, is_gone
+from tests.support.etcd import require_etcd
 from tests.support.node import wait_until
 from tidemark.testing.ports import free_ports
 
@@ -20,8 +21,8 @@ SERVICES: Final = ("broker", "reput", "ha")
 
 
 @contextlib.contextmanager
-def running(store: Path, port: int) -> Iterator[Dev]:
-    dev = Dev(store, port, nodes=2)
+def running(store: Path, port: int, *arguments: str) -> Iterator[Dev]:
+    dev = Dev(store, port, *arguments, nodes=2)
     try:
         dev.wait_for("Stop with Ctrl-C")
         yield dev
@@ -64,3 +65,18 @@ def test_a_group_in_a_terminal_survives_kills_and_is_found_again(tmp_path: Path)
         assert epochs[-1]["node"] in shown
         assert dev.stop() == 0
         assert "Traceback" not in dev.said
+
+
+def test_a_group_with_its_lease_in_etcd_finds_it_again(tmp_path: Path) -> None:
+    require_etcd()
+    store, port = tmp_path / "group", free_ports(15)[0]
+    for epoch in (1, 2):
+        with running(store, port, "--lease", "etcd") as dev:
+            url = f"http://127.0.0.1:{port},http://127.0.0.1:{port + 10}"
+            shown = json.loads(tidemark("cluster", "status", "-o", "json", "--url", url))
+            assert shown["epoch"] >= epoch
+            with sdk.connect_sync(url.split(",")) as mq:
+                assert mq.send("orders", b"1").queue_offset >= 0
+            assert dev.stop() == 0
+        assert (store / "etcd" / "member").is_dir()
+        assert not (store / "lease").exists()

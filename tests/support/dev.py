@@ -16,14 +16,17 @@ from tests.support.node import PROJECT, wait_until
 class Dev:
     """A `tidemark dev` in the background."""
 
-    def __init__(self, store: Path, port: int, *, nodes: int = 1, **environment: str) -> None:
-        """environment: more variables."""
+    def __init__(
+        self, store: Path, port: int, *arguments: str, nodes: int = 1, **environment: str
+    ) -> None:
+        """arguments, environment: more arguments and variables."""
         self.url = f"http://127.0.0.1:{port}"
         self.said = ""
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tidemark.cli.main", "dev"),
                 *("--store", str(store), "--port", str(port), "--nodes", str(nodes)),
+                *arguments,
             ],
             cwd=PROJECT,
             env={**os.environ, **environment},

@@ -18,7 +18,14 @@ import aiohttp
 import click
 
 from tidemark.cli.children import Child
-from tidemark.cli.local_nodes import ADMIN_HOST, DevNode, connectable, local_nodes
+from tidemark.cli.local_nodes import (
+    ADMIN_HOST,
+    DevNode,
+    connectable,
+    etcd_child,
+    local_etcd,
+    local_nodes,
+)
 from tidemark.cli.output import expected_errors, say
 from tidemark.errors import NotServing
 
@@ -55,19 +62,50 @@ NODES_MAX: Final = 5
     show_default=True,
     help="2 or more: a group, one master and its slaves.",
 )
+@click.option(
+    "--lease",
+    type=click.Choice(["directory", "etcd"]),
+    default="directory",
+    show_default=True,
+    help="Where a group has its lease. etcd: one that is started with the nodes.",
+)
+@click.option(
+    "--etcd-endpoints",
+    metavar="URL,...",
+    default="",
+    help="With --lease etcd: members of an etcd that runs already; none is started.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Show all log lines of the services.")
 @expected_errors
-def dev(store: Path, host: str, port: int, nodes: int, verbose: bool) -> None:
+def dev(
+    store: Path,
+    host: str,
+    port: int,
+    nodes: int,
+    lease: str,
+    etcd_endpoints: str,
+    verbose: bool,
+) -> None:
     """Run a node or a group of nodes until Ctrl-C; the first send to a topic creates it."""
-    with local_nodes(store, host, port, nodes) as found:
+    if etcd_endpoints and lease != "etcd":
+        raise click.UsageError("--etcd-endpoints belongs to --lease etcd")
+    if lease == "etcd" and nodes == 1:
+        raise click.UsageError("--lease etcd belongs to a group: add --nodes 2")
+    endpoints, beside = tuple(filter(None, etcd_endpoints.split(","))), []
+    if lease == "etcd" and not endpoints:
+        etcd = local_etcd(store, port)
+        endpoints = (etcd.client_url,)
+        beside = [etcd_child(etcd, verbose=verbose)]
+    with local_nodes(store, host, port, nodes, endpoints) as found:
         for node in found:
             node.ports.check(host)
-        asyncio.run(_dev(found, verbose))
+        asyncio.run(_dev(found, beside, verbose))
 
 
-async def _dev(nodes: list[DevNode], verbose: bool) -> None:
+async def _dev(nodes: list[DevNode], beside: list[Child], verbose: bool) -> None:
+    """Run nodes. beside: what is started with them, and stopped after them."""
     children = [node.children(verbose=verbose) for node in nodes]
-    everyone = [child for of_node in children for child in of_node]
+    everyone = [*beside, *(child for of_node in children for child in of_node)]
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
@@ -86,6 +124,7 @@ async def _dev(nodes: list[DevNode], verbose: bool) -> None:
         stopping.cancel()
         for same_service in zip(*children, strict=True):
             await asyncio.gather(*(child.stop() for child in same_service))
+        await asyncio.gather(*(child.stop() for child in beside))
         await asyncio.gather(*running, announcing, stopping, return_exceptions=True)
     say("stopped")
 

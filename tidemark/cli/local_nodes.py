@@ -1,19 +1,22 @@
 """The nodes of ``tidemark dev``: their directories, ports, settings and services.
 
 A single node runs broker and reput on one store. Nodes of a group run ha as well; their stores are
-sibling directories, next to the lease and the group's secret. Used by ``dev``.
+sibling directories, next to the lease and the group's secret. With ``--lease etcd`` the lease is in
+an etcd, whose only member runs beside the nodes. Used by ``dev``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from shared.cluster.local_etcd import PROGRAM, EtcdMember, etcd_command
 from shared.cluster.local_group import Addresses, cluster_table, member_settings
 from shared.files.os_disk import OsDisk
 from shared.files.store_config import LocalStoreConfig, config_of
@@ -21,9 +24,12 @@ from shared.runtime import programs
 from shared.runtime.doorbell import SOCKET_PATH_SIZE_MAX
 from shared.runtime.listening import listening_on
 from tidemark.cli.children import Child
-from tidemark.errors import GroupStore
+from tidemark.errors import BadConfig, GroupStore
 
 ADMIN_HOST: Final = "127.0.0.1"
+ETCD_CLIENT_PORT: Final = 5
+"""Distance of the ports of etcd from the API port of the first node."""
+ETCD_PEER_PORT: Final = 6
 PORTS_PER_NODE: Final = 10
 """Distance between the API ports of two nodes."""
 LONGEST_SOCKET: Final = "ha-control.sock"
@@ -51,14 +57,19 @@ class Ports(NamedTuple):
         """
         own = [(ADMIN_HOST, port) for port in self[1:] if port is not None]
         for name, port in ((host, self.api), *own):
-            with listening_on(name, port):
-                for family, kind, number, _, address in socket.getaddrinfo(
-                    name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-                ):
-                    with socket.socket(family, kind, number) as probe:
-                        # Like the services do: closed connections do not block a port.
-                        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                        probe.bind(address)
+            _check_free(name, port)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise CannotListen if another process listens on the port."""
+    with listening_on(host, port):
+        for family, kind, number, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, number) as probe:
+                # Like the services do: closed connections do not block a port.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
 
 
 class DevNode(NamedTuple):
@@ -130,9 +141,13 @@ def sizes_of(service: str, store: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def local_nodes(store: Path, host: str, port: int, count: int) -> Iterator[list[DevNode]]:
+def local_nodes(
+    store: Path, host: str, port: int, count: int, etcd_endpoints: Sequence[str] = ()
+) -> Iterator[list[DevNode]]:
     """Prepare the nodes of one ``tidemark dev``: a single one with its store at ``store``, or a
     group below it. Raises GroupStore if a store of the other kind exists there.
+
+    etcd_endpoints: of the group's lease, if it is in etcd.
     """
     with contextlib.ExitStack() as directories:
         if count == 1:
@@ -159,6 +174,7 @@ def local_nodes(store: Path, host: str, port: int, count: int) -> Iterator[list[
                 )
                 for name, own in zip(names, ports, strict=True)
             },
+            etcd_endpoints,
         )
         yield [
             DevNode(
@@ -171,6 +187,35 @@ def local_nodes(store: Path, host: str, port: int, count: int) -> Iterator[list[
             )
             for name, own in zip(names, ports, strict=True)
         ]
+
+
+def local_etcd(store: Path, port: int) -> EtcdMember:
+    """Return the etcd of a group below ``store``. port: of the API of the first node.
+
+    Raises BadConfig if none is installed, CannotListen if another process has its port.
+    """
+    if shutil.which(PROGRAM) is None:
+        raise BadConfig(
+            f"{PROGRAM} is not installed. Nothing was started.",
+            "Install it (Debian: apt-get install etcd-server), or name a running one with "
+            "--etcd-endpoints.",
+        )
+    client, peer = port + ETCD_CLIENT_PORT, port + ETCD_PEER_PORT
+    for number in (client, peer):
+        _check_free(ADMIN_HOST, number)
+    url = f"http://{ADMIN_HOST}"
+    return EtcdMember("etcd", store / "etcd", f"{url}:{client}", f"{url}:{peer}")
+
+
+def etcd_child(etcd: EtcdMember, *, verbose: bool) -> Child:
+    """Return the process of an etcd with one member."""
+    return Child(
+        etcd.name,
+        etcd_command(etcd, [etcd]),
+        {},
+        ready_url=f"{etcd.client_url}/health",
+        verbose=verbose,
+    )
 
 
 def connectable(host: str) -> str:

@@ -5,18 +5,21 @@ import socket
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tidemark.cli.children import readable
 from tidemark.cli.dev import (
     REPORT_AFTER_S,
     REPORT_EVERY_S,
     StartProgress,
+    dev,
     greeting,
     group_greeting,
     not_ready,
 )
-from tidemark.cli.local_nodes import DevNode, Ports, local_nodes
-from tidemark.errors import CannotListen, GroupStore
+from tidemark.cli.local_nodes import DevNode, Ports, local_etcd, local_nodes
+from tidemark.errors import BadConfig, CannotListen, GroupStore
+from tidemark.testing.ports import free_ports
 
 
 def test_a_log_line_becomes_a_sentence_with_its_facts() -> None:
@@ -118,3 +121,41 @@ def test_a_healthy_start_prints_no_reasons_for_waiting() -> None:
     assert progress.is_due(end)
     assert not progress.is_due(end + REPORT_EVERY_S - 0.01)
     assert progress.is_due(end + REPORT_EVERY_S)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--etcd-endpoints", "http://e0:2379", "--nodes", "2"], "belongs to --lease etcd"),
+        (["--lease", "etcd"], "add --nodes 2"),
+    ],
+)
+def test_etcd_belongs_to_a_group_whose_lease_is_there(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(dev, arguments)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_without_etcd_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BadConfig, match="etcd is not installed"):
+        local_etcd(tmp_path, 9000)
+
+
+def test_the_etcd_of_a_group_is_beside_its_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "etcd"
+    program.write_text("")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    port = free_ports(7)[0]
+    etcd = local_etcd(tmp_path / "group", port)
+    assert etcd.client_url == f"http://127.0.0.1:{port + 5}"
+    assert etcd.data_dir == tmp_path / "group" / "etcd"
+    with local_nodes(tmp_path / "group", "127.0.0.1", port, 2, (etcd.client_url,)) as nodes:
+        assert nodes[0].cluster["etcd_endpoints"] == [etcd.client_url]
+    with socket.create_server(("127.0.0.1", port + 5)), pytest.raises(CannotListen):
+        local_etcd(tmp_path / "group", port)

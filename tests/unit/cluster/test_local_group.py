@@ -25,6 +25,19 @@ def test_a_second_start_finds_the_secret_of_the_first(tmp_path: Path) -> None:
     assert first["api"] == ["n0=http://127.0.0.1:2", "n1=http://127.0.0.1:5"]
 
 
+def test_the_lease_is_in_a_directory_or_in_etcd(tmp_path: Path) -> None:
+    in_etcd = cluster_table(tmp_path, NODES, ["http://127.0.0.1:7"])
+    assert (in_etcd["lease"], in_etcd["etcd_endpoints"]) == ("etcd", ["http://127.0.0.1:7"])
+    assert "lease_dir" not in in_etcd
+    assert not (tmp_path / "lease").exists()
+    in_directory = cluster_table(tmp_path, NODES)
+    assert (in_directory["lease"], in_directory["lease_dir"]) == (
+        "directory",
+        str(tmp_path / "lease"),
+    )
+    assert "etcd_endpoints" not in in_directory
+
+
 @pytest.mark.parametrize(
     ("service", "names"),
     [
