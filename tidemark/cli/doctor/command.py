@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from tidemark.cli.doctor import disk, machine, nodes, ports
+from tidemark.cli.doctor import disk, lease, machine, nodes, ports
 from tidemark.cli.doctor.findings import Check, Finding, Level, carried_out
 from tidemark.cli.doctor.settings import Asked, ask, differing
 from tidemark.cli.doctor.subject import subject, subject_options
@@ -59,6 +59,7 @@ def examined(files: Mapping[str, Path], store: Path | None, urls: Sequence[str])
     broker = settings.get("broker")
     place = store or _store_of(settings)
     checks = [*machine.checks(broker), *ports.checks(settings)]
+    checks += lease.checks(settings.get("ha") or broker or {})
     if place is not None:
         checks += disk.checks(place, broker)
     if urls:
