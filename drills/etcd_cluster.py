@@ -62,7 +62,7 @@ class EtcdCluster:
     def __enter__(self) -> Self:
         directory = next(iter(self.members.values())).data_dir.parent
         directory.mkdir(parents=True, exist_ok=True)
-        self.start()
+        self.start_killed()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,11 +81,15 @@ class EtcdCluster:
     # -- life -------------------------------------------------------------------------------------
 
     def start(self, *names: str) -> None:
-        """Start members (default: all)."""
-        for name in names or self.members:
+        """Start members."""
+        for name in names:
             member = self.members[name]
             command = etcd_command(member, list(self.members.values()))
             self.processes[name].start([*command, *self._options])
+
+    def start_killed(self) -> None:
+        """Start the members that do not run."""
+        self.start(*(name for name, each in self.processes.items() if not each.is_alive))
 
     def kill(self, *names: str) -> None:
         """SIGKILL members (default: all)."""
@@ -107,7 +111,7 @@ class EtcdCluster:
         self.kill()
         for member in self.members.values():
             shutil.rmtree(member.data_dir)
-        self.start()
+        self.start_killed()
         self.wait_serving()
 
     def wait_serving(self) -> None:
@@ -132,6 +136,18 @@ class EtcdCluster:
             if status and status.get("leader") == status["header"]["member_id"]:
                 return name
         raise NodeFailed("no member of etcd is its leader")
+
+    def lead(self, name: str) -> None:
+        """Let a member become the leader. Raises NodeFailed if none leads."""
+        leader = self.leader()
+        if leader == name:
+            return
+        status = ask(f"{self.members[name].client_url}/v3/maintenance/status", "POST", {})[1]
+        body = {"targetID": status["header"]["member_id"]}
+        url = f"{self.members[leader].client_url}/v3/maintenance/transfer-leadership"
+        code, answer = ask(url, "POST", body, timeout_s=CALL_S)
+        if code != 200:
+            raise NodeFailed(f"{leader} gave the leadership of etcd not to {name}: {answer}")
 
     # -- by hand ----------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """A replicated group of real nodes for drills; each node has three processes and its own host.
 
 ``Group`` restarts services that end and offers the actions of the drills. The lease is in a
-directory or in a ``Lease`` of a test's Kubernetes API. ``node_group`` is the step before.
+directory, in an etcd or in a ``Lease`` of a test's Kubernetes API. Step before: ``node_group``.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ class Group(NodeGroup[DrillNode]):
         *,
         nodes: int = 3,
         min_in_sync: int | None = None,
+        profile: str = "local",
         lease: Mapping[str, object] | None = None,
         broker: Mapping[str, object] | None = None,
     ) -> None:
@@ -105,7 +106,8 @@ class Group(NodeGroup[DrillNode]):
         def make(name: str, ports: dict[str, int], table: dict[str, object]) -> DrillNode:
             return DrillNode(name, directory / name, hosts[name], ports, table, broker or {})
 
-        table: dict[str, object] = {"name": "drills", "group": "g0", **(lease or {})}
+        table: dict[str, object] = {"name": "drills", "group": "g0", "profile": profile}
+        table |= lease or {}
         if min_in_sync is not None:
             table["min_in_sync"] = min_in_sync
         super().__init__(

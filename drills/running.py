@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from drills.checker import Verdict
 from drills.comparing import compare
+from drills.etcd_cluster import EtcdCluster
 from drills.finding import Finder, StateChange
 from drills.group import Group
 from drills.lease_server import SERVERS
@@ -131,19 +132,26 @@ class Runner:
             async with AsyncExitStack() as parts:
                 network = self._network
                 parts.callback(network.heal)  # a failed drill may have left cuts
-                lease = None
-                if needs.lease != "directory":
+                lease, etcd, place = None, None, None
+                if needs.lease == "etcd-members":
+                    hosts = [network.add(f"n{number}") for number in range(needs.nodes)]
+                    etcd = parts.enter_context(EtcdCluster(directory / "etcd", hosts))
+                    await asyncio.to_thread(etcd.wait_serving)
+                    place = etcd.settings
+                elif needs.lease != "directory":
                     server = SERVERS[needs.lease]
                     lease = await parts.enter_async_context(
                         server(directory, network, seed=self._seed, lease_name=GROUP_NAME)
                     )
+                    place = lease.settings
                 disks = parts.enter_context(SmallDisks(needs.disk_size))
                 group = Group(
                     directory,
                     network,
                     nodes=needs.nodes,
                     min_in_sync=needs.min_in_sync,
-                    lease=None if lease is None else lease.settings,
+                    profile=needs.profile,
+                    lease=place,
                     broker={"retention_size_max": needs.log_size_max},
                 )
                 disks.mount(node.store_dir for node in group.nodes.values())
@@ -155,7 +163,7 @@ class Runner:
                 try:
                     async with asyncio.timeout(READY_S * pace.now):
                         await parts.enter_async_context(load)
-                    stage = Stage(group, finder, load, ledger, Random(self._seed), lease)
+                    stage = Stage(group, finder, load, ledger, Random(self._seed), lease, etcd)
                     await stage.in_sync(timeout_s=READY_S)
                 except (TimeoutError, DrillFailed) as error:
                     await self._no_group(drills[0], group, error)
@@ -203,6 +211,8 @@ class Runner:
         group.network.heal()
         if stage.lease is not None:
             await stage.lease.faults()
+        if stage.etcd is not None:
+            stage.etcd.start_killed()
         for node in group.nodes.values():
             node.faults.clear()
             group.resume(node.name)

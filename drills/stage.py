@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
+from drills.etcd_cluster import EtcdCluster
 from drills.finding import Finder, Known
 from drills.group import Group
 from drills.lease_server import LeaseServer
@@ -38,7 +39,10 @@ class Needs(NamedTuple):
     nodes: int = 3
     min_in_sync: int | None = None
     lease: str = "directory"
-    """Or "kubernetes": a test API server on its own host; or "etcd": a real etcd on it."""
+    """Or "kubernetes": a test API server on its own host; or "etcd": a real etcd on it; or
+    "etcd-members": a real etcd with a member on the host of every node."""
+    profile: str = "local"
+    """Of the times of the group."""
     cuts: bool = False
     """Whether hosts must be cut off from each other, which requires namespaces."""
     fresh: bool = False
@@ -53,6 +57,7 @@ TWO: Final = Needs(nodes=2)
 THREE: Final = Needs(nodes=3)
 THREE_FRESH: Final = Needs(nodes=3, fresh=True)
 THREE_APART: Final = Needs(nodes=3, cuts=True)
+MACHINES: Final = Needs(nodes=3, cuts=True, lease="etcd-members", profile="default")
 WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
 
 
@@ -104,7 +109,9 @@ class GroupStage(Generic[G]):
     ledger: Ledger
     random: Random
     lease: LeaseServer | None = None
-    """None if the lease is in a directory."""
+    """None if the lease is in a directory, or in ``etcd``."""
+    etcd: EtcdCluster | None = None
+    """Its members have the names of the nodes; None unless the drill needs "etcd-members"."""
     observed: Observed = field(default_factory=Observed)
 
     @property
@@ -115,6 +122,11 @@ class GroupStage(Generic[G]):
     def lease_server(self) -> LeaseServer:
         assert self.lease is not None, "this drill needs a lease that is not in a directory"
         return self.lease
+
+    @property
+    def etcd_members(self) -> EtcdCluster:
+        assert self.etcd is not None, "this drill needs members of etcd"
+        return self.etcd
 
     @property
     def lease_s(self) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from drills.ledger import Request
-from drills.stage import THREE, TWO, Stage, drill
+from drills.stage import MACHINES, THREE, TWO, Stage, drill
 from services.ha.core.switchover import NOT_CONFIRMED
 
 SWITCH_S: Final = 1.0
@@ -27,6 +27,13 @@ TIMED: Final = frozenset({"ack-timeout", "no-answer"})
 
 
 @drill("38", f"{SWITCHES} planned switches under load", TWO, SWITCH_S, short=True)
+@drill(
+    "58",
+    f"{SWITCHES} planned switches, etcd on each machine; default profile",
+    MACHINES,
+    SWITCH_S,
+    name="switchover-etcd",
+)
 async def switchover(stage: Stage) -> None:
     """Expect each switchover to take at most a second and to cause only the errors in ``BUSY``.
 

@@ -244,12 +244,12 @@ async def test_a_restart_costs_no_call(one: EtcdCluster, key: str) -> None:
     assert refused.reason == (
         f"etcd at {one.endpoints[0]}: nothing accepts connections at its address"
     )
-    one.start()
+    one.start_killed()
     one.wait_serving()
     assert await read(lease) == stored
     # The kept connection ends with the process; the call after it makes another one.
     one.kill()
-    one.start()
+    one.start_killed()
     one.wait_serving()
     assert (await lease.put(FREE._replace(renewed=1), stored)).outcome is LeaseOutcome.APPLIED
     await lease.close()
@@ -335,7 +335,7 @@ async def test_endpoints_of_two_clusters_are_refused(
         assert answer.outcome is LeaseOutcome.UNKNOWN
         assert "belongs to another etcd cluster" in answer.reason
         assert "`cluster.etcd_endpoints`" in answer.reason
-        one.start()
+        one.start_killed()
         assert await read_in_the_end(lease) == stored
         await lease.close()
 
@@ -430,7 +430,7 @@ async def test_a_token_that_a_restart_forgot_is_requested_again(
     lease = of(guarded.endpoints, key, login(tmp_path, "ha", "of ha"))
     stored = await made(lease)
     guarded.kill()
-    guarded.start()
+    guarded.start_killed()
     guarded.wait_serving()
     assert (await lease.put(FREE._replace(renewed=1), stored)).outcome is LeaseOutcome.APPLIED
     # A changed password counts from the next login on.
@@ -438,7 +438,7 @@ async def test_a_token_that_a_restart_forgot_is_requested_again(
     path.write_text("wrong")
     assert (await lease.get()).outcome is LeaseOutcome.FOUND
     guarded.kill()
-    guarded.start()
+    guarded.start_killed()
     guarded.wait_serving()
     assert (await lease.get()).reason.startswith(f"etcd at {guarded.endpoints[0]} answered 400")
     path.unlink()
