@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -185,5 +186,8 @@ class EtcdServer(LeaseServer):
         return await asyncio.to_thread(self.etcd.edit, self._key, **{NOTE: text})
 
 
-SERVERS: Final = {"kubernetes": KubernetesServer, "etcd": EtcdServer}
+SERVERS: Final[Mapping[str, type[KubernetesServer] | type[EtcdServer]]] = {
+    "kubernetes": KubernetesServer,
+    "etcd": EtcdServer,
+}
 """By the setting ``cluster.lease``."""
