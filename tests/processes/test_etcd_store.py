@@ -284,6 +284,24 @@ async def test_a_member_that_is_silent_costs_one_time_out(three: EtcdCluster, ke
         link.close()
 
 
+async def test_a_member_alone_does_not_answer_with_what_it_has(
+    three: EtcdCluster, key: str
+) -> None:
+    lease = of(three.endpoints, key)
+    stored = await made(lease)
+    await lease.close()
+    alone = of(three.endpoints[:1], key)
+    assert await read(alone) == stored
+    three.pause("e1", "e2")
+    reading = await asked(alone, timeout_ms=SHORT_MS)
+    writing = await asked(alone, LeasePut(1, FREE._replace(renewed=1), stored), SHORT_MS)
+    assert (reading.outcome, writing.outcome) == (LeaseOutcome.UNKNOWN, LeaseOutcome.UNKNOWN)
+    three.resume("e1", "e2")
+    # The write may be applied now, or never; the session repeats it on the same version.
+    assert (await read_in_the_end(alone)).lease in (FREE, FREE._replace(renewed=1))
+    await alone.close()
+
+
 async def test_without_a_quorum_the_outcome_is_unknown_and_nothing_is_lost(
     three: EtcdCluster, key: str
 ) -> None:
