@@ -9,7 +9,7 @@ import click
 from services.ha.config import ENV_PREFIX, HaConfig, LocalHaConfig
 from services.ha.lease import stores
 from services.ha.service import SERVICE, run
-from services.ha.startup import read_secret, tls_of
+from services.ha.startup import secret_of, tls_of
 from shared.runtime.command import check_config_option, run_service
 
 
@@ -55,7 +55,7 @@ def main(
 
 def look(settings: HaConfig) -> None:
     """Read the files that the settings name. Raises BadConfig."""
-    read_secret(settings)
+    secret_of(settings)
     tls_of(settings)
     stores.check_files(settings.cluster)
 

@@ -5,25 +5,18 @@ Step before: ``config``, whose rules between fields hold. Step after: ``service`
 
 from __future__ import annotations
 
-import logging
-import os
 import secrets
 import ssl
-import stat
 from typing import Any, Final
 
 from services.ha.config import HaConfig
 from services.ha.core.setup import Setup
 from services.ha.shell.links import Credentials
-from services.ha.shell.secret_file import is_private
-from services.ha.wire.handshake import SECRET_SIZE_MIN
+from shared.cluster.secret_file import read_secret
 from shared.runtime.clock import boot_id
 from tidemark.errors import BadConfig
 
-log = logging.getLogger(__name__)
-
 PROCESS_SIZE: Final = 8
-SECRET_SIZE_MAX: Final = 4096
 UNKNOWN: Final = (
     *("role", "state", "incarnation", "in_sync", "log_end", "durable_end", "confirm"),
     *("lag_bytes", "lag_ms", "seen_ms_ago"),
@@ -33,7 +26,7 @@ UNKNOWN: Final = (
 
 def load_credentials(config: HaConfig) -> Credentials:
     """Read the files that the settings name. Blocks. Raises BadConfig."""
-    return Credentials(read_secret(config), tls_of(config))
+    return Credentials(secret_of(config), tls_of(config))
 
 
 def setup_from(config: HaConfig) -> Setup:
@@ -75,39 +68,10 @@ def status_before(setup: Setup, state: str) -> dict[str, Any]:
     }
 
 
-def read_secret(config: HaConfig) -> bytes:
-    """Return the group's secret without white space around it. Blocks. Raises BadConfig."""
-    path = config.cluster.secret_file
-    assert path is not None
-    try:
-        with path.open("rb") as file:
-            secret = file.read(SECRET_SIZE_MAX + 1).strip()
-        status = path.stat()
-    except OSError as error:
-        raise BadConfig(
-            f"cluster.secret_file {path} cannot be read: {error.strerror}. Nothing was started.",
-            "Write the same secret there on every node of the group.",
-            path=path,
-        ) from error
-    if not SECRET_SIZE_MIN <= len(secret) <= SECRET_SIZE_MAX:
-        raise BadConfig(
-            f"cluster.secret_file {path} holds {len(secret)} bytes; {SECRET_SIZE_MIN} to "
-            f"{SECRET_SIZE_MAX} are a secret. Nothing was started.",
-            "Write a longer one, for example `openssl rand -hex 32`, the same on every node.",
-            path=path,
-        )
-    if not is_private(
-        mode=status.st_mode,
-        owner=status.st_uid,
-        group=status.st_gid,
-        own_groups={os.getegid(), *os.getgroups()},
-    ):
-        mode = oct(stat.S_IMODE(status.st_mode))
-        log.warning(
-            "others than the owner may read the group's secret",
-            extra={"event": "secret-readable", "path": str(path), "mode": mode},
-        )
-    return secret
+def secret_of(config: HaConfig) -> bytes:
+    """Return the group's secret. Blocks. Raises BadConfig."""
+    assert config.cluster.secret_file is not None, "checked with the settings"
+    return read_secret(config.cluster.secret_file, "cluster.secret_file")
 
 
 def tls_of(config: HaConfig) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:

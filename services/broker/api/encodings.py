@@ -12,45 +12,37 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from enum import StrEnum
 from typing import Final, NoReturn, cast
 
 import msgpack
 
 from services.broker.fields import shown
 from services.broker.limits import MAPS_MAX, SCANNED_SIZE_MIN, VALUES_MAX
+from shared.runtime.media_types import JSON, MSGPACK, Encoding, accepted, of_answer, of_request
 from tidemark.errors import BadRequest, TooManyValues, UnsupportedMediaType
 
-MSGPACK: Final = "application/msgpack"
-JSON: Final = "application/json"
+__all__ = [
+    "JSON",
+    "MSGPACK",
+    "OCTETS",
+    "RECORDS",
+    "Encoding",
+    "Items",
+    "check_count",
+    "check_octets",
+    "decode",
+    "encode",
+    "is_long",
+    "of_answer",
+    "of_request",
+    "pieces",
+    "wants_records",
+]
+
 RECORDS: Final = "application/vnd.tidemark.records"
 OCTETS: Final = "application/octet-stream"
-_MSGPACK_NAMES: Final = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.msgpack"})
 
 Rest = Callable[[], None]
-
-
-class Encoding(StrEnum):
-    """Encoding of a body."""
-
-    MSGPACK = MSGPACK
-    JSON = JSON
-
-
-@functools.lru_cache(maxsize=256)
-def of_request(content_type: str | None) -> Encoding:
-    """Return the encoding of a request's body. Raises UnsupportedMediaType."""
-    if content_type is None or not content_type.strip():
-        return Encoding.MSGPACK
-    name = content_type.split(";", 1)[0].strip().lower()
-    if name in _MSGPACK_NAMES:
-        return Encoding.MSGPACK
-    if name == JSON:
-        return Encoding.JSON
-    raise UnsupportedMediaType(
-        f"content type {shown(name)} is not understood. Nothing was stored.",
-        f"Send {MSGPACK} or {JSON}; with curl: -H 'content-type: {JSON}'.",
-    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -65,43 +57,9 @@ def check_octets(content_type: str | None) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def of_answer(accept: str | None, content_type: str | None) -> Encoding:
-    """Return the encoding of an answer. Never raises, because errors need an encoding as well."""
-    if accept:
-        named = _accepted(accept)
-        for name in named:
-            if name in _MSGPACK_NAMES:
-                return Encoding.MSGPACK
-            if name == JSON:
-                return Encoding.JSON
-    if content_type:
-        name = content_type.split(";", 1)[0].strip().lower()
-        if name in _MSGPACK_NAMES:
-            return Encoding.MSGPACK
-    return Encoding.JSON
-
-
-@functools.lru_cache(maxsize=256)
 def wants_records(accept: str | None) -> bool:
     """Return whether the client accepts raw commit log records."""
-    return accept is not None and RECORDS in accept and RECORDS in _accepted(accept)
-
-
-def _accepted(accept: str) -> list[str]:
-    """Return the names in an Accept header, best first, without those with q=0."""
-    weighted: list[tuple[float, str]] = []
-    for part in accept.split(",")[:32]:
-        name, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        weight = 1.0
-        for parameter in parameters:
-            if parameter.startswith("q="):
-                try:
-                    weight = float(parameter[2:])
-                except ValueError:
-                    weight = 0.0
-        if weight > 0:
-            weighted.append((-weight, name))
-    return [name for _, name in sorted(weighted, key=lambda pair: pair[0])]
+    return accept is not None and RECORDS in accept and RECORDS in accepted(accept)
 
 
 def decode(data: bytes, encoding: Encoding, rest: Rest | None = None) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.ha.shell.secret_file import is_private
+from shared.cluster.secret_file import is_private
 
 POD = 10001
 
