@@ -547,6 +547,66 @@ class NodeAlone(NotEnoughReplicas):
     retriable = False
 
 
+class RouteIncomplete(NotServing):
+    """A name service has just started and has not heard of every broker group yet."""
+
+    code, title = "route-incomplete", "The name service does not know all broker groups yet"
+
+
+class RegistrationRefused(TidemarkError):
+    """A registration that a name service does not accept; what it knew before stays."""
+
+    status = 409
+
+
+class WrongCluster(RegistrationRefused):
+    """The broker belongs to another cluster than the name service."""
+
+    code, title = "wrong-cluster", "The broker belongs to another cluster"
+
+
+class BadSignature(RegistrationRefused):
+    """The registration is not signed with the cluster's secret."""
+
+    code, title, status = "bad-signature", "The registration is not signed as it should be", 403
+
+
+class ClockSkew(RegistrationRefused):
+    """The clocks of broker and name service differ too much; facts: difference_ms, limit_ms."""
+
+    code, title, status = "clock-skew", "Two clocks differ too much", 403
+
+
+class StaleRegistration(RegistrationRefused):
+    """A later registration is known; facts: epoch and counter of that one."""
+
+    code, title = "stale-registration", "A later registration is known"
+
+
+class UnknownBase(RegistrationRefused):
+    """The difference is to a registration that the name service does not have."""
+
+    code, title = "registration-base-unknown", "The difference has an unknown base"
+
+
+class BrokerGroupConflict(RegistrationRefused):
+    """Two stores claim the same node, or two nodes the same term: broker groups of one name."""
+
+    code, title = "broker-group-conflict", "Two broker groups have one name"
+
+
+class NodeIdentityTaken(RegistrationRefused):
+    """Another node has registered with the id of the same store: a copied directory."""
+
+    code, title = "node-identity-taken", "Two nodes have one store id"
+
+
+class NamesLimit(RegistrationRefused):
+    """A bound of the name service on broker groups, nodes or topics is reached."""
+
+    code, title, status = "names-limit", "A bound of the name service is reached", 413
+
+
 class AckTimeout(TidemarkError):
     """Stored, but the requested level was not reached in time: the outcome is unknown."""
 

@@ -27,5 +27,5 @@ def python_module(module: str) -> list[str]:
 
 
 def service(name: str) -> list[str]:
-    """Return the command line that starts a service: broker, reput or ha."""
+    """Return the command line that starts a service: broker, reput, ha or names."""
     return python_module(f"{SERVICES}.{name}")

@@ -41,6 +41,11 @@ def ha() -> None:
     import_module(f"{SERVICES}.ha.__main__").main()
 
 
+def names() -> None:
+    """Run a name service."""
+    import_module(f"{SERVICES}.names.__main__").main()
+
+
 def analytics() -> None:
     """Run a job of lag analytics."""
     import_module(f"{SERVICES.removesuffix('services')}analytics.main").main()

@@ -14,6 +14,7 @@ from shared.metrics.catalogue.every import EVERY
 from shared.metrics.catalogue.groups import GROUPS
 from shared.metrics.catalogue.ha import HA
 from shared.metrics.catalogue.log import LOG
+from shared.metrics.catalogue.names import NAMES
 from shared.metrics.catalogue.requests import REQUESTS
 from shared.metrics.family import Family
 
@@ -27,12 +28,13 @@ class Section(NamedTuple):
 
 
 SECTIONS: Final = (
-    Section("Every process", ("broker", "reput", "ha", "analytics"), EVERY),
+    Section("Every process", ("broker", "reput", "ha", "names", "analytics"), EVERY),
     Section("Broker: requests and topics", ("broker",), REQUESTS),
     Section("Broker: consumer groups", ("broker",), GROUPS),
     Section("Broker: log and store", ("broker",), LOG),
     Section("Reput: dispatch", ("reput",), DISPATCH),
     Section("ha: replication", ("ha",), HA),
+    Section("Names: broker groups and routes", ("names",), NAMES),
     Section("Analytics", ("analytics",), ANALYTICS),
 )
 BY_NAME: Final[Mapping[str, Family]] = {

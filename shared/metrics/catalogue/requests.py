@@ -55,6 +55,15 @@ BROKER_REQUESTS_REJECTED_TOTAL: Final = counter(
     "`tidemark_broker_requests_queued`",
     title="Answered with an error",
     alert="`internal`, `corrupt-record`, `damaged-file`: any; `overloaded`: a steady rate")
+BROKER_NAMES_CONFIGURED: Final = gauge("tidemark_broker_names_configured", "name services",
+    "Name services with which this broker should register: `names.urls`")
+BROKER_NAMES_REGISTERED: Final = gauge("tidemark_broker_names_registered", "name services",
+    "Those that have accepted the last registration",
+    title="Name services", alert="fewer than configured for 2 minutes")
+BROKER_NAMES_REFUSED_TOTAL: Final = counter("tidemark_broker_names_refused_total{code}", "requests",
+    "Registrations that failed, by the [runbook](runbook.md) code of the refusal; `unreachable`: "
+    "there was no answer",
+    title="Failed registrations", alert="any but `unreachable` and `registration-base-unknown`")
 BROKER_CONNECTIONS: Final = gauge("tidemark_broker_connections{role}", "connections",
     "Open client connections, by what they last asked: `producer`, `consumer`, `admin`, or `new`",
     title="Connections", alert="above 80 % of `connections_max`")

@@ -1,0 +1,54 @@
+"""Whether an instance that has just started knows enough to say that a topic does not exist. Pure.
+
+A name service starts with an empty table. If it answered "no such topic" then, clients would give
+up on topics that exist. So it waits for the broker groups that its configuration and the other
+instances name. A configured one is awaited without a limit: the operator has said that it exists.
+One that only another instance named is awaited for EXPIRE_S: if it lives, it registers by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from shared.cluster.routes import EXPIRE_S
+
+
+class Completeness:
+    """Broker groups that are expected and have not registered since the start."""
+
+    def __init__(self, configured: Iterable[str], now_s: float) -> None:
+        """now_s: monotonic clock at the start."""
+        self._configured = frozenset(configured)
+        self._missing = set(self._configured)
+        self._until_s = now_s + EXPIRE_S
+        self._asks_peers = True
+
+    @property
+    def complete(self) -> bool:
+        """Whether every expected broker group has registered."""
+        return not self._missing and not self._asks_peers
+
+    @property
+    def missing(self) -> list[str]:
+        """The broker groups that have not registered yet, by name."""
+        return sorted(self._missing)
+
+    def note_peers(self, named: Iterable[str], known: Collection[str]) -> None:
+        """Expect what the other instances name; called once, without names if none has answered.
+
+        known: broker groups that have registered already.
+        """
+        self._asks_peers = False
+        self._missing |= set(named) - set(known)
+
+    def note_heard(self, group: str) -> bool:
+        """Note that a broker group has registered; return whether it was missing."""
+        was_missing = group in self._missing
+        self._missing.discard(group)
+        return was_missing
+
+    def expire(self, now_s: float) -> bool:
+        """Give up broker groups that only other instances named; return whether there were any."""
+        given_up = self._missing - self._configured if now_s > self._until_s else frozenset()
+        self._missing -= given_up
+        return bool(given_up)
