@@ -141,6 +141,7 @@ def build_with(
 
     def topic_changed(topic: str) -> None:
         config_files.topics_changed()
+        views.changed(topic)
         consuming.groups.coordinator.topic_changed(topic)
 
     opening = Opening(

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import ipaddress
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
 from services.broker.retention_policy import Policy, parse_hours
 from shared.cluster.config import ClusterConfig
+from shared.cluster.routes import URL_PATTERN
 from shared.files.store_config import LocalStoreConfig, StoreConfig
 from shared.metrics.bounds import GROUPS_MAX, PAIRS_MAX, TOPICS_MAX, Limits
 from shared.runtime.config import Ruled, setting, unless_read
@@ -24,9 +26,33 @@ from tidemark.formats.hosts import Host
 ENV_PREFIX: Final = "TIDEMARK_BROKER_"
 
 
+NAMES_MAX: Final = 16
+"""Name services with which one broker registers."""
 TELEMETRY_PERIOD_MIN_S: Final = 1.0
 COPIED_SIZE_MAX: Final = 7 << 20
 """Largest body [bytes] in a group: with its properties it fits into the window to a slave."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NamesSettings(Ruled):
+    """The name services with which this broker registers; the table ``[names]``."""
+
+    urls: tuple[str, ...] = ()
+    """URLs of all of them; clients get them with every route. Empty: there are none."""
+    api: str = setting(
+        "", says="URL of this broker for clients, on a standalone node; default: host and port"
+    )
+    secret_file: Path | None = None
+    """File with the secret that registrations are signed with. Default: cluster.secret_file; on a
+    standalone node without either, registrations are not signed."""
+
+    def broken_rules(self) -> Iterator[str]:
+        """Return the violated rules between fields."""
+        for name, url in (*(("urls", each) for each in self.urls), ("api", self.api)):
+            if url and not re.match(URL_PATTERN, url):
+                yield f"names.{name}: {url!r} is not a URL like http://names-1:9870"
+        if len(self.urls) > NAMES_MAX:
+            yield f"names.urls has {len(self.urls)} URLs, {NAMES_MAX} are allowed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +67,7 @@ class BrokerConfig(Ruled):
     store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
     cluster: ClusterConfig = dataclasses.field(default_factory=ClusterConfig)
     """The replication group of this node; ha has the same table. Empty: a standalone node."""
+    names: NamesSettings = dataclasses.field(default_factory=NamesSettings)
 
     host: str = setting("127.0.0.1", says="0.0.0.0 opens the API to everybody who reaches the port")
     port: int = setting(8080, minimum=0, maximum=65_535, says="0 takes a free one")
@@ -302,6 +329,16 @@ class BrokerConfig(Ruled):
             self.disk_warning_percent,
             self.clean_file_forcibly,
         )
+
+    def own_api(self, port: int) -> str:
+        """Return the URL under which clients reach this broker. port: that of the API."""
+        if self.cluster.grouped:
+            return self.cluster.own.api
+        if self.names.api:
+            return self.names.api
+        host = self.advertised_host or self.host
+        host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def store_host(self, port: int) -> Host:
         """Return the address that is stored in records and message ids."""

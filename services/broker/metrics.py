@@ -93,7 +93,13 @@ class BrokerMetrics(TrafficMetrics):
         self.lag_gauges = LagGauges(registry, clock or SystemClock(), queue_series_max)
         self.retention = RetentionMetrics(registry)
         self.telemetry = TelemetryMetrics(registry)
+        self.names_refused = registry.counter(of_requests.BROKER_NAMES_REFUSED_TOTAL)
         self._volumes: Volumes | None = None
+
+    def show_names(self, configured: int, registered: Callable[[], int]) -> None:
+        """Register the metrics of the registrations with name services."""
+        self.registry.read(of_requests.BROKER_NAMES_CONFIGURED, lambda: configured)
+        self.registry.read(of_requests.BROKER_NAMES_REGISTERED, registered)
 
     def show_store(
         self,

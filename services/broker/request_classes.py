@@ -51,6 +51,7 @@ class Kind(NamedTuple):
 _SEND: Final = Kind(RequestClass.PUT, ClientRole.PRODUCER)
 _NACK: Final = Kind(RequestClass.PUT, ClientRole.CONSUMER)
 _PULL: Final = Kind(RequestClass.PULL, ClientRole.CONSUMER)
+_ROUTE: Final = Kind(RequestClass.PULL, ClientRole.ADMIN)  # may be held, as pulls are
 _MEMBER: Final = Kind(RequestClass.HEARTBEAT, ClientRole.CONSUMER)
 _QUERY: Final = Kind(RequestClass.QUERY, ClientRole.ADMIN)
 _ADMIN: Final = Kind(RequestClass.ADMIN, ClientRole.ADMIN)
@@ -61,6 +62,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     "nack": _NACK,
     "pull": _PULL,
     "fetch": _PULL,
+    "route": _ROUTE,
+    "route-groups": _ROUTE,
     "member-join": _MEMBER,
     "member-leave": _MEMBER,
     "commit": _MEMBER,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from services.broker.api.components import Components
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
+from services.broker.api.own_route import OwnRoute
 from services.broker.context import BrokerContext
 from services.broker.log.log_context import LogContext
 from services.broker.metrics import BrokerMetrics
@@ -25,6 +26,7 @@ class RoleContext(NamedTuple):
     gate: Gate
     api: Api
     watch: Watch
+    own_route: OwnRoute
     on_serving: Callable[[], None]
     """Called when sends open, in a group 2 s after the role begins: for work that only makes later
     requests faster."""
@@ -32,5 +34,6 @@ class RoleContext(NamedTuple):
     def serve(self, components: Components, log_context: LogContext) -> None:
         """Use these components for the calls of the API. The gate opens separately."""
         self.api.serve(components)
+        self.own_route.serve(components.read.topics)
         self.watch.follow(log_context.queues)
         self.gate.check_units_with(log_context.unit_checks)

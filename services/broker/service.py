@@ -19,12 +19,14 @@ from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import Rules
+from services.broker.api.own_route import OwnRoute
 from services.broker.api.role_probes import role_probes
 from services.broker.config import BrokerConfig
 from services.broker.context import BrokerContext
 from services.broker.log.open_store import OpenStore
 from services.broker.log.volumes import Volumes
 from services.broker.metrics import BrokerMetrics
+from services.broker.registrar import Registrar
 from services.broker.replication.cluster_view import ClusterView
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
@@ -81,6 +83,7 @@ class Broker:
         self._clock = clock if clock is not None else SystemClock()
         self._health = Health(self._clock)
         self._gate = Gate(self._health)
+        self._own_route = OwnRoute(config, self._gate, self._clock)
         self._node: StandaloneNode | GroupNode | None = None
         self.registry = Registry(SERVICE, config.series_limits)
         """A program that runs the service inside itself may register metrics of its own here."""
@@ -137,6 +140,7 @@ class Broker:
         self._show_store(store)
         view = ClusterView(config.cluster, config.sockets_dir, store.positions, self._clock)
         api.show_cluster(view)
+        self._own_route.follow(view)
         watch = Watch(store, self._health, self._stop, config.dispatch_lag_max)
         node = GroupNode(self._role_context(doorbell, api, server, watch), store, view)
         parts = {"cluster-view": lambda: view.run(self._stop), "watch": watch.run}
@@ -153,7 +157,19 @@ class Broker:
         """Run the node and the other parts until stop; then answer the requests in progress, and
         mark the store as cleanly stopped."""
         self._node = node
-        await run_parts(self._stop, {"node": lambda: node.run(self._stop), **parts})
+        own_route = self._own_route
+        registrar = await Registrar.prepare(
+            self._config, own_route, store, self._metrics, self._clock
+        )
+        await run_parts(
+            self._stop,
+            {
+                "node": lambda: node.run(self._stop),
+                "own-route": lambda: own_route.run(self._stop),
+                "registrar": lambda: registrar.run(self._stop),
+                **parts,
+            },
+        )
         if node.closed_in_order:
             await server.close()
             doorbell.close()
@@ -165,7 +181,9 @@ class Broker:
         broker = BrokerContext(
             self._config, self._clock, self._metrics, self._health, doorbell, server.port
         )
-        return RoleContext(broker, self._metrics, self._gate, api, watch, self._on_serving)
+        return RoleContext(
+            broker, self._metrics, self._gate, api, watch, self._own_route, self._on_serving
+        )
 
     async def _listen(self, closing: AsyncExitStack, api: Api) -> ApiServer:
         """Open both ports, and log their addresses."""
@@ -191,6 +209,7 @@ class Broker:
         )
         await closing.enter_async_context(admin)
         await server.start(config.host, config.port)
+        self._own_route.listen_on(server.port)
         closing.push_async_callback(server.close)
         log.info(
             "listening",
@@ -252,6 +271,7 @@ class Broker:
             self._metrics,
             UniqueIds(self._clock, config.store_host(config.port)),
             BodyBounds(config.request_size_max, config.waiting_bytes_max, config.read_timeout_s),
+            self._own_route,
             version=__version__,
         )
 

@@ -26,6 +26,7 @@ from services.broker.schema import (
     node,
     offsets,
     retry,
+    routes,
     topics,
 )
 from services.broker.schema.calls import ANYWHERE, ERRORS, READ_FROM, Call
@@ -35,7 +36,18 @@ from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 
 Schema = dict[str, Any]
 
-THEMES: Final = (topics, messages, groups, group_views, members, offsets, retry, delayed, node)
+THEMES: Final = (
+    topics,
+    messages,
+    groups,
+    group_views,
+    members,
+    offsets,
+    retry,
+    delayed,
+    node,
+    routes,
+)
 CALLS: Final = tuple(itertools.chain.from_iterable(theme.CALLS for theme in THEMES))
 PATH_PARAMETERS: Final = {
     "topic": Annotated[Name, Meta(description="The topic's name.")],

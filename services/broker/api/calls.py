@@ -21,7 +21,7 @@ from services.broker.api.gate import Gate
 from services.broker.api.http_requests import Bodies
 from services.broker.api.traces import Traces
 from services.broker.schema.parsing import parsed
-from services.broker.schema.values import Answer, Request
+from services.broker.schema.values import Request
 from services.broker.traffic_metrics import TrafficMetrics
 from tidemark.clock import Clock
 
@@ -105,11 +105,11 @@ def encoding_of(request: web.Request) -> Encoding:
 
 
 def answer(
-    request: web.Request, value: Answer | Mapping[str, Any], status: int = 200
+    request: web.Request, value: msgspec.Struct | Mapping[str, Any], status: int = 200
 ) -> web.Response:
     """Return the answer in the caller's encoding."""
     encoding = encoding_of(request)
-    fields = msgspec.to_builtins(value) if isinstance(value, Answer) else value
+    fields = msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
     return web.Response(
         body=encodings.encode(fields, encoding), status=status, content_type=encoding.value
     )

@@ -38,9 +38,11 @@ from services.broker.api.http_requests import (
 )
 from services.broker.api.large_answers import MANY, LargeAnswers
 from services.broker.api.messages import Rules
+from services.broker.api.own_route import OwnRoute
 from services.broker.api.refusals import Refusals, retry_after
 from services.broker.api.retention_calls import RetentionCalls
 from services.broker.api.retry_calls import RetryCalls
+from services.broker.api.route_calls import RouteCalls
 from services.broker.api.send import SendCall
 from services.broker.api.traces import Traces
 from services.broker.api.zero_copy import records_answer
@@ -125,6 +127,7 @@ class Api:
         metrics: TrafficMetrics,
         unique_ids: UniqueIds,
         bounds: BodyBounds,
+        own_route: OwnRoute,
         *,
         version: str,
     ) -> None:
@@ -162,7 +165,11 @@ class Api:
         self._tools = tools = CallTools(
             gate, self._bodies, self._answers, clock, metrics, self._components, self.traces
         )
-        calls = (*modules(tools), ClusterCalls(lambda: self._cluster, lambda: self.components))
+        calls = (
+            *modules(tools),
+            ClusterCalls(lambda: self._cluster, lambda: self.components),
+            RouteCalls(own_route),
+        )
         for route in (*self._routes(), *itertools.chain(*(each.routes for each in calls))):
             self.app.router.add_route(
                 route.method,

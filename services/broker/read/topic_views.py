@@ -6,7 +6,7 @@ with the range that a topic's own retention hides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from services.broker.read.listing import page_of
@@ -14,6 +14,7 @@ from services.broker.read.visibility import Visibility, retention_of
 from services.broker.schema.topics import NewTopic
 from services.broker.schema.values import ListQuery
 from services.broker.state.topics import NO_CHANGES, NOWHERE, RESERVE_TIME, Topics, is_reserved
+from shared.cluster.routes import TopicRoute
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
 from shared.files.queue_math import Boundary
@@ -21,8 +22,14 @@ from shared.runtime.pauses import Pauses
 from shared.runtime.time_slicer import TimeSlicer
 from shared.state.records import STATE_TOPIC, TopicConfig
 from tidemark.clock import Clock
+from tidemark.formats.nack import DEAD_PREFIX, RETRY_PREFIX
 from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset, QueueOffset
+
+
+def is_routed(name: str) -> bool:
+    """Return whether clients may be routed to the topic: it is no topic of the broker itself."""
+    return not is_reserved(name) or name.startswith((RETRY_PREFIX, DEAD_PREFIX))
 
 
 class TopicViews:
@@ -50,6 +57,7 @@ class TopicViews:
         self._queues_default = queues_default
         self._visibility = Visibility(clock)
         self._clock = clock
+        self._report_change: Callable[[str], None] = lambda topic: None
 
     async def page(self, asked: ListQuery) -> dict[str, Any]:
         """Return one page of topics with their numbers of queues, sorted by name."""
@@ -170,6 +178,34 @@ class TopicViews:
         ):
             return
         self._topics.for_reading(name, queue)
+
+    def route(self, name: str) -> TopicRoute | None:
+        """Return the topic as clients are routed to it; None if they never are."""
+        topic = self._topics.find(name)
+        if topic is None or not is_routed(name):
+            return None
+        return TopicRoute(topic.queues, topic.is_readable, topic.is_writable)
+
+    def routed(self) -> Iterator[str]:
+        """Iterate over the names of all topics that clients are routed to, in no order.
+
+        There may be duplicates and deleted topics. The iterator must be consumed before an await.
+        """
+        return filter(is_routed, self._topics.names())
+
+    @property
+    def count(self) -> int:
+        """Number of topics that clients are routed to."""
+        return self._topics.count
+
+    def report_changes_to(self, listener: Callable[[str], None]) -> None:
+        """Set the callback that is invoked with the name of each topic that changes."""
+        self._report_change = listener
+
+    def changed(self, name: str) -> None:
+        """Report that a topic was created, changed or deleted."""
+        if is_routed(name):
+            self._report_change(name)
 
     def report_hidden_to(self, listener: Callable[[str, int, int, int], None]) -> None:
         """Set the callback that is invoked synchronously when a topic's own retention hides

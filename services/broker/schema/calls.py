@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from services.broker.schema.values import Answer, NoParameters, Query, Request
+from msgspec import Struct
+
+from services.broker.schema.values import NoParameters, Query, Request
 
 _RETRIABLE: Final = "Nothing was stored; the same call may succeed later."
 ERRORS: Final = {
@@ -42,7 +44,7 @@ class Call(NamedTuple):
     method: str
     path: str
     summary: str
-    answer: type[Answer] | None
+    answer: type[Struct] | None
     """None: 204, without a body."""
     answered: str
     """Describes the answer."""

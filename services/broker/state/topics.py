@@ -213,6 +213,12 @@ class Topics:
             else:
                 self._queues_in_store.setdefault(name, 1)
                 self._beyond.setdefault(name, []).append(queue)
+        self._unrecorded = [
+            name
+            for name in self._queues_in_store
+            if name not in state.topics and not is_reserved(name)
+        ]
+        """Topics that only have queues in the store, at the start."""
         self._name_beyond()
 
     def _name_beyond(self) -> None:
@@ -275,6 +281,14 @@ class Topics:
         """
         return itertools.chain(
             self._state.topics, self._queues_in_store, filter(self._is_used, self._always)
+        )
+
+    @property
+    def count(self) -> int:
+        """Number of topics, without those of the broker itself."""
+        topics, deleted = self._state.topics, self._state.deleted
+        return len(topics) + sum(
+            name not in topics and name not in deleted for name in self._unrecorded
         )
 
     def _is_used(self, name: str) -> bool:

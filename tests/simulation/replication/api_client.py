@@ -24,6 +24,7 @@ from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import Rules
+from services.broker.api.own_route import OwnRoute
 from services.broker.config import BrokerConfig
 from services.broker.metrics import BrokerMetrics
 from services.broker.replication import cluster_view
@@ -73,7 +74,7 @@ _PROTOCOL: Final = SimpleNamespace(
 _WRITER: Final = SimpleNamespace()
 
 
-def make_api(config: BrokerConfig, gate: Gate, machine: Machine) -> Api:
+def make_api(config: BrokerConfig, gate: Gate, own_route: OwnRoute, machine: Machine) -> Api:
     """Build the API as ``services.broker.service`` does for a node of a group."""
     rules = Rules(
         config.message_size_max,
@@ -88,6 +89,7 @@ def make_api(config: BrokerConfig, gate: Gate, machine: Machine) -> Api:
         BrokerMetrics(Registry("broker"), machine),
         UniqueIds(machine, config.store_host(PORT)),
         BodyBounds(config.request_size_max, config.waiting_bytes_max, config.read_timeout_s),
+        own_route,
         version="0",
     )
 

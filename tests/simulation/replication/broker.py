@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from services.broker.api.gate import Gate
+from services.broker.api.own_route import OwnRoute
 from services.broker.config import BrokerConfig
 from services.broker.context import BrokerContext
 from services.broker.metrics import BrokerMetrics
@@ -96,7 +97,8 @@ class Broker(Service):
         self._health = Health(machine)
         self.gate = Gate(self._health)
         self._config, self._ha = _config(machine.name, names), ha
-        self.api: Any = make_api(self._config, self.gate, machine)
+        self.own_route = OwnRoute(self._config, self.gate, machine)
+        self.api: Any = make_api(self._config, self.gate, self.own_route, machine)
         self.client = ApiClient(self, self.api, self.gate)
         self.requests = PendingRequests(self)
         self.producer = Producer(self, ack_limit_ms=ack_limit_ms, sends_per_s=sends_per_s)
@@ -152,6 +154,7 @@ class Broker(Service):
             self.gate,
             self.api,
             watch,
+            self.own_route,
             on_serving=lambda: None,
         )
         node = self.node = GroupNode(context, store, view)

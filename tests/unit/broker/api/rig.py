@@ -29,6 +29,7 @@ from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.runtime.connections import Bounds
 from shared.runtime.health import Health
+from tests.support.own_routes import own_route
 from tidemark.errors import UnknownTopic
 from tidemark.formats import inner_batch
 from tidemark.formats.batch_parts import Part
@@ -202,6 +203,7 @@ async def served(
         metrics,
         UniqueIds(clock, HOST),
         BodyBounds(request_size_max, 1 << 20, 5),
+        own_route(),
         version="test",
     )
     puller = Puller()

@@ -23,6 +23,7 @@ from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds
 from shared.runtime.health import Health
 from shared.runtime.pauses import Pace, Pauses
 from tests.support.metrics import samples
+from tests.support.own_routes import own_route
 from tidemark.formats.hosts import Host
 
 
@@ -40,6 +41,7 @@ class Served:
             metrics,
             UniqueIds(clock, Host(b"\x7f\x00\x00\x01", 1)),
             BodyBounds(1000, 1000, 5.0),
+            own_route(),
             version="1",
         )
         self.server = ApiServer(

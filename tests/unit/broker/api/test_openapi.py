@@ -23,6 +23,7 @@ from services.broker.send.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
+from tests.support.own_routes import own_route
 from tidemark.formats.hosts import Host
 
 RULES = Rules(message_size_max=1000, record_crc=True)
@@ -42,6 +43,7 @@ def an_api() -> Api:
         BrokerMetrics(Registry("broker")),
         UniqueIds(clock, Host(b"\x7f\x00\x00\x01", 1)),
         BodyBounds(1000, 1000, 1.0),
+        own_route(),
         version="1",
     )
 

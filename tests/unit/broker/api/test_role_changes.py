@@ -24,6 +24,7 @@ from services.broker.send.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
+from tests.support.own_routes import own_route
 from tests.support.still_clock import StillClock, until
 from tests.unit.broker.groups.rig import GROUP, Rig
 from tests.unit.broker.groups.test_counted_answers import api_of
@@ -55,6 +56,7 @@ def make_api() -> Api:
         BrokerMetrics(Registry("broker")),
         UniqueIds(clock, Host(b"\x7f\x00\x00\x01", 1)),
         BodyBounds(1 << 20, 1 << 20, 10.0),
+        own_route(),
         version="1",
     )
 

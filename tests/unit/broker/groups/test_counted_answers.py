@@ -23,6 +23,7 @@ from services.broker.read.unpacking import Pulled
 from services.broker.send.unique_ids import UniqueIds
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
+from tests.support.own_routes import own_route
 from tests.unit.broker.groups.rig import GROUP, Rig
 from tidemark.errors import CorruptRecord, Overloaded
 from tidemark.formats.hosts import Host
@@ -42,6 +43,7 @@ def api_of(rig: Rig) -> Api:
         rig.metrics,
         UniqueIds(clock, Host(b"\x7f\x00\x00\x01", 1)),
         BodyBounds(1 << 20, LIMIT, 1.0),
+        own_route(),
         version="1",
     )
     api.serve(
