@@ -17,16 +17,16 @@ class Dev:
     """A `tidemark dev` in the background."""
 
     def __init__(
-        self, store: Path, port: int, *arguments: str, nodes: int = 1, **environment: str
+        self, store: Path, port: int, *options: str, nodes: int = 1, **environment: str
     ) -> None:
-        """arguments, environment: more arguments and variables."""
+        """options: more options of the command. environment: more variables."""
         self.url = f"http://127.0.0.1:{port}"
         self.said = ""
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tidemark.cli.main", "dev"),
                 *("--store", str(store), "--port", str(port), "--nodes", str(nodes)),
-                *arguments,
+                *options,
             ],
             cwd=PROJECT,
             env={**os.environ, **environment},

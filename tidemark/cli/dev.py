@@ -1,4 +1,4 @@
-"""``tidemark dev``: runs a node or a group of nodes in one terminal, for development.
+"""``tidemark dev``: runs a node, a group or a cluster in one terminal, for development.
 
 It starts the services as child processes with the local profile, shows their output, restarts those
 that die, and stops them in order: brokers first, so that reput can dispatch everything appended.
@@ -21,10 +21,11 @@ from tidemark.cli.children import Child
 from tidemark.cli.local_nodes import (
     ADMIN_HOST,
     DevNode,
-    connectable,
+    LocalCluster,
+    Ports,
     etcd_child,
+    local_cluster,
     local_etcd,
-    local_nodes,
 )
 from tidemark.cli.output import expected_errors, say
 from tidemark.errors import NotServing
@@ -36,6 +37,8 @@ REPORT_AFTER_S: Final = 10.0
 """A normal first start of a group takes some seconds, because its services wait for each other."""
 REPORT_EVERY_S: Final = 2.0
 NODES_MAX: Final = 5
+GROUPS_MAX: Final = 8
+NAMES_MAX: Final = 3
 
 
 @click.command()
@@ -75,6 +78,20 @@ NODES_MAX: Final = 5
     default="",
     help="With --lease etcd: members of an etcd that runs already; none is started.",
 )
+@click.option(
+    "--groups",
+    type=click.IntRange(1, GROUPS_MAX),
+    default=1,
+    show_default=True,
+    help="2 or more: a cluster of as many broker groups, each of --nodes nodes.",
+)
+@click.option(
+    "--names",
+    type=click.IntRange(0, NAMES_MAX),
+    default=0,
+    show_default=True,
+    help="Name services, with which all brokers register.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Show all log lines of the services.")
 @expected_errors
 def dev(
@@ -84,6 +101,8 @@ def dev(
     nodes: int,
     lease: str,
     etcd_endpoints: str,
+    groups: int,
+    names: int,
     verbose: bool,
 ) -> None:
     """Run a node or a group of nodes until Ctrl-C; the first send to a topic creates it."""
@@ -96,22 +115,27 @@ def dev(
         etcd = local_etcd(store, port)
         endpoints = (etcd.client_url,)
         beside = [etcd_child(etcd, verbose=verbose)]
-    with local_nodes(store, host, port, nodes, endpoints) as found:
-        for node in found:
+    with local_cluster(
+        store, host, port, groups=groups, nodes=nodes, names=names, etcd_endpoints=endpoints
+    ) as found:
+        for node in found.nodes:
             node.ports.check(host)
+        for each in found.names:
+            Ports(each.port, each.port + 1, each.port + 1).check(host)
         asyncio.run(_dev(found, beside, verbose))
 
 
-async def _dev(nodes: list[DevNode], beside: list[Child], verbose: bool) -> None:
-    """Run nodes. beside: what is started with them, and stopped after them."""
-    children = [node.children(verbose=verbose) for node in nodes]
+async def _dev(cluster: LocalCluster, beside: list[Child], verbose: bool) -> None:
+    """Run a cluster. beside: what is started before its nodes, and stopped after them."""
+    children = [node.children(verbose=verbose) for node in cluster.nodes]
+    beside = [*beside, *(each.child(verbose=verbose) for each in cluster.names)]
     everyone = [*beside, *(child for of_node in children for child in of_node)]
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
     running = [asyncio.create_task(child.run(), name=child.name) for child in everyone]
-    announcing = asyncio.create_task(_announce(nodes, everyone))
+    announcing = asyncio.create_task(_announce(cluster, everyone))
     stopping = asyncio.create_task(stop.wait())
     try:
         waiting = {*running, announcing, stopping}
@@ -143,7 +167,7 @@ class StartProgress:
         return True
 
 
-async def _announce(nodes: list[DevNode], children: Sequence[Child]) -> None:
+async def _announce(cluster: LocalCluster, children: Sequence[Child]) -> None:
     """Wait until all services are ready, then print the addresses and examples."""
     started = time.monotonic()
     progress = StartProgress(started)
@@ -161,12 +185,17 @@ async def _announce(nodes: list[DevNode], children: Sequence[Child]) -> None:
                     say(f"{child.name} is not ready yet: {state}")
                 await asyncio.sleep(READY_POLL_S)
             child.was_ready = True
-        master = await _all_in_sync(session, nodes, progress) if len(nodes) > 1 else nodes[0]
+        masters = [
+            await _all_in_sync(session, nodes, progress) if len(nodes) > 1 else nodes[0]
+            for nodes in cluster.groups
+        ]
     seconds = time.monotonic() - started
-    if len(nodes) == 1:
-        click.echo(greeting(master, seconds))
+    if not cluster.is_plain:
+        click.echo(cluster_greeting(cluster, masters, seconds))
+    elif len(cluster.nodes) == 1:
+        click.echo(greeting(masters[0], seconds))
     else:
-        click.echo(group_greeting(nodes, master, seconds))
+        click.echo(group_greeting(cluster.nodes, masters[0], seconds))
 
 
 async def _readiness(session: aiohttp.ClientSession, url: str) -> str | None:
@@ -184,7 +213,7 @@ async def _all_in_sync(
     session: aiohttp.ClientSession, nodes: list[DevNode], progress: StartProgress
 ) -> DevNode:
     """Wait until there is a master and every node is in its in-sync set; return the master."""
-    url = f"{_api(nodes[0])}/v1/cluster"
+    url = f"{nodes[0].api}/v1/cluster"
     while True:
         master, missing = await _master(session, url)
         if missing is None:
@@ -226,7 +255,7 @@ def not_ready(body: bytes) -> str:
 
 def greeting(node: DevNode, seconds: float) -> str:
     """Return the text that a new user can copy and paste from."""
-    url, ports = _api(node), node.ports
+    url, ports = node.api, node.ports
     return f"""\
 Tidemark is ready after {seconds:.1f} s. Store: {node.store.resolve()}
 
@@ -241,29 +270,57 @@ Stop with Ctrl-C."""
 
 def group_greeting(nodes: Sequence[DevNode], master: DevNode, seconds: float) -> str:
     """Return the same for a group: every node's addresses, and how to try a switchover."""
-    urls = [_api(node) for node in nodes]
-    places = "\n".join(
-        f"  {node.name}  API {url}/v1  metrics "
-        + "  ".join(
-            f"http://{ADMIN_HOST}:{port}/metrics"
-            for port in (node.ports.broker_admin, node.ports.reput_admin, node.ports.ha_admin)
-        )
-        for node, url in zip(nodes, urls, strict=True)
-    )
+    url = nodes[0].api
     return f"""\
 Tidemark is ready after {seconds:.1f} s: a group of {len(nodes)} nodes, {master.name} is the \
 master. Stores: {nodes[0].store.resolve().parent}
 
-{places}
+{_places(nodes)}
 
-{_examples(_api(master))}
+{_examples(master.api)}
 
 See which node is the master, and switch over to another (in a checkout: .venv/bin/tidemark):
 
-  tidemark cluster status --url {urls[0]}
-  tidemark cluster switchover --url {urls[0]}
+  tidemark cluster status --url {url}
+  tidemark cluster switchover --url {url}
 
 Stop with Ctrl-C."""
+
+
+def cluster_greeting(cluster: LocalCluster, masters: Sequence[DevNode], seconds: float) -> str:
+    """Return the same for several broker groups, or for brokers with name services."""
+    url = cluster.names[0].url if cluster.names else masters[0].api
+    names = "".join(
+        f"  {each.name}  {each.url}/v1/route  metrics http://{ADMIN_HOST}:{each.port + 1}/metrics\n"
+        for each in cluster.names
+    )
+    leading = ", ".join(node.label or node.api for node in masters)
+    return f"""\
+Tidemark is ready after {seconds:.1f} s: {len(cluster.groups)} broker groups of \
+{len(cluster.groups[0])} nodes, the masters are {leading}.
+
+{_places(cluster.nodes)}
+{names}
+See where a topic is:
+
+  curl -s {url}/v1/route/orders
+
+{_examples(masters[0].api)}
+
+Stop with Ctrl-C."""
+
+
+def _places(nodes: Sequence[DevNode]) -> str:
+    """Return a line with the addresses of each node."""
+    return "\n".join(
+        f"  {node.label}  API {node.api}/v1  metrics "
+        + "  ".join(
+            f"http://{ADMIN_HOST}:{port}/metrics"
+            for port in (node.ports.broker_admin, node.ports.reput_admin, node.ports.ha_admin)
+            if port is not None
+        )
+        for node in nodes
+    )
 
 
 def _examples(url: str) -> str:
@@ -280,7 +337,3 @@ or from Python (in a checkout: .venv/bin/python -m asyncio):
   async with tidemark.connect("{url}") as mq:
       await mq.send("orders", b"hello", tags="new", keys=["order-1"])
       print(await mq.messages_by_key("orders", "order-1"))"""
-
-
-def _api(node: DevNode) -> str:
-    return f"http://{connectable(node.host)}:{node.ports.api}"

@@ -2,7 +2,8 @@
 
 A single node runs broker and reput on one store. Nodes of a group run ha as well; their stores are
 sibling directories, next to the lease and the group's secret. With ``--lease etcd`` the lease is in
-an etcd, whose only member runs beside the nodes. Used by ``dev``.
+an etcd, whose only member runs beside the nodes. A cluster of several broker groups has one such
+directory for each; its name services have no files. Used by ``dev``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ ETCD_CLIENT_PORT: Final = 5
 ETCD_PEER_PORT: Final = 6
 PORTS_PER_NODE: Final = 10
 """Distance between the API ports of two nodes."""
+PORTS_PER_GROUP: Final = 50
+"""Distance between the first ports of two broker groups."""
 LONGEST_SOCKET: Final = "ha-control.sock"
 
 
@@ -83,6 +86,20 @@ class DevNode(NamedTuple):
     ports: Ports
     cluster: dict[str, object]
     """The [cluster] settings that its group shares; empty if it is in no group."""
+    group: str = ""
+    """Its broker group; empty if there are neither others nor name services."""
+    names: tuple[str, ...] = ()
+    """URLs of the name services."""
+
+    @property
+    def label(self) -> str:
+        """Broker group and name, as far as it has them."""
+        return f"{self.group} {self.name}".strip()
+
+    @property
+    def api(self) -> str:
+        """URL of its API for clients on this machine."""
+        return f"http://{connectable(self.host)}:{self.ports.api}"
 
     def children(self, *, verbose: bool) -> list[Child]:
         """Create its services in the order of stopping: reput can then dispatch the whole log, and
@@ -99,7 +116,7 @@ class DevNode(NamedTuple):
         }
         return [
             Child(
-                f"{self.name} {service}".strip(),
+                f"{self.label} {service}".strip(),
                 [
                     *programs.service(service),
                     *("--store", str(self.store)),
@@ -117,8 +134,13 @@ class DevNode(NamedTuple):
     def _environment(self, service: str) -> dict[str, str]:
         """Return settings as variables, because the caller's own take precedence over them."""
         settings: dict[str, object] = {}
+        own = {"group": self.group} if self.group else {}
         if self.cluster:
-            settings |= member_settings(service, {**self.cluster, "node": self.name})
+            settings |= member_settings(service, {**self.cluster, **own, "node": self.name})
+        elif own and service == "broker":
+            settings["cluster"] = own
+        if self.names and service == "broker":
+            settings["names"] = {"urls": list(self.names)}
         variables = sizes_of(service.upper(), self.store)
         for name, value in settings.items():
             table = value if isinstance(value, Mapping) else {"": value}
@@ -149,6 +171,8 @@ def local_nodes(
 
     etcd_endpoints: of the group's lease, if it is in etcd.
     """
+    if (store / "g0").is_dir():
+        raise _other_kind(store, "the stores of several broker groups are", "--groups 2")
     with contextlib.ExitStack() as directories:
         if count == 1:
             if (store / "n0").is_dir():
@@ -216,6 +240,103 @@ def etcd_child(etcd: EtcdMember, *, verbose: bool) -> Child:
         ready_url=f"{etcd.client_url}/health",
         verbose=verbose,
     )
+
+
+class NamesProcess(NamedTuple):
+    """One name service on this machine."""
+
+    name: str
+    host: str
+    port: int
+    groups: tuple[str, ...]
+    """Broker groups of its cluster."""
+    peers: tuple[str, ...]
+    """URLs of the other name services."""
+
+    @property
+    def url(self) -> str:
+        """Its URL for clients on this machine."""
+        return f"http://{connectable(self.host)}:{self.port}"
+
+    def child(self, *, verbose: bool) -> Child:
+        """Create its process."""
+        admin_port = self.port + 1
+        return Child(
+            self.name,
+            [
+                *programs.service("names"),
+                *("--host", self.host, "--port", str(self.port), "--admin-port", str(admin_port)),
+            ],
+            {
+                "TIDEMARK_NAMES_URL": self.url,
+                "TIDEMARK_NAMES_PEERS": ",".join(self.peers),
+                "TIDEMARK_NAMES_GROUPS": ",".join(self.groups),
+            },
+            ready_url=f"http://{ADMIN_HOST}:{admin_port}/ready",
+            verbose=verbose,
+        )
+
+
+class LocalCluster(NamedTuple):
+    """What one ``tidemark dev`` runs."""
+
+    groups: list[list[DevNode]]
+    names: list[NamesProcess]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one broker group without a name service."""
+        return len(self.groups) == 1 and not self.names
+
+    @property
+    def nodes(self) -> list[DevNode]:
+        """The nodes of all broker groups."""
+        return [node for group in self.groups for node in group]
+
+
+@contextlib.contextmanager
+def local_cluster(
+    store: Path,
+    host: str,
+    port: int,
+    *,
+    groups: int,
+    nodes: int,
+    names: int,
+    etcd_endpoints: Sequence[str] = (),
+) -> Iterator[LocalCluster]:
+    """Prepare one ``tidemark dev``: broker groups of as many nodes each, and name services.
+
+    One broker group has its store or stores at ``store``, several have one directory each below it.
+    etcd_endpoints: of the groups' leases, if they are in etcd.
+    Raises GroupStore if there are stores of another kind.
+    """
+    if groups == 1 and not names:
+        with local_nodes(store, host, port, nodes, etcd_endpoints) as found:
+            yield LocalCluster([found], [])
+        return
+    if groups > 1 and any((store / name).is_dir() for name in ("commitlog", "n0")):
+        raise _other_kind(store, "the store or stores of one broker group are", "--groups 1")
+    group_names = tuple(f"g{number}" for number in range(groups))
+    first = port + PORTS_PER_GROUP * groups
+    services = [
+        NamesProcess(f"names-{number}", host, first + 2 * number, group_names, ())
+        for number in range(names)
+    ]
+    urls = tuple(each.url for each in services)
+    services = [
+        each._replace(peers=tuple(url for url in urls if url != each.url)) for each in services
+    ]
+    with contextlib.ExitStack() as prepared:
+        found_groups = []
+        for number, name in enumerate(group_names):
+            directory = store if groups == 1 else store / name
+            own_port = port + PORTS_PER_GROUP * number
+            own = prepared.enter_context(
+                local_nodes(directory, host, own_port, nodes, etcd_endpoints)
+            )
+            found_groups.append([each._replace(group=name, names=urls) for each in own])
+        yield LocalCluster(found_groups, services)
 
 
 def connectable(host: str) -> str:
