@@ -164,7 +164,7 @@ def build_with(
         consuming.groups,
         consuming.delayed,
         consuming.retention,
-        Drain(state, state_log, clock, log_context.flushed),
+        Drain(state, state_log, clock, log_context.flushed, lambda: views.changed(None)),
     )
     return BuiltComponents(components, core, consuming, config_files, opening)
 

@@ -17,6 +17,7 @@ from services.names.metrics import NamesMetrics
 from services.names.shell.http_api import NamesApi
 from services.names.shell.peers import groups_of_peers
 from services.names.shell.registrations import Registrations
+from shared.cluster.routes import RENEW_S
 from shared.cluster.secret_file import read_secret
 from shared.metrics.process_facts import add_process_facts
 from shared.metrics.registry import Registry
@@ -62,6 +63,8 @@ class Names:
         self._metrics = NamesMetrics(self.registry)
         self._limited_log = RateLimitedLogger(self._clock.monotonic)
         self._is_complete = False
+        self._late_s = self._clock.monotonic() + RENEW_S
+        """When every node that runs has registered."""
         url = config.url or f"http://{config.host}:{config.port}"
         self.directory = Directory(
             config.cluster,
@@ -147,6 +150,7 @@ class Names:
             "incomplete",
             "incomplete",
             "broker groups have not registered since the start; unknown topics get 503",
+            level=logging.WARNING if self._clock.monotonic() > self._late_s else logging.INFO,
             groups=missing[:MISSING_SHOWN],
             count=len(missing),
         )

@@ -105,7 +105,11 @@ class OwnRoute:
         self._changes.clear()
         self.changed.set()
 
-    def _topic_changed(self, topic: str) -> None:
+    def _topic_changed(self, topic: str | None) -> None:
+        if topic is None:
+            self._begin_anew(self.counter + 1)
+            self._waits.wake_all()
+            return
         self.counter += 1
         if len(self._changes) == CHANGES_KEPT:
             self._since = self._changes[0][0]

@@ -57,7 +57,7 @@ class TopicViews:
         self._queues_default = queues_default
         self._visibility = Visibility(clock)
         self._clock = clock
-        self._report_change: Callable[[str], None] = lambda topic: None
+        self._report_change: Callable[[str | None], None] = lambda topic: None
 
     async def page(self, asked: ListQuery) -> dict[str, Any]:
         """Return one page of topics with their numbers of queues, sorted by name."""
@@ -184,7 +184,8 @@ class TopicViews:
         topic = self._topics.find(name)
         if topic is None or not is_routed(name):
             return None
-        return TopicRoute(topic.queues, topic.is_readable, topic.is_writable)
+        is_writable = topic.is_writable and not self._topics.is_drained
+        return TopicRoute(topic.queues, topic.is_readable, is_writable)
 
     def routed(self) -> Iterator[str]:
         """Iterate over the names of all topics that clients are routed to, in no order.
@@ -198,13 +199,14 @@ class TopicViews:
         """Number of topics that clients are routed to."""
         return self._topics.count
 
-    def report_changes_to(self, listener: Callable[[str], None]) -> None:
-        """Set the callback that is invoked with the name of each topic that changes."""
+    def report_changes_to(self, listener: Callable[[str | None], None]) -> None:
+        """Set the callback that is invoked with the name of each topic whose route changes, or with
+        None if all may have changed."""
         self._report_change = listener
 
-    def changed(self, name: str) -> None:
-        """Report that a topic was created, changed or deleted."""
-        if is_routed(name):
+    def changed(self, name: str | None) -> None:
+        """Report that a topic was created, changed or deleted; None: that all may have changed."""
+        if name is None or is_routed(name):
             self._report_change(name)
 
     def report_hidden_to(self, listener: Callable[[str, int, int, int], None]) -> None:

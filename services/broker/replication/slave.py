@@ -18,7 +18,7 @@ from services.broker.log.unit_checks import UNIT_WAITS
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.roles import RoleContext
-from shared.state.records import TopicRecord
+from shared.state.records import DrainRecord, TopicRecord
 from tidemark.errors import CorruptRecord, DamagedFile
 from tidemark.formats.checkpoint import BrokerPhase, Slot, Trouble
 from tidemark.offsets import PhysicalOffset, Queue, QueueOffset
@@ -146,7 +146,7 @@ class Slave:
         if applied and self._built is not None:
             self._built.config_files.followed(self._followed.changed, self._followed.epoch)
             self._doorbell.wake()  # there may be more: in the next turn, after the others
-            if TopicRecord in self._followed.changed:
+            if self._followed.changed & {TopicRecord, DrainRecord}:
                 self._context.own_route.topics_followed()
         built = self._built
         if built is not None:

@@ -31,10 +31,17 @@ class Drain:
     """Drains the node and ends that; the only writer of this part of the state."""
 
     def __init__(
-        self, state: BrokerState, log: StateLog, clock: Clock, flushed: Callable[[], int]
+        self,
+        state: BrokerState,
+        log: StateLog,
+        clock: Clock,
+        flushed: Callable[[], int],
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
+        """on_change: called after each durable change."""
         self._state, self._log, self._clock, self._flushed = state, log, clock, flushed
         self._changing = asyncio.Lock()
+        self._on_change = on_change
 
     @property
     def since_ms(self) -> int | None:
@@ -57,6 +64,7 @@ class Drain:
             record = DrainRecord(self._flushed(), since_ms)
             await self._log.append_state(encode(record))
             self._state.apply(record)
+            self._on_change()
             return True
 
 

@@ -284,6 +284,11 @@ class Topics:
         )
 
     @property
+    def is_drained(self) -> bool:
+        """Whether no topic accepts sends, because the broker group is drained."""
+        return self._state.drained_since_ms is not None
+
+    @property
     def count(self) -> int:
         """Number of topics, without those of the broker itself."""
         topics, deleted = self._state.topics, self._state.deleted

@@ -41,7 +41,7 @@ class Views:
 
     def __init__(self, *names: str) -> None:
         self.topics = {name: TopicRoute(4, True, True) for name in names}
-        self._changed: Callable[[str], None] = lambda topic: None
+        self._changed: Callable[[str | None], None] = lambda topic: None
 
     @property
     def count(self) -> int:
@@ -57,12 +57,16 @@ class Views:
         if name not in self.topics:
             raise UnknownTopic(f"there is no topic {name!r}.")
 
-    def report_changes_to(self, listener: Callable[[str], None]) -> None:
+    def report_changes_to(self, listener: Callable[[str | None], None]) -> None:
         self._changed = listener
 
     def put(self, name: str, queues: int = 4) -> None:
         self.topics[name] = TopicRoute(queues, True, True)
         self._changed(name)
+
+    def drain(self) -> None:
+        self.topics = {name: TopicRoute(4, True, False) for name in self.topics}
+        self._changed(None)
 
     def delete(self, name: str) -> None:
         del self.topics[name]
@@ -281,6 +285,8 @@ async def test_a_broker_registers_and_reports_changes_by_difference() -> None:
             await names.until(lambda: names.topics() == ["new", "orders"])
             rig.views.delete("orders")
             await names.until(lambda: names.topics() == ["new"])
+            rig.views.drain()
+            await names.until(lambda: not names.directory.table.groups["g0"].topics["new"].writable)
             rig.gate.shut()
             await names.until(lambda: names.directory.table.groups["g0"].master is None)
 
