@@ -135,7 +135,7 @@ class Names:
         self._api.wake(changes)
 
     def _note_complete(self) -> None:
-        """Log once that all expected broker groups have registered, or which have not yet."""
+        """Log once that all expected broker groups have registered, or which are late."""
         completeness = self.directory.completeness
         if completeness.complete:
             if not self._is_complete:
@@ -144,13 +144,14 @@ class Names:
                     "every expected broker group has registered",
                     extra={"event": "complete", "groups": len(self.directory.table.groups)},
                 )
-            return
-        missing = completeness.missing
+        elif self._clock.monotonic() > self._late_s:
+            self._note_missing(completeness.missing)
+
+    def _note_missing(self, missing: list[str]) -> None:
         self._limited_log.say(
             "incomplete",
             "incomplete",
             "broker groups have not registered since the start; unknown topics get 503",
-            level=logging.WARNING if self._clock.monotonic() > self._late_s else logging.INFO,
             groups=missing[:MISSING_SHOWN],
             count=len(missing),
         )

@@ -18,6 +18,7 @@ PLACES: Final = {
     "services/broker": "broker",
     "services/reput": "reput",
     "services/ha": "ha",
+    "services/names": "names",
     "shared": "all",
     "tidemark/client": "client",
 }

@@ -20,6 +20,7 @@ SECTIONS: Final = {
     "Broker": "broker",
     "Reput": "reput",
     "Ha": "ha",
+    "Names": "names",
     "Client": "client",
 }
 BARE_OFFSETS: Final = {"at", "end", "start", "position", "dispatched", "durable", "confirm", "size"}

@@ -13,6 +13,8 @@ from services.broker.config import LocalBrokerConfig
 from services.broker.service import Broker
 from services.ha.config import LocalHaConfig
 from services.ha.service import Ha
+from services.names.config import NamesConfig
+from services.names.service import Names
 from services.reput.config import ReputConfig
 from services.reput.service import Reput
 from shared.cluster.config import ClusterConfig
@@ -66,6 +68,18 @@ async def test_a_broker_and_a_reput_have_a_source_for_each_family(
     finally:
         stop.set()
         await asyncio.gather(*tasks)
+
+
+async def test_a_name_service_has_a_source_for_each_family() -> None:
+    stop = asyncio.Event()
+    names = Names(NamesConfig(port=0, admin_port=0), None, stop)
+    task = asyncio.create_task(names.run())
+    try:
+        await until(lambda: names.health.ready, task)
+        assert_whole(names.registry)
+    finally:
+        stop.set()
+        await task
 
 
 async def test_ha_has_a_source_for_each_family(tmp_path: Path, run_dir: Path) -> None:

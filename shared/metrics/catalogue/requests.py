@@ -59,11 +59,11 @@ BROKER_NAMES_CONFIGURED: Final = gauge("tidemark_broker_names_configured", "name
     "Name services with which this broker should register: `names.urls`")
 BROKER_NAMES_REGISTERED: Final = gauge("tidemark_broker_names_registered", "name services",
     "Those that have accepted the last registration",
-    title="Name services", alert="fewer than configured for 2 minutes")
+    alert="fewer than configured for 2 minutes")
 BROKER_NAMES_REFUSED_TOTAL: Final = counter("tidemark_broker_names_refused_total{code}", "requests",
     "Registrations that failed, by the [runbook](runbook.md) code of the refusal; `unreachable`: "
     "there was no answer",
-    title="Failed registrations", alert="any but `unreachable` and `registration-base-unknown`")
+    alert="any but `unreachable` and `registration-base-unknown`")
 BROKER_CONNECTIONS: Final = gauge("tidemark_broker_connections{role}", "connections",
     "Open client connections, by what they last asked: `producer`, `consumer`, `admin`, or `new`",
     title="Connections", alert="above 80 % of `connections_max`")

@@ -11,6 +11,7 @@ from typing import Final
 
 from services.broker.config import BrokerConfig
 from services.ha.config import HaConfig
+from services.names.config import NamesConfig
 from services.reput.config import ReputConfig
 from shared.runtime.config import load
 from tests.support.dockerfile import DOCKERFILE, ROOT, Stage, instructions, pairs, stages
@@ -54,7 +55,7 @@ def test_the_user_is_a_number_and_owns_what_volumes_take_their_owner_from() -> N
 
 
 def test_the_programs_that_a_container_names_are_those_of_the_package_and_on_the_path() -> None:
-    programs = {"tidemark", "tidemark-broker", "tidemark-reput", "tidemark-ha"}
+    programs = {"tidemark", "tidemark-broker", "tidemark-reput", "tidemark-ha", "tidemark-names"}
     assert set(PROJECT["scripts"]) == {*programs, "tidemark-analytics"}
     # It needs Spark: it is in the other image alone.
     assert "rm /opt/tidemark/bin/tidemark-analytics" in " ".join(STAGES["build"].texts("RUN"))
@@ -83,9 +84,10 @@ def test_the_ports_are_those_of_the_services() -> None:
     }
     grouped = {"cluster": cluster, "store": {"visible_after": "confirmed"}}
     ha = load(HaConfig, None, "", grouped)
-    broker, reput = BrokerConfig(), ReputConfig()
+    broker, reput, names = BrokerConfig(), ReputConfig(), NamesConfig()
     assert of_run("EXPOSE") == [
-        f"{broker.port} {broker.admin_port} {reput.admin_port} {ha.admin_port} 8084"
+        f"{broker.port} {broker.admin_port} {reput.admin_port} {ha.admin_port} 8084 "
+        f"{names.port} {names.admin_port}"
     ]
 
 
