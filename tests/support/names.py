@@ -37,7 +37,11 @@ class NamesProcesses:
         ]
 
     def __enter__(self) -> NamesProcesses:
-        self.start(range(len(self.urls)))
+        try:
+            self.start(range(len(self.urls)))
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -51,8 +55,16 @@ class NamesProcesses:
             command = [*programs.service("names"), *ports, str(self._admin_ports[number])]
             self.processes[number].start(command)
         for number in numbers:
-            admin = f"http://127.0.0.1:{self._admin_ports[number]}"
-            wait_until(lambda admin=admin: is_ready(admin), f"names-{number}")  # type: ignore[misc]
+            self._wait_ready(number)
+
+    def _wait_ready(self, number: int) -> None:
+        process, admin = self.processes[number], f"http://127.0.0.1:{self._admin_ports[number]}"
+
+        def ready() -> bool:
+            process.check_alive()
+            return is_ready(admin)
+
+        wait_until(ready, f"names-{number}")
 
     def route(self, number: int, path: str = "", query: str = "") -> tuple[int, dict[str, Any]]:
         """Ask an instance for a route; path: with a slash, or empty for all broker groups."""
