@@ -48,6 +48,7 @@ NAMES: Final = (
     "growth",
     "metrics",
     "telemetry",
+    "names",
     "analytics_sources",
     "analytics_store",
     "analytics_evaluate",

@@ -13,9 +13,11 @@ import pytest
 
 from drills.node_group import ask
 from tests.support.cluster import Cluster
+from tests.support.dev import Dev
 from tests.support.names import NamesProcesses
 from tests.support.node import wait_until
 from tidemark.testing.node import LocalNode, NodeProcesses
+from tidemark.testing.ports import free_ports
 
 WAIT_MS = 60_000
 GROUPS = ("a0", "a1", "g")
@@ -197,3 +199,19 @@ def test_a_standalone_node_without_name_services_answers_its_own_route(tmp_path:
         query = f"?after={route['version']}&wait_ms=100"
         assert not ask(f"{node.url}/v1/route{query}")[1]["changed"]
         assert ask(f"{node.url}/v1/route/none")[1]["code"] == "unknown-topic"
+
+
+def test_dev_runs_two_broker_groups_and_a_name_service(tmp_path: Path) -> None:
+    port = free_ports(120)[0]
+    dev = Dev(tmp_path / "dev", port, "--groups", "2", "--names", "1")
+    try:
+        dev.wait_for("Stop with Ctrl-C")
+        url = f"http://127.0.0.1:{port + 100}/v1/route"
+        assert url in dev.said
+        # Both brokers have registered before the name service says that it is complete.
+        wait_until(lambda: ask(url)[1].get("complete"), "both broker groups")
+        assert [each["group"] for each in ask(url)[1]["groups"]] == ["g0", "g1"]
+        assert dev.stop() == 0
+        assert "Traceback" not in dev.said
+    finally:
+        dev.close()

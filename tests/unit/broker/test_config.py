@@ -107,3 +107,31 @@ def test_a_node_of_a_group_knows_its_place(tmp_path: Path) -> None:
     assert config.cluster.grouped
     assert config.cluster.own.api == "http://a"
     assert not BrokerConfig().cluster.grouped
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ({"urls": ["names-1:9870"]}, "names.urls: 'names-1:9870' is not a URL"),
+        ({"urls": ["http://a/v1"]}, "names.urls"),
+        ({"urls": [f"http://n{number}" for number in range(17)]}, "17 URLs, 16 are allowed"),
+        ({"api": "b0:8080"}, "names.api"),
+    ],
+)
+def test_wrong_name_services_are_refused(names: dict[str, object], text: str) -> None:
+    with pytest.raises(BadConfig, match=text):
+        load(BrokerConfig, None, "", {"names": names})
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ({}, "http://127.0.0.1:9000"),
+        ({"host": "0.0.0.0"}, "http://127.0.0.1:9000"),
+        ({"host": "::"}, "http://[::1]:9000"),
+        ({"host": "0.0.0.0", "advertised_host": "10.0.0.7"}, "http://10.0.0.7:9000"),
+        ({"host": "0.0.0.0", "names": {"api": "http://b0:80"}}, "http://b0:80"),
+    ],
+)
+def test_clients_get_an_address_that_they_can_reach(given: dict[str, object], url: str) -> None:
+    assert load(BrokerConfig, None, "", given).own_api(9000) == url

@@ -12,12 +12,13 @@ from tidemark.cli.dev import (
     REPORT_AFTER_S,
     REPORT_EVERY_S,
     StartProgress,
+    cluster_greeting,
     dev,
     greeting,
     group_greeting,
     not_ready,
 )
-from tidemark.cli.local_nodes import DevNode, Ports, local_etcd, local_nodes
+from tidemark.cli.local_nodes import DevNode, Ports, local_cluster, local_etcd, local_nodes
 from tidemark.errors import BadConfig, CannotListen, GroupStore
 from tidemark.testing.ports import free_ports
 
@@ -159,3 +160,52 @@ def test_the_etcd_of_a_group_is_beside_its_nodes(
         assert nodes[0].cluster["etcd_endpoints"] == [etcd.client_url]
     with socket.create_server(("127.0.0.1", port + 5)), pytest.raises(CannotListen):
         local_etcd(tmp_path / "group", port)
+
+
+def variables(node: DevNode, service: int = 0) -> dict[str, str]:
+    return node.children(verbose=False)[service]._environment
+
+
+def test_several_broker_groups_have_stores_ports_and_names_of_their_own(tmp_path: Path) -> None:
+    with local_cluster(tmp_path, "127.0.0.1", 9000, groups=2, nodes=2, names=2) as cluster:
+        text = cluster_greeting(cluster, [group[0] for group in cluster.groups], 2.0)
+        nodes, names = cluster.nodes, cluster.names
+        brokers = [variables(node) for node in nodes]
+        services = [each.child(verbose=False)._environment for each in names]
+        ha = variables(nodes[2], 2)
+    assert [node.label for node in nodes] == ["g0 n0", "g0 n1", "g1 n0", "g1 n1"]
+    assert [node.ports.api for node in nodes] == [9000, 9010, 9050, 9060]
+    assert [node.store for node in nodes[2:]] == [tmp_path / "g1" / "n0", tmp_path / "g1" / "n1"]
+    assert nodes[0].cluster["secret_file"] != nodes[2].cluster["secret_file"]
+    assert [each.url for each in names] == ["http://127.0.0.1:9100", "http://127.0.0.1:9102"]
+    assert {each["TIDEMARK_BROKER_NAMES_URLS"] for each in brokers} == {
+        "http://127.0.0.1:9100,http://127.0.0.1:9102"
+    }
+    assert [each["TIDEMARK_BROKER_CLUSTER_GROUP"] for each in brokers] == ["g0", "g0", "g1", "g1"]
+    assert (ha["TIDEMARK_HA_CLUSTER_GROUP"], ha["TIDEMARK_HA_CLUSTER_NODE"]) == ("g1", "n0")
+    assert services[0]["TIDEMARK_NAMES_PEERS"] == "http://127.0.0.1:9102"
+    assert services[0]["TIDEMARK_NAMES_GROUPS"] == "g0,g1"
+    for part in ("2 broker groups of 2 nodes", "g1 n1", ":9102/v1/route", "/v1/route/orders"):
+        assert part in text
+
+
+def test_a_standalone_node_with_a_name_service_keeps_its_store_where_it_was(tmp_path: Path) -> None:
+    with local_cluster(tmp_path, "127.0.0.1", 9000, groups=1, nodes=1, names=1) as cluster:
+        (node,) = cluster.nodes
+        found = variables(node)
+    assert (node.store, node.label) == (tmp_path, "g0")
+    assert found["TIDEMARK_BROKER_CLUSTER_GROUP"] == "g0"
+    with local_cluster(tmp_path, "127.0.0.1", 9000, groups=1, nodes=1, names=0) as plain:
+        assert plain.is_plain
+        assert not any("NAMES" in name or "CLUSTER" in name for name in variables(plain.nodes[0]))
+
+
+def test_stores_of_another_number_of_broker_groups_are_named(tmp_path: Path) -> None:
+    (tmp_path / "one" / "n0").mkdir(parents=True)
+    (tmp_path / "several" / "g0").mkdir(parents=True)
+    with pytest.raises(GroupStore, match="--groups 1"):
+        local_cluster(tmp_path / "one", "127.0.0.1", 9000, groups=2, nodes=2, names=0).__enter__()
+    with pytest.raises(GroupStore, match="--groups 2"):
+        local_cluster(
+            tmp_path / "several", "127.0.0.1", 9000, groups=1, nodes=1, names=0
+        ).__enter__()
