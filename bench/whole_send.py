@@ -76,6 +76,7 @@ class Broker:
             metrics,
             UniqueIds(clock, HOST),
             BodyBounds(config.request_size_max, config.waiting_bytes_max, config.read_timeout_s),
+            OwnRoute(config, gate, clock),
             version="bench",
         )
         sends = Deduplicator(
