@@ -23,6 +23,7 @@ from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import Rules
+from services.broker.api.own_route import OwnRoute
 from services.broker.config import BrokerConfig
 from services.broker.log.log_context import LogContext
 from services.broker.metrics import BrokerMetrics
