@@ -32,7 +32,7 @@ $(RUN_STAMP): requirements.lock pyproject.toml deploy/docker/locked.py $(SPEEDUP
 	@$(PYTHON) -c 'import sys; sys.exit("Tidemark needs Python 3.11 or later; set PYTHON=") if sys.version_info < (3, 11) else None'
 	@echo "Installing into $(VENV): 1 of 3, the environment"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python deploy/docker/locked.py run build > $(VENV)/run.lock
+	@$(BIN)/python deploy/docker/locked.py run server build > $(VENV)/run.lock
 	@echo "Installing into $(VENV): 2 of 3, $$(grep -c == $(VENV)/run.lock) packages"
 	@$(BIN)/pip install --require-hashes -r $(VENV)/run.lock | $(call show,^ *(Downloading|Installing|Successfully installed))
 	@echo "Installing into $(VENV): 3 of 3, Tidemark itself; the compiler takes half a minute, or more on a busy machine"

@@ -13,7 +13,6 @@ import ast
 import os
 from pathlib import Path
 
-from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
@@ -21,11 +20,11 @@ INNER = ("services", "shared", "analytics", "drills")
 """Packages at the top of the repository that a wheel has below ``tidemark``."""
 
 SOURCES = sorted(Path("tidemark/formats/speedups").glob("*.pyx"))
-INCLUDED = [
+INCLUDED = sorted(
     str(path)
     for pattern in ("*.h", "*.pxi")
     for path in Path("tidemark/formats/speedups").glob(pattern)
-]
+)
 FLAGS = os.environ.get("TIDEMARK_CFLAGS", "-O3").split()
 """Other ones for a build under the address sanitizer."""
 
@@ -36,22 +35,21 @@ extensions = [
         extra_compile_args=[*FLAGS, "-fno-strict-aliasing", "-Wno-unused-function"],
         extra_link_args=[flag for flag in FLAGS if flag.startswith("-fsanitize")],
         depends=INCLUDED,
+        optional=True,
     )
     for path in SOURCES
 ]
-modules = cythonize(
-    extensions,
-    build_dir="build/cython",
-    language_level=3,
-    compiler_directives={
+# setuptools gives these to Cython, which is the base of its build_ext.
+CYTHON = {
+    "cython_c_in_temp": True,
+    "cython_directives": {
+        "language_level": 3,
         "boundscheck": False,  # every bound is checked by the code itself, once, before a loop
         "wraparound": False,
         "cdivision": True,
         "initializedcheck": False,
     },
-)
-for module in modules:
-    module.optional = True  # only now: cythonize makes new ones without it
+}
 
 
 def renamed(source: str, path: str) -> str:
@@ -116,4 +114,8 @@ class BuildPackages(build_py):
         return copied, was_copied
 
 
-setup(ext_modules=modules, cmdclass={"build_py": BuildPackages})
+setup(
+    ext_modules=extensions,
+    cmdclass={"build_py": BuildPackages},
+    options={"build_ext": CYTHON},
+)

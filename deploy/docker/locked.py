@@ -1,9 +1,10 @@
 """Prints the part of requirements.lock that the image needs: pinned versions with hashes.
 
-``python3 deploy/docker/locked.py run k8s`` prints the dependencies of the project and of its extra
-``k8s``; ``… build`` prints the build dependencies. So one lock file determines all versions, for
-tests and image. The ``# via`` comments of the lock show which package needs which. This runs before
-anything is installed, in the image's first stage, so it uses only the standard library.
+``python3 deploy/docker/locked.py run k8s`` prints the dependencies of the client and of the extra
+``k8s``, which has those of ``server``; ``… build`` prints the build dependencies. So one lock file
+determines all versions, for tests, image and packages. The ``# via`` comments of the lock show
+which package needs which. This runs before anything is installed, in the image's first stage, so it
+uses only the standard library.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_REQUIREMENT: Final = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?")
 
 
 class Pin(NamedTuple):
@@ -55,14 +57,22 @@ def pins_of(lock: str) -> dict[str, Pin]:
 
 
 def wanted(project: dict[str, Any], what: list[str]) -> set[str]:
-    """Return the direct dependencies in pyproject.toml: of ``run``, ``build``, or an extra."""
+    """Return the direct dependencies in pyproject.toml: of ``run``, ``build``, or an extra.
+
+    An extra that names extras of the project itself (``tidemark-mq[server]``) has theirs as well.
+    """
+    own = canonical(project["project"]["name"])
     asked: dict[str, list[str]] = {
         "run": project["project"]["dependencies"],
         "build": project["build-system"]["requires"],
         **project["project"]["optional-dependencies"],
     }
-    named = (_NAME.match(each) for part in what for each in asked[part])
-    return {canonical(name[0]) for name in named if name}
+    found: set[str] = set()
+    for requirement in (each for part in what for each in asked[part]):
+        if parsed := _REQUIREMENT.match(requirement):
+            name, extras = canonical(parsed[1]), parsed[2]
+            found |= wanted(project, re.findall(r"[\w-]+", extras)) if name == own else {name}
+    return found
 
 
 def needed(pins: dict[str, Pin], names: set[str]) -> list[str]:
@@ -75,12 +85,13 @@ def needed(pins: dict[str, Pin], names: set[str]) -> list[str]:
     return sorted(found)
 
 
-def main(what: list[str]) -> None:
+def locked(what: list[str]) -> str:
+    """Return the part of requirements.lock that ``run``, ``build`` and extras need."""
     pins = pins_of((ROOT / "requirements.lock").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    for name in needed(pins, wanted(project, what)):
-        print("\n".join(pins[name].lines))
+    names = needed(pins, wanted(project, what))
+    return "".join(f"{line}\n" for name in names for line in pins[name].lines)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print(locked(sys.argv[1:]), end="")

@@ -52,7 +52,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree.mkdir()
     for each in ("tidemark", *SHADOWS):
         shutil.copytree(ROOT / each, tree / each, ignore=shutil.ignore_patterns("__pycache__"))
-    for each in ("setup.py", "pyproject.toml", "README.md"):
+    for each in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / each, tree)
     # Compiling takes half a minute and changes nothing here: the pure implementations run.
     pip = [sys.executable, "-m", "pip"]

@@ -89,5 +89,5 @@ def _kubernetes() -> ModuleType:
     except ImportError as error:
         raise BadConfig(
             f'cluster.lease is "kubernetes", and {error.name} is not installed.',
-            "Install tidemark[k8s].",
+            "Install tidemark-mq[k8s].",
         ) from error

@@ -94,7 +94,7 @@ def test_the_ports_are_those_of_the_services() -> None:
 def test_the_labels_have_the_version_of_the_package() -> None:
     labels = pairs(of_run("LABEL")[0])
     prefix = "org.opencontainers.image."
-    assert labels[prefix + "title"] == PROJECT["name"]
+    assert labels[prefix + "title"] == "tidemark"
     assert labels[prefix + "description"] == PROJECT["description"]
     assert labels[prefix + "version"] == "${VERSION}"
     assert labels[prefix + "revision"] == "${REVISION}"

@@ -51,6 +51,23 @@ def test_a_package_that_the_lock_lacks_is_named() -> None:
         needed(pins_of(EXAMPLE), {"app", "absent"})
 
 
+def test_an_extra_that_names_extras_of_the_project_has_their_dependencies() -> None:
+    project = {
+        "build-system": {"requires": []},
+        "project": {
+            "name": "Left.Pad",
+            "dependencies": ["app>=1"],
+            "optional-dependencies": {
+                "server": ["deep>=3"],
+                "tools": ["other[speed]>=1"],
+                "all": ["left-pad[server,tools]", "last"],
+            },
+        },
+    }
+    assert wanted(project, ["run", "all"]) == {"app", "deep", "other", "last"}
+    assert wanted(project, ["server"]) == {"deep"}
+
+
 @pytest.mark.parametrize("text", ["    --hash=sha256:aa\n", "app\n", "-e .\n", "app>=1\n"])
 def test_a_lock_that_pins_nothing_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"requirements\.lock: "):
@@ -61,6 +78,7 @@ def test_the_image_has_every_dependency_of_the_project_and_of_the_cluster_client
     found = needed(pins_of(LOCK), wanted(PROJECT, ["run", "k8s"]))
     assert {"aiohttp", "click", "msgpack", "msgspec", "rich", "uvloop"} <= set(found)
     assert "kubernetes-asyncio" in found
+    assert set(needed(pins_of(LOCK), wanted(PROJECT, ["run", "server"]))) < set(found)
     assert {"yarl", "multidict", "urllib3"} <= set(found), "and what these need in turn"
 
 

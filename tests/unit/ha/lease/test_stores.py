@@ -70,7 +70,7 @@ def test_without_the_extra_it_says_what_to_install(
 ) -> None:
     monkeypatch.delitem(sys.modules, "services.ha.lease.kubernetes", raising=False)
     monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)
-    with pytest.raises(BadConfig, match=r"Install tidemark\[k8s\]"):
+    with pytest.raises(BadConfig, match=r"Install tidemark-mq\[k8s\]"):
         open_store(in_kubernetes)
 
 
