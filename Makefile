@@ -17,7 +17,7 @@ export PIP_NO_INPUT := 1
 # Where it is set, every process of every test compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: java lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee kafka sim simulation-group simulation-mutants drill stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
+.PHONY: java lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee kafka sim simulation-group simulation-mutants drill stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize dist lock clean alert-drill
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -236,6 +236,9 @@ dashboards: setup ## Write the Grafana dashboards again from deploy/grafana/boar
 image-proof: setup ## As root: build the image without a registry, run it confined, kill the master, clean up
 	$(BIN)/python -m tests.image
 
+dist: setup ## Build the source distribution and the wheel into dist/, twice; install and try them
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m deploy.dist
+
 lock: ## Resolve both lock files again (hashes, no registry address)
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet uv
@@ -248,5 +251,5 @@ lock: ## Resolve both lock files again (hashes, no registry address)
 	  --no-emit-index-url --no-header --annotation-style line deploy/requirements.in -o deploy/requirements.lock
 
 clean: ## Remove the environment, caches and build output; never a store
-	rm -rf $(VENV) $(DEPLOY_VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) $(DEPLOY_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The packages for installers: a source distribution and a manylinux wheel."""
