@@ -82,6 +82,7 @@ def test_a_unit_starts_a_program_of_the_package_with_the_sample_of_its_name(serv
     assert Path(program).name == Path(service).stem
     assert Path(program).name in scripts
     assert (option, Path(config).parent) == ("--config", Path("/etc/tidemark"))
+    assert list(UNITS.glob(f"*/{Path(config).name}"))
 
 
 def test_processes_of_a_node_share_its_directories_and_stop_after_those_that_need_them() -> None:
