@@ -48,7 +48,7 @@ def ha() -> None:
 
 def names() -> None:
     """Run a name service."""
-    import_module(f"{SERVICES}.names.__main__").main()
+    _run(f"{SERVICES}.names.__main__", "server")
 
 
 def analytics() -> None:

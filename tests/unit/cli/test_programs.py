@@ -14,6 +14,7 @@ SCRIPTS = [
     (programs.broker, "services.broker.__main__", "server"),
     (programs.reput, "services.reput.__main__", "server"),
     (programs.ha, "services.ha.__main__", "server"),
+    (programs.names, "services.names.__main__", "server"),
     (programs.analytics, "analytics.main", "analytics"),
 ]
 
