@@ -11,6 +11,8 @@ STAMP := $(VENV)/.installed
 ANALYTICS_STAMP := $(VENV)/.analytics
 STORE ?= data
 NODES ?= 2
+GROUPS ?= 1
+NAMES ?= 0
 SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -54,8 +56,8 @@ analytics: $(ANALYTICS_STAMP) ## Install Spark into .venv as well, for lag analy
 
 setup: $(STAMP) ## Make the virtual environment .venv and install into it
 
-run: $(RUN_STAMP) ## Start a master and a slave in this terminal (NODES=1: a standalone node; STORE=data) and print their URLs
-	exec $(BIN)/tidemark dev --nodes $(NODES) --store $(STORE)
+run: $(RUN_STAMP) ## Start a master and a slave in this terminal (NODES=1: a standalone node; GROUPS=2 NAMES=1: a cluster; STORE=data) and print their URLs
+	exec $(BIN)/tidemark dev --nodes $(NODES) --groups $(GROUPS) --names $(NAMES) --store $(STORE)
 
 # What calls tidemark.formats.native. `tests/unit/formats` names both implementations itself.
 PURE_TESTS := tests/golden tests/simulation/test_{power_cuts,flipped_bits,torn_without_checkpoint}.py \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,21 @@ def test_a_drained_node_refuses_sends_until_that_is_ended(tmp_path: Path) -> Non
         mq.send("orders", b"after")
         bodies = [each.body for each in mq.pull("orders", 0, 0, wait_ms=5000).messages]
         assert b"refused" not in bodies
+
+
+def test_routes_of_a_drained_node_are_not_writable(tmp_path: Path) -> None:
+    def route(query: str = "") -> dict[str, Any]:
+        with urllib.request.urlopen(f"{store.url}/v1/route/orders{query}") as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    with LocalStore(tmp_path) as store, ThreadPoolExecutor() as pool:
+        with tidemark.connect_sync(store.url) as mq:
+            mq.create_topic("orders", queues=3)
+        before = route()
+        held = pool.submit(route, f"?after={before['version']}&wait_ms=20000")
+        called(store, "PUT")
+        (group,) = held.result()["groups"]
+        assert (group["queues"], group["readable"], group["writable"]) == (3, True, False)
+        called(store, "DELETE")
+        assert route() == before

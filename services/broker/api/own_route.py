@@ -33,6 +33,8 @@ WATCH_S: Final = 0.2
 """Interval at which roles are checked while a long poll is held or the node registers."""
 HELD_MAX: Final = 1024
 """Long polls that are held at a time; further ones are answered at once."""
+STARTING: Final[Mapping[str, Any]] = {"epoch": None, "master": None, "nodes": []}
+"""View of a group before ha is asked."""
 CHANGES_KEPT: Final = 4096
 """Changes of topics that a registration by difference may name."""
 
@@ -80,7 +82,7 @@ class OwnRoute:
         self.api = self._config.own_api(port)
 
     def follow(self, view: View) -> None:
-        """Take the nodes from ha's view of the group; without a call the node is standalone."""
+        """Take the nodes from ha's view of the group. Not called on a standalone node."""
         self._view = view
 
     def serve(self, views: TopicViews) -> None:
@@ -138,15 +140,15 @@ class OwnRoute:
 
     async def refresh(self) -> None:
         """Update nodes and roles; wake long polls if they have changed."""
-        nodes = (
-            self._alone()
-            if self._view is None
-            else _in_group(self._cluster, await self._view.now())
-        )
+        nodes = await self._in_group() if self._cluster.grouped else self._alone()
         if nodes != self.nodes:
             self.nodes = nodes
             self._waits.wake_all()
             self.changed.set()
+
+    async def _in_group(self) -> OwnNodes:
+        view = STARTING if self._view is None else await self._view.now()
+        return _nodes_in(self._cluster, view)
 
     def _alone(self) -> OwnNodes:
         serves = self._gate.sends_open
@@ -227,7 +229,7 @@ class OwnRoute:
             self._waits.wake_all()
 
 
-def _in_group(config: ClusterConfig, view: Mapping[str, Any]) -> OwnNodes:
+def _nodes_in(config: ClusterConfig, view: Mapping[str, Any]) -> OwnNodes:
     """Return the nodes of a group from ``GET /v1/cluster`` of ha."""
     said = {each["node"]: each.get("role") for each in view["nodes"]}
     master = view.get("master")

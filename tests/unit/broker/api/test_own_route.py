@@ -134,6 +134,12 @@ def grouped() -> Rig:
 
 async def test_in_a_group_the_nodes_are_those_that_ha_names() -> None:
     rig, view = grouped(), View()
+    await rig.own.refresh()
+    starting = rig.own.route(None).groups[0]
+    assert [(node.node, node.role) for node in starting.nodes] == [
+        ("n0", "unknown"),
+        ("n1", "unknown"),
+    ]
     rig.own.follow(view)
     await rig.own.refresh()
     group = rig.own.route(None).groups[0]

@@ -16,7 +16,8 @@ from services.broker.read.visibility import retention_of
 from services.broker.schema.parsing import parsed
 from services.broker.schema.topics import NewTopic
 from services.broker.schema.values import ListQuery
-from services.broker.state.topics import Topics
+from services.broker.state.topics import StoredQueues, Topics
+from shared.cluster.routes import TopicRoute
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.queue_math import Boundary
@@ -239,3 +240,27 @@ async def test_rocketmqs_value_for_no_retention_is_no_retention(made: Views) -> 
     for text in ("-1", "", "3d", "0", "9" * 30):
         topic = TopicConfig("orders", 1, 1, attributes={"reserve.time": text})
         assert retention_of(topic) is None
+
+
+async def test_clients_are_routed_to_the_queues_that_take_messages(made: Views) -> None:
+    changed: list[str | None] = []
+    made.views.report_changes_to(changed.append)
+    assert made.views.route("orders") == TopicRoute(QUEUES, readable=True, writable=True)
+    await made.views.put("paid", parsed({"queues": 2, "perm": 4}, NewTopic))
+    assert made.views.route("paid") == TopicRoute(2, readable=True, writable=False)
+    assert (sorted(made.views.routed()), made.views.count) == (["orders", "paid"], 2)
+    await made.views.delete("orders")
+    assert made.views.route("orders") is None
+    assert made.views.count == 1
+    for name in ("orders", "rmq_sys_tidemark_state", None):
+        made.views.changed(name)
+    assert changed == ["orders", None], "topics of the broker itself are nothing to clients"
+
+
+def test_a_topic_that_only_has_queues_in_the_store_counts() -> None:
+    # RocketMQ serves such topics as well.
+    state = BrokerState()
+    state.apply(TopicRecord(0, TopicConfig("known", 1, 1)))
+    stored = StoredQueues({("found", 3), ("known", 0), ("SCHEDULE_TOPIC_XXXX", 2)})
+    topics = Topics(state, NoDisk(), QueueOffsets({}), flushed=lambda: 0, stored=stored)
+    assert topics.count == 2
