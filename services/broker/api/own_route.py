@@ -65,6 +65,8 @@ class OwnRoute:
         self._waits = KeyedWaits()
         self._held_max = HELD_MAX
         self.nodes = OwnNodes(0, None, ())
+        self._serves = False
+        """Whether sends were open at the last ``refresh``."""
         self.counter = clock.wall_ms()
         """Rises with each change of a topic. It begins with the time of the start, so that it is
         above the counters of earlier starts, if the clock was right."""
@@ -125,7 +127,7 @@ class OwnRoute:
     def role(self) -> Role:
         """Role of this node as of the last ``refresh``; master only while it accepts sends."""
         role = self.nodes.role_of(self.node)
-        return "unknown" if role == "master" and not self._gate.sends_open else role
+        return "unknown" if role == "master" and not self._serves else role
 
     @property
     def topics(self) -> TopicViews | None:
@@ -141,8 +143,9 @@ class OwnRoute:
     async def refresh(self) -> None:
         """Update nodes and roles; wake long polls if they have changed."""
         nodes = await self._in_group() if self._cluster.grouped else self._alone()
-        if nodes != self.nodes:
-            self.nodes = nodes
+        serves = self._gate.sends_open
+        if (nodes, serves) != (self.nodes, self._serves):
+            self.nodes, self._serves = nodes, serves
             self._waits.wake_all()
             self.changed.set()
 

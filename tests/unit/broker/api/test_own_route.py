@@ -155,7 +155,10 @@ async def test_in_a_group_the_nodes_are_those_that_ha_names() -> None:
     view.answer = {"epoch": 4, "master": "n0", "nodes": [{"node": "n0", "role": "master"}]}
     await rig.own.refresh()
     roles = [rig.own.role]
+    rig.own.changed.clear()
     rig.gate.open_sends()
+    await rig.own.refresh()
+    assert rig.own.changed.is_set(), "it registers as the master at once"
     assert [*roles, rig.own.role] == ["unknown", "master"], "the master once it accepts sends"
 
 
