@@ -42,7 +42,7 @@ EXPECTED: Final = {
     "pull", "offsetByTime", "getMessage", "listGroups", "putGroup", "deleteGroup", "getGroup",
     "joinGroup", "leaveGroup", "fetch", "commit", "getOffsets", "resetGroup", "nack", "deadLetters",
     "redrive", "traceMessage", "listDelayed", "cancelDelayed", "getRetention", "getCluster",
-    "getDrain", "drain", "undrain",
+    "getDrain", "drain", "undrain", "getRoute", "getRoutes",
 }  # fmt: skip
 
 
