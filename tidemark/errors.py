@@ -8,7 +8,7 @@ Expected outcomes are values, not exceptions; exceptions are for requests that f
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
@@ -629,6 +629,68 @@ class Unreachable(TidemarkError):
     """The client could not reach the broker, or lost the connection before the answer."""
 
     code, title, status, retriable = "unreachable", "The broker cannot be reached", 503, True
+
+
+class WrongCluster(TidemarkError):
+    """A name service or broker belongs to another cluster than the others."""
+
+    code, title, status = "wrong-cluster", "The address belongs to another cluster", 409
+
+    def __init__(self, url: str, cluster: str, expected: str) -> None:
+        super().__init__(
+            f"{url} answers for cluster {cluster!r}, the addresses before it for {expected!r}. "
+            "Its routes are not used.",
+            "Correct the address, or `[cluster] name` of that node.",
+            url=url,
+            cluster=cluster,
+            expected=expected,
+        )
+
+
+class BrokerGroupDown(TidemarkError):
+    """A broker group of the cluster does not serve now."""
+
+    code, title, status, retriable = "broker-group-down", "A broker group does not serve", 503, True
+
+    def __init__(self, broker_group: str, reason: str) -> None:
+        super().__init__(
+            f"broker group {broker_group} does not serve now: {reason}. Nothing was sent.",
+            "Check its nodes with `tidemark cluster groups`; try again when it has a master.",
+            broker_group=broker_group,
+        )
+
+
+class UnknownBrokerGroup(RequestError):
+    """The cluster has no broker group of this name."""
+
+    code, title, status = "unknown-broker-group", "No such broker group", 404
+
+    def __init__(self, broker_group: str, known: Sequence[str]) -> None:
+        there = f"it has {', '.join(known)}" if known else "the broker is not part of a cluster"
+        super().__init__(
+            f"there is no broker group {broker_group!r}: {there}. Nothing was sent.",
+            "`tidemark cluster groups` lists them.",
+            broker_group=broker_group,
+        )
+
+
+class PartialFailure(TidemarkError):
+    """A call to several broker groups has failed at some of them."""
+
+    code, title, status = "partial-failure", "Some broker groups have failed", 502
+    retriable = True
+
+    def __init__(self, failed: Mapping[str, TidemarkError], done: Sequence[str]) -> None:
+        """failed: the error of each broker group. done: those where the call has succeeded."""
+        self.errors = dict(failed)
+        causes = "; ".join(f"{name}: {error}" for name, error in failed.items())
+        super().__init__(
+            f"{len(failed)} of {len(failed) + len(done)} broker groups have failed ({causes}). "
+            f"Done at {', '.join(done) or 'none'}.",
+            "Repeat the call: what is done already stays as it is.",
+            failed={name: error.code for name, error in failed.items()},
+            done=list(done),
+        )
 
 
 class BadConfig(TidemarkError):

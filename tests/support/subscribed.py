@@ -71,6 +71,7 @@ def fails_at(body: bytes) -> Callable[[Message], None]:
 
 async def until_hold(messages: Subscription, queue: tuple[str, int], hold: Hold | None) -> None:
     """Wait until the member has a queue in this state; None: not at all."""
-    member = messages._member
+    (engine,) = messages._engine.engines
+    member = engine.member
     while (None if (held := member.holdings.get(queue)) is None else held.hold) is not hold:
         await member.pulse.wait()

@@ -10,13 +10,14 @@ from tidemark.client.connection import Connection
 from tidemark.client.lists import listed
 from tidemark.client.messages import QueueRange, Topic
 from tidemark.client.paths import path
+from tidemark.client.queue_names import NUMBERS, QueueNames
 
 
 class Admin:
-    """The administrative calls of a client."""
+    """The administrative calls to one broker group."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    def __init__(self, connection: Connection, names: QueueNames = NUMBERS) -> None:
+        self.connection, self.names = connection, names
 
     async def create_topic(
         self,
@@ -44,12 +45,12 @@ class Admin:
         answer = await self.connection.call(
             "PUT", path("topics", topic), body=body, idempotent=True
         )
-        return _topic(answer.map())
+        return topic_of(answer.map(), self.names)
 
     async def topics(self) -> list[Topic]:
         """Return all topics, sorted by name."""
         entries = listed(self.connection, "topics", is_plain_read=True)
-        found = [_topic(wire) async for wire in entries]
+        found = [topic_of(wire, self.names) async for wire in entries]
         return sorted(found, key=lambda topic: topic.name)
 
     async def topic(self, topic: str) -> Topic:
@@ -57,7 +58,7 @@ class Admin:
         answer = await self.connection.call(
             "GET", path("topics", topic), idempotent=True, is_plain_read=True
         )
-        return _topic(answer.map())
+        return topic_of(answer.map(), self.names)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic: its messages are no longer served. Raises UnknownTopic."""
@@ -71,14 +72,15 @@ class Admin:
         return answer.map()
 
 
-def _topic(wire: Mapping[str, Any]) -> Topic:
+def topic_of(wire: Mapping[str, Any], names: QueueNames = NUMBERS) -> Topic:
+    """Parse a topic in the form of the API. names: of its queues. Raises BrokenAnswer."""
     try:
         name, queues = wire["topic"], wire["queues"]
         ranges: tuple[QueueRange, ...] = ()
         if isinstance(queues, list):
             ranges = tuple(
-                QueueRange(queue["queue"], queue["min_offset"], queue["max_offset"])
-                for queue in queues
+                QueueRange(names.name(each["queue"]), each["min_offset"], each["max_offset"])
+                for each in queues
             )
             queues = len(queues)
         return Topic(name, queues, ranges, dict(wire))

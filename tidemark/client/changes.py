@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from tidemark.client.committing import Committing
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
-from tidemark.offsets import Queue
+from tidemark.client.queue_names import Queue
 
 Callback = Callable[[list[Queue]], Awaitable[None]]
 """The program's callback for assigned or revoked queues, each a (topic, queue) pair."""

@@ -75,6 +75,27 @@ def check_text(value: object, name: str) -> None:
             ) from None
 
 
+def check_queue(queue: object) -> None:
+    """Raise TypeError or BadRequest unless it is a queue number or the name of a queue."""
+    if isinstance(queue, str) and "/" in queue:
+        parse_queue(queue)
+    else:
+        check_whole(queue, "queue", 0, I32_MAX)
+
+
+def parse_queue(name: str) -> tuple[str, int]:
+    """Return broker group and number of a queue that is written as ``g0/3``. Raises BadRequest."""
+    broker_group, slash, number = name.rpartition("/")
+    if not (slash and broker_group and number.isascii() and number.isdigit()):
+        raise errors.BadRequest(
+            f"queue is {name!r}; in a cluster a queue is written as BROKER_GROUP/NUMBER. "
+            f"{NOTHING_SENT}",
+            "Write for example g0/3.",
+            field="queue",
+        )
+    return broker_group, int(number)
+
+
 def check_no_string(keys: object) -> None:
     """Raise TypeError for a single string: its letters would be taken as the keys."""
     if isinstance(keys, str | bytes) or not hasattr(keys, "__iter__"):

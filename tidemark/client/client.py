@@ -11,11 +11,16 @@ import ssl
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, get_args
 
-from tidemark.client.admin import Admin
 from tidemark.client.batching import Limits
 from tidemark.client.changes import Callback
+from tidemark.client.cluster import Cluster
+from tidemark.client.cluster_admin import ClusterAdmin
+from tidemark.client.cluster_consumer import ClusterConsumer
+from tidemark.client.cluster_groups import ClusterDeadLetters, ClusterDelayed, ClusterGroups
+from tidemark.client.cluster_producer import ClusterProducer, KeyedWhenDown
+from tidemark.client.cluster_reads import ClusterReads
 from tidemark.client.commits import COMMIT_INTERVAL_MS
 from tidemark.client.connection import (
     RETRY_FOR_S,
@@ -25,24 +30,15 @@ from tidemark.client.connection import (
     OnDisconnected,
     ReadFrom,
 )
-from tidemark.client.consumer import Consumer
-from tidemark.client.consumer_engine import ConsumerEngine, MemberSettings
-from tidemark.client.dead_letters import DeadLetters
-from tidemark.client.delayed import Delayed
-from tidemark.client.group_calls import GroupCalls
-from tidemark.client.groups import Groups, Start, group_settings
+from tidemark.client.consumer_engine import MemberSettings
+from tidemark.client.groups import Start, group_settings
 from tidemark.client.handlers import check_is_async
-from tidemark.client.messages import (
-    Ack,
-    NewMessage,
-    SendResult,
-    outgoing,
-)
+from tidemark.client.messages import Ack, NewMessage, SendResult, outgoing
 from tidemark.client.options import check_options
-from tidemark.client.producer import Producer, as_outgoing
+from tidemark.client.producer import as_outgoing
+from tidemark.client.queue_names import QueueName
 from tidemark.client.subscription import Subscription
 from tidemark.client.times import as_ms
-from tidemark.client.trace import Trace, trace
 
 DEFAULT_URL: Final = "http://localhost:8080"
 IN_FLIGHT_MAX: Final = 8192
@@ -63,14 +59,15 @@ def connect(
     trace: str | None = None,
     headers: Mapping[str, str] | None = None,
     ssl: ssl.SSLContext | None = None,
+    keyed_when_down: KeyedWhenDown = "wait",
     on_connected: OnConnected | None = None,
     on_disconnected: OnDisconnected | None = None,
 ) -> Client:
-    """Create a client for the broker at ``url``, or for the group of which it is a node.
+    """Create a client for the broker at ``url``, or for the cluster of which it is a part.
 
     Use it with ``async with``. The client connects at the first call, and again after a restart or
-    a failover. It learns the other nodes of a group from any node; several URLs help if one of the
-    nodes may be down at that moment.
+    a failover. It learns the other nodes from any node or name service; several URLs, in a list or
+    separated by commas, help if one of them may be down at that moment.
 
     linger_ms: how long a request waits for more messages before it is sent.
     retry_for_s: how long a call that may safely be repeated is retried. The default is longer than
@@ -85,6 +82,9 @@ def connect(
     log each step of this client's messages under it. Use it for a few messages while debugging.
     headers: added to every request, for example for a proxy.
     ssl: how certificates of https addresses are verified; None uses Python's defaults.
+    keyed_when_down: in a cluster, what a message with a sharding key does while its broker group
+    does not serve. ``wait``: it waits within the time of the call, and Unreachable is raised then.
+    ``reject``: BrokerGroupDown is raised at once.
     on_connected, on_disconnected: plain functions that are called in the loop with the address of a
     node when it first answers, and with the address and the error when it stops answering. A client
     that makes no calls does not notice either.
@@ -92,7 +92,6 @@ def connect(
     Raises TypeError, ValueError.
     """
     check_options(locals())
-    bounds = limits if limits is not None else Limits()
     settings = ConnectionSettings(
         retry_for_s=retry_for_s,
         request_timeout_s=request_timeout_s,
@@ -101,23 +100,42 @@ def connect(
         headers=headers,
         ssl=ssl,
     )
-    connection = Connection(
-        url, settings, on_connected=on_connected, on_disconnected=on_disconnected
+    if keyed_when_down not in get_args(KeyedWhenDown):
+        raise ValueError(f"keyed_when_down must be wait or reject, not {keyed_when_down!r}")
+    addresses = url.split(",") if isinstance(url, str) else list(url)
+    bounds = (limits if limits is not None else Limits())._replace(linger_ms=linger_ms)
+    cluster = Cluster(
+        [each.strip() for each in addresses if each.strip()],
+        settings,
+        bounds,
+        on_connected=on_connected,
+        on_disconnected=on_disconnected,
     )
-    return Client(connection, bounds._replace(linger_ms=linger_ms))
+    producer = ClusterProducer(
+        cluster, bounds, retry_for_s=retry_for_s, keyed_when_down=keyed_when_down
+    )
+    return Client(cluster, producer)
 
 
-class Client(Admin, Consumer):
-    """Sends, reads and administrates through one broker. Raises ``TidemarkError`` subclasses."""
+class Client(ClusterAdmin, ClusterReads):
+    """Sends, reads and administrates through one broker, or through the broker groups of a cluster.
 
-    def __init__(self, connection: Connection, limits: Limits) -> None:
-        super().__init__(connection)
-        self.producer = Producer(connection, limits)
-        self.groups = Groups(connection)
-        self.delayed = Delayed(connection)
-        self.dead_letters = DeadLetters(connection)
+    Raises ``TidemarkError`` subclasses.
+    """
+
+    def __init__(self, cluster: Cluster, producer: ClusterProducer) -> None:
+        super().__init__(cluster)
+        self.producer = producer
+        self.groups = ClusterGroups(cluster)
+        self.delayed = ClusterDelayed(cluster)
+        self.dead_letters = ClusterDeadLetters(cluster)
         self._subscriptions: set[Subscription] = set()
         """Subscriptions that start or are entered."""
+
+    @property
+    def connection(self) -> Connection:
+        """The connection to the given addresses; in a cluster without use."""
+        return self._cluster.home.connection
 
     async def start(self) -> Client:
         """Open the client without ``async with``; call ``close`` at the end."""
@@ -128,7 +146,7 @@ class Client(Admin, Consumer):
         await self.__aexit__()
 
     async def __aenter__(self) -> Client:
-        await self.connection.__aenter__()
+        self._cluster.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -137,9 +155,10 @@ class Client(Admin, Consumer):
             left = await asyncio.gather(
                 *(each.abandon() for each in open_ones), return_exceptions=True
             )
+            await self._cluster.drain()
             await self.producer.close()
         finally:
-            await self.connection.__aexit__()
+            await self._cluster.close()
         for failure in left:
             if isinstance(failure, BaseException):
                 raise failure
@@ -152,7 +171,7 @@ class Client(Admin, Consumer):
         tags: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
-        queue: int | None = None,
+        queue: QueueName | None = None,
         sharding_key: str | None = None,
         flag: int = 0,
         delay_level: int | None = None,
@@ -165,6 +184,8 @@ class Client(Admin, Consumer):
 
         Give at most one of delay_level (1 is the store's shortest), delay_ms and deliver_at (a
         datetime with time zone, or milliseconds since 1970) to delay the delivery to consumers.
+        queue: a number; in a cluster a name such as ``g0/3``, or a number if one broker group has
+        the topic.
         ack: ``memory``, ``disk`` or ``replicated``; None uses the broker's default.
 
         A send whose outcome is unknown is retried with the same unique id and stored once. When the
@@ -188,7 +209,9 @@ class Client(Admin, Consumer):
             delay_ms=delay_ms,
             deliver_at_ms=None if deliver_at is None else as_ms(deliver_at, "deliver_at"),
         )
-        return await self.producer.send(topic, message, ack=ack, timeout_ms=timeout_ms)
+        alone = self._cluster.alone
+        producer = self.producer if alone is None else alone.producer
+        return await producer.send(topic, message, ack=ack, timeout_ms=timeout_ms)
 
     async def send_many(
         self,
@@ -196,20 +219,22 @@ class Client(Admin, Consumer):
         messages: Iterable[NewMessage | bytes],
         *,
         ack: Ack | None = None,
-        queue: int | None = None,
+        queue: QueueName | None = None,
         timeout_ms: int | None = None,
     ) -> list[SendResult]:
         """Store many messages in order; returns one result for each.
 
         They are split into requests of at most 1000 messages or 1 MiB (``limits``), each of which
         is stored as a whole or not at all. If a later request fails, the error's fact ``results``
-        holds the results of the requests before it. All messages are checked before the first
+        holds the results of the requests before it; in a cluster, ``indexes`` has the indexes of
+        their messages. All messages are checked before the first
         request is sent; the fact ``index`` identifies the rejected one. timeout_ms: time limit of
         each request.
         """
-        return await self.producer.send_many(
-            topic, as_outgoing(messages, queue), ack=ack, timeout_ms=timeout_ms
-        )
+        made = as_outgoing(messages, queue)
+        alone = self._cluster.alone
+        producer = self.producer if alone is None else alone.producer
+        return await producer.send_many(topic, made, ack=ack, timeout_ms=timeout_ms)
 
     def subscribe(
         self,
@@ -250,6 +275,8 @@ class Client(Admin, Consumer):
             raise ValueError(f"max_in_flight must be 1 or more, not {max_in_flight}")
         if max_span < 1:
             raise ValueError(f"max_span must be 1 or more, not {max_span}")
+        if commit_interval_ms < 0:
+            raise ValueError(f"commit_interval_ms must be 0 or more, not {commit_interval_ms}")
         if tags != "*" and not isinstance(topics, str):
             raise ValueError("tags apply to one topic; give each of several topics its expression")
         wanted = {topics: tags} if isinstance(topics, str) else dict(topics)
@@ -258,34 +285,23 @@ class Client(Admin, Consumer):
         for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
             if callback is not None:
                 check_is_async(callback, f"{name}(queues)")
-        calls = GroupCalls(self.connection, group, _member_name() if member is None else member)
-        return Subscription(
-            ConsumerEngine(
-                calls,
-                wanted,
-                MemberSettings(
-                    group=group_settings(order=order, broadcast=broadcast, start=start),
-                    max_in_flight=max_in_flight,
-                    max_span=max_span,
-                    session_ms=session_ms,
-                    commit_interval_ms=commit_interval_ms,
-                ),
-                on_assigned=on_assigned,
-                on_revoked=on_revoked,
-                clock=boot_ms,
+        consumer = ClusterConsumer(
+            self._cluster,
+            group,
+            _member_name() if member is None else member,
+            wanted,
+            MemberSettings(
+                group=group_settings(order=order, broadcast=broadcast, start=start),
+                max_in_flight=max_in_flight,
+                max_span=max_span,
+                session_ms=session_ms,
+                commit_interval_ms=commit_interval_ms,
             ),
-            self._subscriptions,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            clock=boot_ms,
         )
-
-    async def trace(
-        self, message_id: str, *, topic: str | None = None, queue_offset: int | None = None
-    ) -> Trace:
-        """Return every recorded step of a message. Raises UnknownMessage.
-
-        topic: required if ``message_id`` is a unique id; otherwise queue_offset says which message
-        of a batch queue's record it is.
-        """
-        return await trace(self.connection, message_id, topic, queue_offset)
+        return Subscription(consumer, self._subscriptions)
 
 
 def boot_ms() -> float:

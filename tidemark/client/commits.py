@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from tidemark.offsets import Queue
+from tidemark.client.queue_names import Queue
 
 CommitAck = Literal["accepted", "disk"]
 """Level at which a commit is acknowledged."""

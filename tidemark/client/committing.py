@@ -16,7 +16,7 @@ from tidemark import errors
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
 from tidemark.client.pulse import Pulse
-from tidemark.offsets import Queue
+from tidemark.client.queue_names import Queue
 
 OTHER_GENERATION: Final = (errors.StaleGeneration, errors.UnknownMember, errors.MemberRequired)
 """Errors of a call whose generation has ended."""

@@ -118,6 +118,17 @@ class Connection:
         return self._nodes.current
 
     @property
+    def urls(self) -> Sequence[str]:
+        """All known addresses."""
+        return self._nodes.urls
+
+    def learn_nodes(self, urls: Sequence[str]) -> None:
+        """Note the addresses of the group's nodes, which a name service has reported."""
+        if urls and not set(urls) <= set(self._nodes.urls):
+            self._nodes.learned(urls)
+            self._discovery.start()
+
+    @property
     def retries(self) -> bool:
         """Whether failed calls are repeated at all."""
         return self._retry_for_s > 0
@@ -131,10 +142,14 @@ class Connection:
         """Send plain reads to the next node, because the last one to answer is behind."""
         self._nodes.reader_failed(self._nodes.reader)
 
-    async def __aenter__(self) -> Connection:
+    def open(self) -> None:
+        """Create the pools in the loop that uses them."""
         self._transport.open()
         if len(self._nodes.urls) > 1:
             self._discovery.start()
+
+    async def __aenter__(self) -> Connection:
+        self.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -165,6 +180,7 @@ class Connection:
         ends_in_s: float | None = None,
         is_held: bool = False,
         is_plain_read: bool = False,
+        moves_on: bool = False,
     ) -> Answer:
         """Make one call, and repeat it while that is safe and time is left.
 
@@ -181,6 +197,8 @@ class Connection:
         from the client's defaults.
         is_held: the call uses a connection outside the bounded pool.
         is_plain_read: any node may answer, if the client was created with read_from ``any``.
+        moves_on: raise the error of an attempt that certainly did nothing instead of waiting for
+        the next one, because the caller can make the call at another broker group.
         Raises the typed error of the broker's error code, Unreachable if there was no answer.
         """
         with utf8_only(errors.BadRequest, "a value of the request"):
@@ -224,6 +242,7 @@ class Connection:
                 if (
                     not may_repeat(failure, idempotent=idempotent or again is not None)
                     or loop.time() + pause_s > give_up_at
+                    or (moves_on and pause_s > 0 and doubtful is None)
                 ):
                     raise _verdict(failed, doubtful) from failed.__cause__
                 await self._wait(pause_s, failed.error)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from tidemark.client.answers import RECORDS, Answer
 from tidemark.client.connection import Connection
 from tidemark.client.messages import Message, PullResult, RawPull
 from tidemark.client.paths import path
+from tidemark.client.queue_names import NUMBERS, QueueName, QueueNames
 from tidemark.client.received import at_or_after, decode_sound
 from tidemark.client.tags import passing, wanted_tags
 from tidemark.client.times import as_ms
@@ -29,15 +29,15 @@ POLL_AFTER: Final = "Tidemark-Poll-After-Ms"
 
 
 class Consumer:
-    """The calls of a client that read one queue, or messages by id or key."""
+    """The calls to one broker group that read one queue, or messages by id or key."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    def __init__(self, connection: Connection, names: QueueNames = NUMBERS) -> None:
+        self.connection, self.names = connection, names
 
     async def pull_raw(
         self,
         topic: str,
-        queue: int,
+        queue: QueueName,
         offset: int,
         *,
         max: int = PULL_COUNT_MAX,
@@ -52,7 +52,7 @@ class Consumer:
         for _ in range(self.connection.readers):
             answer = await self.connection.call(
                 "GET",
-                path("topics", topic, "queues", queue, "messages"),
+                path("topics", topic, "queues", self.names.number(queue), "messages"),
                 query={
                     "offset": offset,
                     "max": max,
@@ -75,7 +75,7 @@ class Consumer:
     async def pull(
         self,
         topic: str,
-        queue: int,
+        queue: QueueName,
         offset: int,
         *,
         max: int = PULL_COUNT_MAX,
@@ -100,7 +100,11 @@ class Consumer:
         if damage is not None:
             if not messages:
                 await check_records(
-                    self.connection, (topic, queue), offset, raw.next_offset, anywhere=True
+                    self.connection,
+                    (topic, self.names.number(queue)),
+                    offset,
+                    raw.next_offset,
+                    anywhere=True,
                 )
                 raise errors.BrokenAnswer(
                     f"{topic} queue {queue} at {offset}: {damage}"
@@ -111,47 +115,25 @@ class Consumer:
             next_offset,
             raw.min_offset,
             raw.max_offset,
-            passing(messages, wanted_tags(tags)),
+            self.names.named(passing(messages, wanted_tags(tags))),
             raw.poll_after_ms,
         )
-
-    async def read(
-        self,
-        topic: str,
-        queue: int,
-        offset: int = 0,
-        *,
-        end: int | None = None,
-        follow: bool = False,
-        tags: str | None = None,
-    ) -> AsyncGenerator[Message, None]:
-        """All messages of one queue, in order: ``async for message in mq.read("orders", 0)``.
-
-        end: None reads up to the end of the queue at the first pull. Messages stored just before
-        may not be dispatched to the queue yet. follow: waits for new messages forever. Expired
-        offsets are skipped: the first message may have a larger offset than asked for. The next
-        pull runs while the caller processes the messages of the last one.
-        """
-        batches = self.batches(topic, queue, offset, end=end, follow=follow, tags=tags)
-        async with aclosing(batches):
-            async for messages in batches:
-                for message in messages:
-                    yield message
 
     async def batches(
         self,
         topic: str,
-        queue: int,
+        queue: QueueName,
         offset: int = 0,
         *,
         end: int | None = None,
         follow: bool = False,
         tags: str | None = None,
     ) -> AsyncGenerator[list[Message], None]:
-        """Like ``read``, but yields the messages of each pull as one list; lists are not empty.
+        """Yield the messages of each pull from ``offset`` on; lists are not empty.
 
-        The next pull runs while the caller processes the last list. Its error is raised when its
-        result is due. It is cancelled when the caller stops.
+        end, follow: see ``ClusterReads.read``. The next pull runs while the caller processes the
+        last list. Its error is raised when its result is due. It is cancelled when the caller
+        stops.
         """
 
         async def pull_after(at: int, after_ms: int | None) -> PullResult:
@@ -189,7 +171,7 @@ class Consumer:
             await asyncio.gather(ahead, return_exceptions=True)
 
     async def offset_by_time(
-        self, topic: str, queue: int, timestamp_ms: int, *, boundary: str = "lower"
+        self, topic: str, queue: QueueName, timestamp_ms: int, *, boundary: str = "lower"
     ) -> int:
         """Queue offset of the first message stored at or after a time; ``upper``: of the last.
 
@@ -197,7 +179,7 @@ class Consumer:
         """
         answer = await self.connection.call(
             "GET",
-            path("topics", topic, "queues", queue, "offset"),
+            path("topics", topic, "queues", self.names.number(queue), "offset"),
             query={"timestamp_ms": timestamp_ms, "boundary": boundary},
             idempotent=True,
             is_plain_read=True,
@@ -220,7 +202,7 @@ class Consumer:
             idempotent=True,
             is_plain_read=True,
         )
-        return _message(answer.map())
+        return self.names.named([_message(answer.map())])[0]
 
     async def message_by_unique_id(self, topic: str, unique_id: str) -> Message:
         """Return the newest message of a topic with this unique id. Raises UnknownMessage."""
@@ -273,7 +255,7 @@ class Consumer:
             found, before = page.get("messages"), page.get("next")
             if not isinstance(found, list):
                 raise errors.BrokenAnswer("the answer to a query has no list `messages`")
-            messages[:0] = [_message(wire) for wire in found]
+            messages[:0] = self.names.named([_message(wire) for wire in found])
             if len(messages) >= count_max or before is None:
                 return messages[-count_max:]  # the last batch may have brought more
 

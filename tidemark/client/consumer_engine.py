@@ -23,13 +23,14 @@ from tidemark.client.consumer import Consumer
 from tidemark.client.fetching import Fetching
 from tidemark.client.group_calls import GroupCalls
 from tidemark.client.groups import Groups
-from tidemark.client.holdings import HeldQueue, Hold
+from tidemark.client.holdings import HeldQueue, Hold, Holdings
 from tidemark.client.member import Member
+from tidemark.client.pulse import Pulse
+from tidemark.client.queue_names import Queue, QueueName
 from tidemark.client.retries import delay_s, is_transient
 from tidemark.client.tags import wanted_tags
 from tidemark.client.unique_ids import UniqueIds
 from tidemark.formats.message import Message, Source
-from tidemark.offsets import Queue
 
 CONFIGURE_TRIES: Final = 10
 LEAVE_TIMEOUT_S: Final = 10.0
@@ -69,15 +70,23 @@ class ConsumerEngine:
         on_assigned: Callback | None,
         on_revoked: Callback | None,
         clock: Callable[[], float],
+        pulse: Pulse,
+        on_failed: Callable[[ConsumerEngine, BaseException], None],
     ) -> None:
-        """topics: maps a topic to its tag expression."""
-        self._group_settings = settings.group
+        """topics: maps a topic to its tag expression.
+
+        pulse: rings when queues, session limit, generation, commits or buffered messages changed.
+        on_failed: called when a part has failed.
+        """
+        self._group_settings, self._on_failed = settings.group, on_failed
         self.member = Member(
             calls,
             topics,
             session_ms=settings.session_ms,
             ledger=CommitLedger(settings.commit_interval_ms),
+            holdings=Holdings(self),
             clock=clock,
+            pulse=pulse,
         )
         self.committing = Committing(self.member)
         self.fetching = Fetching(
@@ -168,15 +177,15 @@ class ConsumerEngine:
         resolved ``last`` again then, the member would skip the messages that arrived meanwhile.
         """
         calls = self.member.calls
-        start = (await Groups(calls.connection).get(calls.group)).group.start
+        start = (await Groups(calls.connection, calls.names).get(calls.group)).group.start
         arriving = {held.queue: held for held in self.member.holdings.of(Hold.ARRIVING)}
         for topic in sorted({topic for topic, _ in arriving}):
-            for each in (await Admin(calls.connection).topic(topic)).ranges:
+            for each in (await Admin(calls.connection, calls.names).topic(topic)).ranges:
                 held = arriving.get((topic, each.queue))
                 if held is None:
                     continue
                 if isinstance(start, int):
-                    consumer = Consumer(calls.connection)
+                    consumer = Consumer(calls.connection, calls.names)
                     held.start_at(await consumer.offset_by_time(topic, each.queue, start))
                 else:
                     held.start_at(each.max_offset if start == "last" else each.min_offset)
@@ -280,10 +289,15 @@ class ConsumerEngine:
         """Commit what is done (see ``Committing.commit``). Raises the error of a failed part."""
         await self._run_with_parts(self.committing.commit(ack), *self._tasks)
 
+    def queue_name(self, queue: QueueName) -> QueueName:
+        """Return the name of one of the broker group's queues, which may be given as a number."""
+        return self.member.calls.names.name(queue) if isinstance(queue, int) else queue
+
     async def end_of(self, queue: Queue) -> int:
         """The queue offset after the last message of a queue. Raises UnknownTopic."""
         topic, number = queue
-        found = await Admin(self.member.calls.connection).topic(topic)
+        calls = self.member.calls
+        found = await Admin(calls.connection, calls.names).topic(topic)
         return next((each.max_offset for each in found.ranges if each.queue == number), 0)
 
     def restart(self, held: HeldQueue, offset: int) -> None:
@@ -497,3 +511,4 @@ class ConsumerEngine:
             failure = RuntimeError(f"{task.get_name()} was cancelled, but not by leaving the group")
         if failure is not None:
             self.fail(failure)
+            self._on_failed(self, failure)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from tidemark import errors
 from tidemark.client.connection import Connection
@@ -15,6 +15,8 @@ PAGE_COUNT: Final = 100
 REDRIVE_COUNT: Final = 1000
 To = Literal["topic", "group"]
 """Target of redriven letters: their topic, for all groups, or only the group that failed."""
+LetterOffset: TypeAlias = int | str
+"""Offset of a dead letter; in a cluster with its broker group, as ``g0/120``."""
 
 
 class DeadLetter(NamedTuple):
@@ -38,7 +40,7 @@ class DeadLetterPage(NamedTuple):
     """A page of dead letters, oldest first."""
 
     messages: list[DeadLetter]
-    next_offset: int
+    next_offset: LetterOffset
     """Start offset of the next page."""
     max_offset: int
     done: bool
@@ -54,7 +56,7 @@ class Redriven(NamedTuple):
     """Letters that an earlier call sent again."""
     refused: int
     """Letters that cannot be sent; ``facts["refusals"]`` has the reasons."""
-    next_offset: int
+    next_offset: LetterOffset
     max_offset: int
     done: bool
     facts: dict[str, Any]
@@ -86,18 +88,6 @@ class DeadLetters:
             )
         except (KeyError, TypeError) as error:
             raise errors.BrokenAnswer(f"a dead letter in the answer lacks {error}") from error
-
-    async def iterate(
-        self, group: str, *, topic: str | None = None
-    ) -> AsyncGenerator[DeadLetter, None]:
-        """All dead letters of a group, page by page."""
-        offset, done = 0, False
-        while not done:
-            page = await self.list(group, from_offset=offset, topic=topic)
-            for letter in page.messages:
-                yield letter
-            done = page.done or page.next_offset <= offset
-            offset = page.next_offset
 
     async def redrive(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from tidemark import errors
 from tidemark.client.connection import Connection
 from tidemark.client.paths import path
+from tidemark.client.queue_names import QueueName
 
 PAGE_COUNT: Final = 100
 
@@ -20,7 +21,7 @@ class DelayedMessage(NamedTuple):
     """Id of the waiting record; the delivered copy has another one."""
     topic: str
     """Topic to which it will be delivered."""
-    queue: int
+    queue: QueueName
     deliver_at_ms: int
     delay_level: int | None
     """None if the message was sent with its own delivery time."""
@@ -61,17 +62,6 @@ class Delayed:
             )
         except (KeyError, TypeError) as error:
             raise errors.BrokenAnswer(f"a delayed message in the answer lacks {error}") from error
-
-    async def iterate(self, topic: str | None = None) -> AsyncGenerator[DelayedMessage, None]:
-        """All waiting messages, page by page."""
-        after: object | None = None
-        while True:
-            page = await self.list(topic, after=after)
-            for message in page.messages:
-                yield message
-            if page.next is None:
-                return
-            after = page.next
 
     async def cancel(self, topic: str, unique_id: str) -> int:
         """Cancel the delivery of these messages; return their number.

@@ -21,11 +21,11 @@ from tidemark.client.committing import Committing
 from tidemark.client.group_calls import Fetched, FetchedQueue
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
+from tidemark.client.queue_names import Queue
 from tidemark.client.received import decode_sound, received
 from tidemark.client.retries import delay_s, is_transient
 from tidemark.client.tags import Wanted
 from tidemark.formats.message import Message
-from tidemark.offsets import Queue
 
 FETCH_COUNT_MAX: Final = 8192
 """Maximum number of messages in one answer of the broker."""
@@ -330,7 +330,7 @@ class Fetching:
         ]
         if not unknown:
             return
-        committed: Mapping[tuple[str, int], int] = {}
+        committed: Mapping[Queue, int] = {}
         if not self._member.joined.broadcast:
             committed = await self._committing.committed()
         for held in unknown:
@@ -365,7 +365,7 @@ class Fetching:
             return
         if fetched.status == OFFSET_TOO_SMALL and fetched.min_offset > expected:
             log.warning(
-                "%s: %d messages of %s/%d expired before the group read them",
+                "%s: %d messages of %s/%s expired before the group read them",
                 self._member.calls,
                 fetched.min_offset - expected,
                 *fetched.queue,
@@ -390,7 +390,8 @@ class Fetching:
             # The program first handles the messages before it. Then it is fetched again, and the
             # error names it.
             held.damaged_at, held.is_placed = next_offset, False
-        messages = received(decoded, fetched.queue[0], self._wanted, from_offset=expected)
+        named = self._member.calls.names.named(decoded)
+        messages = received(named, fetched.queue[0], self._wanted, from_offset=expected)
         held.fetched_to = next_offset
         made = _Slice(held, messages, expected, next_offset)
         self._full.get(held, self._slices).append(made)

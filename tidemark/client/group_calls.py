@@ -21,7 +21,8 @@ from tidemark.client.connection import Connection
 from tidemark.client.consumer import check_records
 from tidemark.client.groups import Groups
 from tidemark.client.paths import path
-from tidemark.offsets import Queue
+from tidemark.client.queue_names import NUMBERS, Queue, QueueNames
+from tidemark.formats.message import Source
 
 _SIZE: Final = struct.Struct(">I")
 """Size in bytes of the map before the records of a fetch."""
@@ -71,8 +72,11 @@ class Fetched(NamedTuple):
 class GroupCalls:
     """The calls of one member."""
 
-    def __init__(self, connection: Connection, group: str, member: str) -> None:
-        self.connection = connection
+    def __init__(
+        self, connection: Connection, group: str, member: str, names: QueueNames = NUMBERS
+    ) -> None:
+        """names: how the program names the queues of the broker group."""
+        self.connection, self.names = connection, names
         self._group, self._member = path("groups", group), path("groups", group, "members", member)
         self.group, self.member = group, member
         self._incarnation = secrets.token_hex(8)
@@ -83,7 +87,8 @@ class GroupCalls:
 
     def __str__(self) -> str:
         """Return the name used in log messages."""
-        return f"member {self.member!r} of group {self.group!r}"
+        at = "" if self.names is NUMBERS else f" at broker group {self.names.broker_group}"
+        return f"member {self.member!r} of group {self.group!r}{at}"
 
     async def configure(self, settings: Mapping[str, object]) -> None:
         """Create the group, or change these settings."""
@@ -109,7 +114,7 @@ class GroupCalls:
                 {"topic": topic, "tags": tags} for topic, tags in subscriptions.items()
             ],
             "session_ms": session_ms,
-            "holding": [list(queue) for queue in holding],
+            "holding": [self._packed_queue(queue) for queue in holding],
             "incarnation": self._incarnation,
         }
         if generation is None:
@@ -131,12 +136,14 @@ class GroupCalls:
         try:
             return Joined(
                 generation=wire["generation"],
-                assignment=[(topic, queue) for topic, queue in wire["assignment"]],
+                assignment=[(topic, self.names.name(queue)) for topic, queue in wire["assignment"]],
                 session_ms=wire["session_ms"],
                 order=wire["order"],
                 broadcast=wire["broadcast"],
                 retry_max=wire["retry_max"],
-                kept=frozenset((topic, queue) for topic, queue in wire.get("kept", ())),
+                kept=frozenset(
+                    (topic, self.names.name(queue)) for topic, queue in wire.get("kept", ())
+                ),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise _lacking("a heartbeat", error) from error
@@ -179,11 +186,11 @@ class GroupCalls:
             "max_bytes": size_max,
             "wait_ms": wait_ms,
         }
-        placed = [_position(*each) for each in positions]
+        placed = [self._position(*each) for each in positions]
         if placed:
             body["positions"] = placed
         if paused:
-            body["paused"] = [list(queue) for queue in paused]
+            body["paused"] = [self._packed_queue(queue) for queue in paused]
         answer = await self._with_known(
             body,
             functools.partial(
@@ -198,12 +205,13 @@ class GroupCalls:
                 is_held=True,
             ),
         )
-        return read_fetched(answer.body)
+        return read_fetched(answer.body, self.names)
 
     async def check(self, fetched: FetchedQueue) -> None:
         """Let the broker check the records that it has sent. Raises CorruptRecord."""
+        topic, queue = fetched.queue
         start, end = fetched.from_offset, fetched.next_offset
-        await check_records(self.connection, fetched.queue, start, end)
+        await check_records(self.connection, (topic, self.names.number(queue)), start, end)
 
     async def commit(
         self, offsets: Mapping[Queue, int], *, generation: int, ack: str | None = None
@@ -212,7 +220,7 @@ class GroupCalls:
         body: dict[str, object] = {
             "member": self.member,
             "generation": generation,
-            "offsets": [_position(*each) for each in offsets.items()],
+            "offsets": [self._position(*each) for each in offsets.items()],
         }
         if ack is not None:
             body["ack"] = ack
@@ -222,11 +230,11 @@ class GroupCalls:
 
     async def committed(self) -> dict[Queue, int]:
         """Return every committed offset of the group."""
-        return await Groups(self.connection).offsets(self.group)
+        return await Groups(self.connection, self.names).offsets(self.group)
 
     async def nack(
         self,
-        source: tuple[str, int, int],
+        source: Source,
         *,
         generation: int,
         delay_level: int,
@@ -242,11 +250,10 @@ class GroupCalls:
         Raises StaleGeneration, UnknownMember or NotAssigned for a fenced member. The new owner of
         the queue gets the message anyway, and another copy would be one too many.
         """
-        topic, queue, queue_offset = source
         body: dict[str, object] = {
-            "topic": topic,
-            "queue": queue,
-            "queue_offset": queue_offset,
+            "topic": source.topic,
+            "queue": self.names.number(source.queue),
+            "queue_offset": source.queue_offset,
             "member": self.member,
             "generation": generation,
         }
@@ -269,6 +276,14 @@ class GroupCalls:
 
         await self._with_known(body, call)
 
+    def _packed_queue(self, queue: Queue) -> list[object]:
+        topic, name = queue
+        return [topic, self.names.number(name)]
+
+    def _position(self, queue: Queue, offset: int) -> dict[str, object]:
+        topic, name = queue
+        return {"topic": topic, "queue": self.names.number(name), "offset": offset}
+
     async def _with_known(
         self, body: Mapping[str, object], call: Callable[..., Awaitable[Answer]]
     ) -> Answer:
@@ -284,7 +299,7 @@ class GroupCalls:
                 self._unknown.add(field)
 
 
-def read_fetched(body: bytes) -> Fetched:
+def read_fetched(body: bytes, names: QueueNames = NUMBERS) -> Fetched:
     """Decode the answer to a fetch. Records borrow from ``body``. Raises BrokenAnswer."""
     view = memoryview(body)
     try:
@@ -298,7 +313,7 @@ def read_fetched(body: bytes) -> Fetched:
             end = at + each["size"]
             queues.append(
                 FetchedQueue(
-                    (each["topic"], each["queue"]),
+                    (each["topic"], names.name(each["queue"])),
                     each["status"],
                     each["from_offset"],
                     each["next_offset"],
@@ -317,10 +332,6 @@ def read_fetched(body: bytes) -> Fetched:
 def _packed(body: Mapping[str, object]) -> bytes:
     packed: bytes = msgpack.packb(body)
     return packed
-
-
-def _position(queue: Queue, offset: int) -> dict[str, object]:
-    return {"topic": queue[0], "queue": queue[1], "offset": offset}
 
 
 def _lacking(what: str, error: Exception) -> errors.BrokenAnswer:

@@ -10,8 +10,8 @@ from tidemark import errors
 from tidemark.client.connection import Connection
 from tidemark.client.lists import listed
 from tidemark.client.paths import path
+from tidemark.client.queue_names import NUMBERS, Queue, QueueName, QueueNames
 from tidemark.client.times import as_ms
-from tidemark.offsets import Queue
 
 Start = Literal["first", "last"] | int | datetime
 """``first``, ``last``, or a time: milliseconds or a datetime with time zone."""
@@ -56,7 +56,7 @@ class QueueLag(NamedTuple):
     """The state of a group in one queue."""
 
     topic: str
-    queue: int
+    queue: QueueName
     member: str | None
     """Owner of the queue; None if it is unassigned."""
     committed: int | None
@@ -92,7 +92,7 @@ class GroupDetail(NamedTuple):
 class QueueReset(NamedTuple):
     """The change of one queue's offset by a reset or its dry run."""
 
-    queue: int
+    queue: QueueName
     from_offset: int | None
     to_offset: int
 
@@ -100,8 +100,8 @@ class QueueReset(NamedTuple):
 class Groups:
     """The administrative calls for groups. Raises UnknownGroup if the group does not exist."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, names: QueueNames = NUMBERS) -> None:
+        self._connection, self._names = connection, names
 
     async def create(
         self,
@@ -130,11 +130,12 @@ class Groups:
         """One group with its members and its lag."""
         wire = (await self._connection.call("GET", path("groups", group), idempotent=True)).map()
         try:
+            self._name_queues(wire)
             return GroupDetail(
                 _group(wire),
                 wire["generation"],
                 [_member(each) for each in wire["members"]],
-                _lag(wire["lag"]),
+                lag_of(wire["lag"]),
                 [
                     _queue(topic["topic"], each)
                     for topic in wire["topics"]
@@ -144,6 +145,18 @@ class Groups:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise errors.BrokenAnswer(f"a group in the answer lacks {error}") from error
+
+    def _name_queues(self, wire: Mapping[str, Any]) -> None:
+        """Replace queue numbers by names in the answer that describes a group."""
+        if self._names is NUMBERS:
+            return
+        for topic in wire["topics"]:
+            for each in topic["queues"]:
+                each["queue"] = self._names.name(each["queue"])
+        for member in wire["members"]:
+            member["assignment"] = [
+                (topic, self._names.name(queue)) for topic, queue in member["assignment"]
+            ]
 
     async def delete(self, group: str) -> None:
         """Delete a group and its offsets. Raises GroupInUse while it has members."""
@@ -158,7 +171,8 @@ class Groups:
         )
         try:
             return {
-                (each["topic"], each["queue"]): each["offset"] for each in answer.map()["offsets"]
+                (each["topic"], self._names.name(each["queue"])): each["offset"]
+                for each in answer.map()["offsets"]
             }
         except (KeyError, TypeError) as error:
             raise errors.BrokenAnswer(f"an offset in the answer lacks {error}") from error
@@ -170,7 +184,7 @@ class Groups:
         *,
         to: Start | None = None,
         offset: int | None = None,
-        queue: int | None = None,
+        queue: QueueName | None = None,
         dry_run: bool = False,
     ) -> list[QueueReset]:
         """Set the group's offsets in a topic; give either ``to`` or ``offset``.
@@ -190,13 +204,13 @@ class Groups:
             target = {"timestamp_ms": as_ms(to, "to")}
         body: dict[str, object] = {"topic": topic, "to": target, "dry_run": dry_run}
         if queue is not None:
-            body["queue"] = queue
+            body["queue"] = self._names.number(queue)
         answer = await self._connection.call(
             "POST", path("groups", group) + "/reset", body=body, idempotent=True
         )
         try:
             return [
-                QueueReset(each["queue"], each["from"], each["to"])
+                QueueReset(self._names.name(each["queue"]), each["from"], each["to"])
                 for each in answer.map()["queues"]
             ]
         except (KeyError, TypeError) as error:
@@ -263,11 +277,12 @@ def _queue(topic: str, wire: Mapping[str, Any]) -> QueueLag:
         wire["committed"],
         wire["min_offset"],
         wire["max_offset"],
-        _lag(wire),
+        lag_of(wire),
     )
 
 
-def _lag(wire: Mapping[str, Any]) -> Lag:
+def lag_of(wire: Mapping[str, Any]) -> Lag:
+    """Parse a lag in the form of the API. Raises KeyError."""
     return Lag(
         wire["messages"],
         wire["bytes"],

@@ -15,10 +15,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, NamedTuple
 
-from tidemark.client.consumer_engine import ConsumerEngine
+from tidemark.client.cluster_consumer import ClusterConsumer
 from tidemark.client.failures import AfterFailure, after_failure
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.key_order import KeyOrder
+from tidemark.client.member import Member
 from tidemark.formats import properties
 from tidemark.formats.message import Message
 
@@ -46,11 +47,11 @@ def message_key(message: Message) -> str | None:
 
 
 class Handlers:
-    """One run of a handler over the messages of a consumer engine."""
+    """One run of a handler over the messages of a subscription."""
 
     def __init__(
         self,
-        engine: ConsumerEngine,
+        engine: ClusterConsumer,
         handler: Callable[[Message], Awaitable[object]],
         *,
         key_of: Callable[[Message], Hashable | None] | None,
@@ -108,7 +109,7 @@ class Handlers:
         unused_from = held.progress.unused_from({message.queue_offset for message in waiting})
         if unused_from is not None:
             unused = [each for each in waiting if each.queue_offset >= unused_from]
-            self._engine.fetching.take_back(held, unused)
+            held.engine.fetching.take_back(held, unused)
             del waiting[-len(unused) :]
         if waiting:
             self._paused[held] = waiting
@@ -128,7 +129,7 @@ class Handlers:
                     engine.raise_failure()
                     return
                 self._give_up(lambda held: held.hold is not Hold.OWNED)
-                await engine.member.pulse.wait()
+                await engine.pulse.wait()
         finally:
             self._give_up(lambda _held: True)
             self._is_over = True
@@ -140,17 +141,17 @@ class Handlers:
         self._wake(len(messages))
 
     def _key(self, held: HeldQueue, message: Message) -> Hashable | None:
-        if self._engine.member.joined.order:
+        if held.engine.member.joined.order:
             return held.queue
         return None if self._key_of is None else self._key_of(message)
 
     def _give_up(self, unwanted: Callable[[HeldQueue], bool]) -> None:
         for held in [held for held in self._paused if unwanted(held)]:
-            self._engine.give_up(held, self._paused.pop(held))
+            held.engine.give_up(held, self._paused.pop(held))
         if not len(self._turns):
             return
         for task in self._turns.drop(lambda task: unwanted(task.held)):
-            self._engine.give_up(task.held, (task.message,))
+            task.held.engine.give_up(task.held, (task.message,))
 
     def _wake(self, count: int) -> None:
         for _ in range(min(count, len(self._idle))):
@@ -189,16 +190,16 @@ class Handlers:
             is_done = await self._until_done(held, message)
         except BaseException:
             # Cancelled, or the nack failed: the message is delivered again.
-            self._engine.give_up(held, (message,))
+            held.engine.give_up(held, (message,))
             raise
         if is_done:
-            self._engine.finish(held, (message,))
+            held.engine.finish(held, (message,))
         else:
-            self._engine.give_up(held, (message,))
+            held.engine.give_up(held, (message,))
 
     async def _until_done(self, held: HeldQueue, message: Message) -> bool:
         """Return True when the message is handled or nacked, False if its queue was revoked."""
-        engine, failures = self._engine, 0
+        engine, failures = held.engine, 0
         while await engine.may_start(held):
             try:
                 result = self._handler(message)
@@ -209,7 +210,7 @@ class Handlers:
                 if not is_failure(error):
                     raise
                 failures += 1
-                verdict = self._judge(message, error, failures)
+                verdict = self._judge(engine.member, message, error, failures)
             else:
                 raise not_async(self._handler)
             if verdict is AfterFailure.SEND_BACK:
@@ -221,9 +222,12 @@ class Handlers:
             await asyncio.sleep(self._retry_pause_ms / 1000)
         return False
 
-    def _judge(self, message: Message, error: BaseException, failures: int) -> AfterFailure:
+    @staticmethod
+    def _judge(
+        member: Member, message: Message, error: BaseException, failures: int
+    ) -> AfterFailure:
         """Decide what happens to a message whose handler raised, and log it."""
-        calls, joined = self._engine.member.calls, self._engine.member.joined
+        calls, joined = member.calls, member.joined
         verdict = after_failure(
             order=joined.order,
             broadcast=joined.broadcast,

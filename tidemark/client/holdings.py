@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.client.progress import QueueProgress
-from tidemark.offsets import Queue
+from tidemark.client.queue_names import Queue
+
+if TYPE_CHECKING:
+    from tidemark.client.consumer_engine import ConsumerEngine
 
 
 class Hold(Enum):
@@ -33,6 +36,7 @@ class HeldQueue:
 
     __slots__ = (
         "damaged_at",
+        "engine",
         "fetched_to",
         "hold",
         "is_notified",
@@ -44,8 +48,9 @@ class HeldQueue:
         "queue",
     )
 
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
+    def __init__(self, queue: Queue, engine: ConsumerEngine) -> None:
+        """engine: delivers the queue's messages; it is not used here."""
+        self.queue, self.engine = queue, engine
         self.hold = Hold.ARRIVING
         self.progress = QueueProgress()
         self.fetched_to: int | None = None
@@ -90,7 +95,9 @@ class Change(NamedTuple):
 class Holdings:
     """The queues that a member holds. Bounded by the number that the broker assigns."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: ConsumerEngine) -> None:
+        """engine: the one of the member."""
+        self._engine = engine
         self._held: dict[Queue, HeldQueue] = {}
 
     def __iter__(self) -> Iterator[HeldQueue]:
@@ -127,7 +134,7 @@ class Holdings:
                 change.leaving.append(held)
         for queue in assigned:
             if queue not in self._held:
-                held = self._held[queue] = HeldQueue(queue)
+                held = self._held[queue] = HeldQueue(queue, self._engine)
                 change.arriving.append(held)
         return change
 
@@ -160,7 +167,7 @@ class Holdings:
 
     def restart(self, held: HeldQueue, offset: int) -> None:
         """Continue a queue at ``offset``; messages in progress no longer affect its position."""
-        again = self._held[held.queue] = HeldQueue(held.queue)
+        again = self._held[held.queue] = HeldQueue(held.queue, self._engine)
         again.hold, again.is_notified, again.is_paused = held.hold, held.is_notified, held.is_paused
         again.start_at(offset)
         held.hold = Hold.LOST

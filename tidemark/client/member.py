@@ -19,9 +19,9 @@ from tidemark.client.commits import CommitLedger
 from tidemark.client.group_calls import GroupCalls, Joined
 from tidemark.client.holdings import HeldQueue, Hold, Holdings
 from tidemark.client.pulse import Pulse
+from tidemark.client.queue_names import Queue
 from tidemark.client.retries import is_transient
 from tidemark.client.session_limit import SessionLimit
-from tidemark.offsets import Queue
 
 LOGGED_FAILURE: Final = 2
 """The first failure is not logged: its connection may just have been closed; a retry succeeds."""
@@ -39,14 +39,14 @@ class Member:
         *,
         session_ms: int,
         ledger: CommitLedger,
+        holdings: Holdings,
         clock: Callable[[], float],
+        pulse: Pulse,
     ) -> None:
         """subscriptions: maps a topic to its tag expression. clock: milliseconds since boot."""
-        self.calls, self.ledger, self.clock = calls, ledger, clock
-        self.holdings = Holdings()
+        self.calls, self.ledger, self.holdings = calls, ledger, holdings
+        self.clock, self.pulse = clock, pulse
         self.session_limit = SessionLimit()
-        self.pulse = Pulse()
-        """Rings when queues, session limit, generation, commits or buffered messages changed."""
         self.joined = Joined(0, [], session_ms, order=False, broadcast=False, retry_max=0)
         """The last answer to a join or heartbeat."""
         self._subscriptions = subscriptions
@@ -69,9 +69,15 @@ class Member:
         return self.session_limit.may_deliver(self.clock())
 
     async def join(self) -> None:
-        """Join the group. Raises the broker's error, Unreachable if there is no answer."""
+        """Join the group. Raises the broker's error, Unreachable if there is no answer.
+
+        In a cluster, the broker group may lack some of the topics.
+        """
         sent_at_ms = self.clock()
-        joined = await self._call(generation=None, holding=[])
+        if self.calls.names.broker_group is None:
+            joined = await self._call(generation=None, holding=[])
+        else:
+            joined = await self._join_again([])
         self._take(joined, sent_at_ms)
         self.holdings.assign(joined.assignment)
         self._is_known = True
@@ -208,7 +214,7 @@ class Member:
         )
 
     async def _join_again(self, claims: list[Queue]) -> Joined:
-        """Join without the topics that were deleted meanwhile, unless none is left.
+        """Join without the topics that do not exist now, unless none is left.
 
         Heartbeats contain all topics, so a topic that is created again is read again.
         """
@@ -221,8 +227,8 @@ class Member:
                 if not isinstance(topic, str) or wanted.keys() <= {topic} or topic not in wanted:
                     raise
                 del wanted[topic]
-                log.warning(
-                    "topic %s was deleted; %s continues with the others",
+                log.info(
+                    "there is no topic %s; %s continues with the others",
                     topic,
                     self.calls,
                     extra={"event": "topic-gone", "topic": topic, **self._facts()},

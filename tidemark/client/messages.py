@@ -37,15 +37,16 @@ __all__ = [
 class NewMessage:
     """One message to send.
 
-    queue: queue number. None: ``sharding_key`` determines it (equal keys share a queue), else the
-    broker chooses one per request. At most one of delay_level, delay_ms, deliver_at_ms.
+    queue: queue number, or in a cluster its name, such as ``g0/3``. None: ``sharding_key``
+    determines it (equal keys share a queue), else the broker chooses one per request. At most one
+    of delay_level, delay_ms, deliver_at_ms.
     """
 
     body: bytes
     tags: str | None = None
     keys: Sequence[str] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
-    queue: int | None = None
+    queue: int | str | None = None
     sharding_key: str | None = None
     flag: int = 0
     delay_level: int | None = None
@@ -57,7 +58,7 @@ class NewMessage:
         checks.check_body(self.body)
         checks.check_no_string(self.keys)
 
-    def outgoing(self, queue: int | None = None) -> Outgoing:
+    def outgoing(self, queue: int | str | None = None) -> Outgoing:
         """Build the wire form. queue: used if the message has no queue and no sharding key."""
         return outgoing(
             self.body,
@@ -95,7 +96,7 @@ def outgoing(
     tags: str | None = None,
     keys: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
-    queue: int | None = None,
+    queue: int | str | None = None,
     sharding_key: str | None = None,
     flag: int = 0,
     delay_level: int | None = None,
@@ -121,7 +122,7 @@ def outgoing(
         wire["properties"] = pairs
         size += sum(_packed_size(name) + _packed_size(value) for name, value in pairs.items())
     if queue is not None:
-        checks.check_whole(queue, "queue", 0, checks.I32_MAX)
+        checks.check_queue(queue)
         if sharding_key is not None:
             raise errors.BadRequest(
                 "a message has both queue and sharding_key; only one of them may choose the queue. "
@@ -172,6 +173,8 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Delivery time of a delayed message; None if it was not delayed."""
     unique_id: str | None = None
     """Needed to cancel a delayed message; None if the broker did not return it."""
+    broker_group: str | None = None
+    """Broker group that stored it; None if the broker is not part of a cluster."""
 
 
 class PullResult(NamedTuple):
@@ -205,7 +208,7 @@ class RawPull(NamedTuple):
 class QueueRange(NamedTuple):
     """One queue of a topic: offsets [min_offset, max_offset) can be read."""
 
-    queue: int
+    queue: int | str
     min_offset: int
     max_offset: int
 

@@ -102,6 +102,8 @@ class _Key(msgspec.Struct, frozen=True):
     ack: str | None
     timeout_ms: int | None
     """None: the client's default."""
+    moves_on: bool
+    """Whether a request that certainly stored nothing fails at once (``Connection.call``)."""
 
 
 class _Waiting(msgspec.Struct):
@@ -165,18 +167,24 @@ class Producer:
         return self._room.taken
 
     async def send(
-        self, topic: str, message: Outgoing, *, ack: str | None, timeout_ms: int | None
+        self,
+        topic: str,
+        message: Outgoing,
+        *,
+        ack: str | None,
+        timeout_ms: int | None,
+        moves_on: bool = False,
     ) -> SendResult:
         """Store one message; return when the broker has acknowledged it.
 
         Concurrent calls share requests. Waits while ``waiting_size_max`` bytes are unanswered.
-        timeout_ms: time limit of the call; None: see ``_ends_at``.
+        timeout_ms: time limit of the call; None: see ``_ends_at``. moves_on: see ``_Key``.
         """
         checks.check_send(topic, ack, timeout_ms)
         loop = asyncio.get_running_loop()
         started = loop.time()
         size = held_size(message.weight, 1)
-        key = _Key(topic, message.wire.get("queue"), ack, timeout_ms)
+        key = _Key(topic, message.wire.get("queue"), ack, timeout_ms, moves_on)
         if not self._room.take_now(size) and not await self._room.take(
             size, functools.partial(self._ends_at, timeout_ms, started)
         ):
@@ -206,6 +214,7 @@ class Producer:
         *,
         ack: str | None,
         timeout_ms: int | None,
+        moves_on: bool = False,
     ) -> list[SendResult]:
         """Store many messages in as few requests as the limits allow, one after another.
 
@@ -219,7 +228,11 @@ class Producer:
         for part in cut([message.weight for message in messages], self._limits):
             try:
                 results += await self._send_part(
-                    topic, messages[part.start : part.stop], ack=ack, timeout_ms=timeout_ms
+                    topic,
+                    messages[part.start : part.stop],
+                    ack=ack,
+                    timeout_ms=timeout_ms,
+                    moves_on=moves_on,
                 )
             except errors.TidemarkError as error:
                 error.facts["results"] = [*results, *_stored_by(error)]
@@ -231,7 +244,13 @@ class Producer:
         return results
 
     async def _send_part(
-        self, topic: str, messages: Sequence[Outgoing], *, ack: str | None, timeout_ms: int | None
+        self,
+        topic: str,
+        messages: Sequence[Outgoing],
+        *,
+        ack: str | None,
+        timeout_ms: int | None,
+        moves_on: bool,
     ) -> list[SendResult]:
         size = held_size(sum([message.weight for message in messages]), len(messages))
         ends_at = functools.partial(
@@ -244,21 +263,36 @@ class Producer:
                 raise self._out_of_time(timeout_ms, has_left=False)
             try:
                 wires = [message.wire for message in messages]
-                return await self._request(topic, wires, ack=ack, timeout_ms=timeout_ms)
+                return await self._request(
+                    topic, wires, ack=ack, timeout_ms=timeout_ms, moves_on=moves_on
+                )
             finally:
                 self._requests.give(1)
         finally:
             self._room.give(size)
 
     async def post(
-        self, topic: str, wires: Sequence[dict[str, object]], *, ack: str | None, timeout_ms: int
+        self,
+        topic: str,
+        wires: Sequence[dict[str, object]],
+        *,
+        ack: str | None,
+        timeout_ms: int,
+        moves_on: bool = False,
     ) -> Answer:
         """Make one produce request and return its answer undecoded: for tools that only count.
 
         timeout_ms: how long the broker waits for the ack level. A unique id is added to the given
-        maps that have none.
+        maps that have none. moves_on: see ``_Key``.
         """
-        return await self._call(topic, wires, ack=ack, level_timeout_ms=timeout_ms, ends_in_s=None)
+        return await self._call(
+            topic,
+            wires,
+            ack=ack,
+            level_timeout_ms=timeout_ms,
+            ends_in_s=None,
+            moves_on=moves_on,
+        )
 
     async def close(self) -> None:
         """Wait until all accepted messages are answered, so that leaving drops none."""
@@ -281,6 +315,7 @@ class Producer:
         ack: str | None,
         level_timeout_ms: int,
         ends_in_s: float | None,
+        moves_on: bool,
     ) -> Answer:
         self._give_ids(wires)
         body = functools.partial(_body, wires, ack, level_timeout_ms)
@@ -292,6 +327,7 @@ class Producer:
             idempotent=False,
             is_held=True,  # outside the bounded pool, because ``requests_max`` bounds sends
             ends_in_s=ends_in_s,
+            moves_on=moves_on,
         )
 
     async def _request(
@@ -301,6 +337,7 @@ class Producer:
         *,
         ack: str | None,
         timeout_ms: int | None,
+        moves_on: bool,
     ) -> list[SendResult]:
         if timeout_ms is None:
             level_timeout_ms = int(min(LEVEL_TIMEOUT_MS, self._connection.request_timeout_s * 1000))
@@ -310,7 +347,13 @@ class Producer:
         if topic in self._batch_topics and (batch := packed_batch(wires)) is not None:
             try:
                 return await self._batch_request(
-                    topic, batch, wires[0].get("unique_id"), ack, level_timeout_ms, ends_in_s
+                    topic,
+                    batch,
+                    wires[0].get("unique_id"),
+                    ack,
+                    level_timeout_ms,
+                    ends_in_s,
+                    moves_on=moves_on,
                 )
             except (errors.MessageTooLarge, errors.TooManyMessages):
                 pass  # the broker divides an ordinary request
@@ -320,7 +363,12 @@ class Producer:
                 self._batch_topics.discard(topic)  # another topic has the name now
         call = await self._noted(
             self._call(
-                topic, wires, ack=ack, level_timeout_ms=level_timeout_ms, ends_in_s=ends_in_s
+                topic,
+                wires,
+                ack=ack,
+                level_timeout_ms=level_timeout_ms,
+                ends_in_s=ends_in_s,
+                moves_on=moves_on,
             )
         )
         answer = call.decoded(_STORED)
@@ -342,6 +390,8 @@ class Producer:
         ack: str | None,
         level_timeout_ms: int,
         ends_in_s: float,
+        *,
+        moves_on: bool,
     ) -> list[SendResult]:
         """Make a batch request. Raises NotPermitted if the topic has no batch queues.
 
@@ -368,6 +418,7 @@ class Producer:
                     idempotent=is_repeated,
                     is_held=True,
                     ends_in_s=ends_in_s,
+                    moves_on=moves_on,
                 )
             )
         except errors.TidemarkError as error:
@@ -560,6 +611,7 @@ class Producer:
                     [each.message.wire for each in live],
                     ack=key.ack,
                     timeout_ms=key.timeout_ms,
+                    moves_on=key.moves_on,
                 )
             except errors.TidemarkError as error:
                 # The request was rejected as a whole, nothing is stored. Its senders do not know
@@ -636,14 +688,14 @@ def _stored_by(error: errors.TidemarkError) -> list[SendResult]:
         return []  # results of an unknown form must not hide the error
 
 
-def as_outgoing(messages: Iterable[NewMessage | bytes], queue: int | None) -> list[Outgoing]:
+def as_outgoing(messages: Iterable[NewMessage | bytes], queue: int | str | None) -> list[Outgoing]:
     """Check and convert messages and plain bodies. queue: used for those that name none.
 
     All are checked before the first is sent; an error has the fact ``index`` of its message.
     """
     made: list[Outgoing] = []
     if queue is not None:
-        checks.check_whole(queue, "queue", 0, checks.I32_MAX)
+        checks.check_queue(queue)
     for index, message in enumerate(messages):
         if isinstance(message, bytes):
             wire: dict[str, object] = {"body": message}

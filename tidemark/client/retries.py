@@ -72,6 +72,21 @@ def is_transient(error: errors.TidemarkError) -> bool:
     return error.retriable
 
 
+def may_move_on(error: errors.TidemarkError) -> bool:
+    """Whether a send certainly stored nothing, and another broker group may accept it."""
+    if isinstance(error, errors.Unreachable):
+        return error.facts.get("sent") is False
+    if error.code in _NOT_THERE:
+        return True
+    return error.retriable and error.status in (421, 503, 507)
+
+
+_NOT_THERE: Final = frozenset(
+    {errors.UnknownTopic.code, errors.UnknownQueue.code, errors.NotPermitted.code}
+)
+"""Errors of a broker group that has lost the topic, or the right to write to it, meanwhile."""
+
+
 def is_of_failover(error: errors.TidemarkError) -> bool:
     """Whether the group may be changing its master, so that a search for it is useful."""
     if isinstance(error, errors.Unreachable):

@@ -23,8 +23,9 @@ from numbers import Integral
 from typing import Any, Final, TypeVar
 
 from tidemark import errors
+from tidemark.client.cluster_consumer import ClusterConsumer
 from tidemark.client.commits import CommitAck
-from tidemark.client.consumer_engine import GONE, ConsumerEngine
+from tidemark.client.consumer_engine import GONE
 from tidemark.client.handlers import (
     RETRY_PAUSE_MS,
     Handlers,
@@ -33,8 +34,8 @@ from tidemark.client.handlers import (
     message_key,
 )
 from tidemark.client.holdings import HeldQueue, Hold
+from tidemark.client.queue_names import Queue, QueueName
 from tidemark.formats.message import Message, Source
-from tidemark.offsets import Queue
 
 T = TypeVar("T")
 Caller = asyncio.Task[Any] | threading.Thread
@@ -60,11 +61,10 @@ class Subscription:
     several tasks.
     """
 
-    def __init__(self, engine: ConsumerEngine, open_ones: set[Subscription]) -> None:
+    def __init__(self, engine: ClusterConsumer, open_ones: set[Subscription]) -> None:
         """open_ones: contains the subscription from its start until it has left the group; the
         client closes those."""
         self._engine, self._open_ones = engine, open_ones
-        self._member = engine.member
         self._held: HeldQueue | None = None
         self._rest: deque[Message] = deque()
         """Messages of the queue ``_held`` taken from the buffer, not yet given to the program."""
@@ -98,18 +98,18 @@ class Subscription:
     @property
     def member(self) -> str:
         """The member's name in the group."""
-        return self._member.calls.member
+        return self._engine.member
 
     @property
     def generation(self) -> int:
-        """The group's generation as of the last heartbeat."""
-        return self._member.generation
+        """The group's generation as of the last heartbeat; in a cluster, the sum of those of its
+        broker groups, which changes with each."""
+        return sum(engine.member.generation for engine in self._engine.engines)
 
     @property
     def assignment(self) -> set[Queue]:
         """Queues currently assigned to this member: (topic, queue)."""
-        holdings = self._member.holdings
-        return {held.queue for held in holdings.of(Hold.ARRIVING, Hold.OWNED)}
+        return {held.queue for held in self._engine.held_queues(Hold.ARRIVING, Hold.OWNED)}
 
     async def __aenter__(self) -> Subscription:
         if self._is_entered:
@@ -234,7 +234,7 @@ class Subscription:
         self._engine.raise_failure()
         if self._engine.is_interrupted:
             raise RuntimeError("the subscription was stopped: there are no more messages")
-        if self._member.clock() >= self._turn_at_ms:
+        if self._engine.clock() >= self._turn_at_ms:
             await self._give_way()
         found: list[Message] = []
         with contextlib.suppress(TimeoutError):
@@ -246,7 +246,7 @@ class Subscription:
                 for message in messages:
                     if (before := self._unacked.get(message.source)) is not None:
                         # Delivered again after a `seek`, or after the queue was lost and assigned.
-                        self._engine.give_up(before[0], (before[1],))
+                        before[0].engine.give_up(before[0], (before[1],))
                     self._unacked[message.source] = (held, message)
                 found += messages
                 taken = self._here(max - len(found)) if len(found) < max else None
@@ -267,10 +267,10 @@ class Subscription:
                 continue  # an earlier delivery; the later one is in hand
             del self._unacked[message.source]
             count += held.hold is not Hold.LOST
-            self._engine.finish(held, (mine,))
+            held.engine.finish(held, (mine,))
         return count
 
-    def position(self, topic: str, queue: int) -> int | None:
+    def position(self, topic: str, queue: QueueName) -> int | None:
         """Queue offset of the next message to be delivered; None while it is not known.
 
         Raises NotAssigned.
@@ -280,7 +280,7 @@ class Subscription:
             return self._rest[0].queue_offset
         return held.progress.reached
 
-    async def seek(self, topic: str, queue: int, offset: int) -> None:
+    async def seek(self, topic: str, queue: QueueName, offset: int) -> None:
         """Continue at a queue offset. Raises NotAssigned, OffsetBeyondEnd, TypeError.
 
         Forward: the skipped messages are committed. Backward: messages are delivered again, and the
@@ -291,7 +291,7 @@ class Subscription:
             raise TypeError(f"offset must be a whole number, not {type(offset).__name__}")
         offset = int(offset)  # NumPy's could not be sent
         held = self._held_queue((topic, queue))
-        end = await self._engine.end_of(held.queue)
+        end = await held.engine.end_of(held.queue)
         if not 0 <= offset <= end:
             reason = "an offset is at least 0" if offset < 0 else f"{offset} is beyond it"
             raise errors.OffsetBeyondEnd(
@@ -304,7 +304,7 @@ class Subscription:
             )
         held = self._held_queue((topic, queue))
         self._put_back(held)
-        self._engine.restart(held, offset)
+        held.engine.restart(held, offset)
 
     def pause(self, *queues: Queue) -> None:
         """Deliver nothing of these queues until ``resume``. Raises NotAssigned.
@@ -322,15 +322,15 @@ class Subscription:
                 held.is_paused = False
                 for handlers in self._handlers:
                     handlers.resume(held)
-                self._engine.fetching.refetch(held)
+                held.engine.fetching.refetch(held)
                 if not held.is_placed:
                     # The fetch in progress may ask for messages after those that `pause` dropped.
-                    self._engine.fetching.interrupt()
+                    held.engine.fetching.interrupt()
 
     @property
     def paused(self) -> set[Queue]:
         """Queues that are paused."""
-        return {held.queue for held in self._member.holdings if held.is_paused}
+        return {held.queue for held in self._engine.held_queues() if held.is_paused}
 
     async def run(
         self,
@@ -388,7 +388,7 @@ class Subscription:
         taken = self._unacked.get(source)
         if taken is not None and taken[1] is not message:
             taken = None  # an earlier delivery; the later one is in hand
-        held = taken[0] if taken else self._member.holdings.get((source.topic, source.queue))
+        held = taken[0] if taken else self._engine.held((source.topic, source.queue))
         reached = None if held is None else held.progress.reached
         # A queue that was lost and assigned again delivers the messages after its position again.
         try:
@@ -396,17 +396,17 @@ class Subscription:
                 held is not None
                 and reached is not None
                 and source.queue_offset < reached
-                and await self._engine.nack(held, source, delay_level=delay_level)
+                and await held.engine.nack(held, source, delay_level=delay_level)
             )
         except GONE:
             # Nothing can bring it back, so it must not hold back the commits of its queue.
             if taken is not None and self._unacked.get(source) is taken:
                 del self._unacked[source]
-                self._engine.finish(taken[0], (message,))
+                taken[0].engine.finish(taken[0], (message,))
             raise
         if taken is not None and self._unacked.get(source) is taken:
             del self._unacked[source]
-            self._engine.give_up(taken[0], (message,))  # counts as done if it was nacked
+            taken[0].engine.give_up(taken[0], (message,))  # counts as done if it was nacked
         if not is_nacked:
             raise errors.NotAssigned(
                 f"queue {source.queue} of topic {source.topic!r} is not assigned to this member "
@@ -441,16 +441,16 @@ class Subscription:
         otherwise: str,
     ) -> AsyncIterator[None]:
         """Limit the body by ``timeout``, else by the client's. otherwise: text of the error."""
-        connection = self._member.calls.connection
-        within_s = connection.given_timeout_s if timeout is None else timeout
+        url = self._engine.url
+        within_s = self._engine.given_timeout_s if timeout is None else timeout
         try:
             async with asyncio.timeout(within_s):
                 yield
         except TimeoutError:
             raise errors.Unreachable(
-                f"{connection.url} {otherwise}: no answer within {within_s} s.",
+                f"{url} {otherwise}: no answer within {within_s} s.",
                 "Check the node's /ready, or allow more time.",
-                url=connection.url,
+                url=url,
             ) from None
 
     def stop(self) -> None:
@@ -464,7 +464,7 @@ class Subscription:
 
     def _held_queue(self, queue: Queue) -> HeldQueue:
         self._check_entered()
-        held = self._member.holdings.get(queue)
+        held = self._engine.held(queue)
         if held is None or held.hold is not Hold.OWNED:
             topic, number = queue
             raise errors.NotAssigned(
@@ -517,13 +517,13 @@ class Subscription:
     async def _take_one(self) -> Message | None:
         """Return the next message, which is then in hand; None after ``stop``."""
         while True:
-            held, now_ms = self._held, self._member.clock()
+            held, now_ms = self._held, self._engine.clock()
             if (
                 self._rest
                 and held is not None
                 and held.hold is Hold.OWNED
                 and not self._engine.is_interrupted
-                and now_ms < self._member.session_limit.ends_at_ms
+                and now_ms < held.engine.member.session_limit.ends_at_ms
             ):
                 if now_ms >= self._turn_at_ms:
                     await self._give_way()
@@ -540,7 +540,7 @@ class Subscription:
 
     async def _take_batch(self, max: int) -> list[Message] | None:
         """Like ``_take_one``, for up to max messages."""
-        if self._member.clock() >= self._turn_at_ms:
+        if self._engine.clock() >= self._turn_at_ms:
             await self._give_way()
         taken = await self._waited(max)
         batch: list[Message] = []
@@ -564,7 +564,7 @@ class Subscription:
             if self._engine.is_interrupted:
                 self._engine.raise_failure()
                 return None
-            await self._member.pulse.wait()
+            await self._engine.pulse.wait()
         return taken
 
     def _here(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
@@ -572,7 +572,7 @@ class Subscription:
         if self._rest and self._held is not None:
             if self._held.hold is not Hold.OWNED or self._engine.is_interrupted:
                 self._give_up_rest()
-            elif not self._member.may_deliver:
+            elif not self._held.engine.member.may_deliver:
                 return None
             else:
                 rest = self._rest
@@ -582,20 +582,20 @@ class Subscription:
     async def _give_way(self) -> None:
         """Let the background tasks run, because a program may never await anything itself."""
         await asyncio.sleep(0)
-        self._turn_at_ms = self._member.clock() + TURN_MS
+        self._turn_at_ms = self._engine.clock() + TURN_MS
 
     def _put_back(self, held: HeldQueue) -> None:
         """Return messages of a queue that were not given to the program; they are fetched again."""
-        self._engine.fetching.drop(held)
+        held.engine.fetching.drop(held)
         for handlers in self._handlers:
             handlers.pause(held)
         if self._held is held and self._rest:
-            self._engine.fetching.take_back(held, list(self._rest))
+            held.engine.fetching.take_back(held, list(self._rest))
             self._rest.clear()
 
     def _give_up_rest(self) -> None:
         if self._held is not None:
-            self._engine.give_up(self._held, list(self._rest))
+            self._held.engine.give_up(self._held, list(self._rest))
         self._rest.clear()
 
     def take_next(self, iteration: MessageIteration) -> Message | None:
@@ -604,7 +604,7 @@ class Subscription:
         Returns None if these have to check something again or wait. Nothing is noted per message:
         ``_record`` does so as soon as another task can run.
         """
-        held, handed, member = self._held, self._handed, self._member
+        held, handed = self._held, self._handed
         if (
             not self._rest
             or not handed
@@ -613,7 +613,9 @@ class Subscription:
             or self._engine.is_interrupted
             or self._iteration() is not iteration
             or self._asked_by() is not (iteration.thread or asyncio.current_task(self._loop))
-            or not self._turn_at_ms > member.clock() < member.session_limit.ends_at_ms
+            or not self._turn_at_ms
+            > self._engine.clock()
+            < held.engine.member.session_limit.ends_at_ms
         ):
             return None
         if not self._is_record_due:
@@ -629,13 +631,13 @@ class Subscription:
         if self._held is not None and len(self._handed) > 1:
             done = self._handed[:-1]
             del self._handed[:-1]
-            self._engine.finish(self._held, done)
+            self._held.engine.finish(self._held, done)
 
     def _finish_in_hand(self) -> None:
         """Finish the messages in hand, because the program asked for more."""
         in_hand = self._take_in_hand()
         for held, messages in in_hand:
-            self._engine.finish(held, messages)
+            held.engine.finish(held, messages)
 
     def _take_in_hand(self) -> list[tuple[HeldQueue, Sequence[Message]]]:
         """Return the messages in hand, which are then none."""
@@ -644,35 +646,34 @@ class Subscription:
 
     async def _settle_in_hand(self, *, is_done: bool, is_nacked: bool) -> None:
         """Finish, nack or give up the messages in hand, because the body ended."""
-        joined = self._member.joined
         self._record()
         self._give_up_rest()
         for held, message in self._unacked.values():
-            self._engine.give_up(held, (message,))
+            held.engine.give_up(held, (message,))
         self._unacked.clear()
         if is_done:
             self._finish_in_hand()
             return
         in_hand = self._take_in_hand()
         # After a cancellation or a signal the message did not fail, so it is not nacked.
-        is_nacked = is_nacked and not (joined.order or joined.broadcast)
         for held, messages in in_hand:
+            joined = held.engine.member.joined
             for message in messages:
-                if is_nacked:
+                if is_nacked and not (joined.order or joined.broadcast):
                     await self._nack_or_give_up(held, message)
                 else:
-                    self._engine.give_up(held, (message,))
+                    held.engine.give_up(held, (message,))
 
     async def _nack_or_give_up(self, held: HeldQueue, message: Message) -> None:
         is_done = False
         try:
-            is_done = await self._engine.nack_failed(held, message, 0)
+            is_done = await held.engine.nack_failed(held, message, 0)
         finally:
             # If it was not nacked, it must not be committed either: it is delivered again.
             if is_done:
-                self._engine.finish(held, (message,))
+                held.engine.finish(held, (message,))
             else:
-                self._engine.give_up(held, (message,))
+                held.engine.give_up(held, (message,))
 
 
 class Iteration(AsyncIterator[T]):

@@ -17,10 +17,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from tidemark.client.client import Client, connect
-from tidemark.client.dead_letters import DeadLetters
-from tidemark.client.delayed import Delayed
-from tidemark.client.groups import Groups
+from tidemark.client.cluster_groups import ClusterDeadLetters, ClusterDelayed, ClusterGroups
 from tidemark.client.messages import Message
+from tidemark.client.queue_names import QueueName
 from tidemark.client.subscription import Subscription
 from tidemark.client.sync_calls import Runs, blocking, iterating, with_texts_of
 from tidemark.client.sync_subscription import SyncSubscription
@@ -57,39 +56,39 @@ def _subscribing(
 
 
 class SyncGroups:
-    """``Groups`` with blocking calls."""
+    """``ClusterGroups`` with blocking calls."""
 
-    def __init__(self, run: Runs, groups: Groups) -> None:
+    def __init__(self, run: Runs, groups: ClusterGroups) -> None:
         self._run, self._target = run, groups
 
-    create = blocking(Groups.create)
-    get = blocking(Groups.get)
-    delete = blocking(Groups.delete)
-    offsets = blocking(Groups.offsets)
-    reset = blocking(Groups.reset)
-    list = blocking(Groups.list)
+    create = blocking(ClusterGroups.create)
+    get = blocking(ClusterGroups.get)
+    delete = blocking(ClusterGroups.delete)
+    offsets = blocking(ClusterGroups.offsets)
+    reset = blocking(ClusterGroups.reset)
+    list = blocking(ClusterGroups.list)
 
 
 class SyncDelayed:
-    """``Delayed`` with blocking calls."""
+    """``ClusterDelayed`` with blocking calls."""
 
-    def __init__(self, run: Runs, delayed: Delayed) -> None:
+    def __init__(self, run: Runs, delayed: ClusterDelayed) -> None:
         self._run, self._target = run, delayed
 
-    list = blocking(Delayed.list)
-    iterate = iterating(Delayed.iterate)
-    cancel = blocking(Delayed.cancel)
+    list = blocking(ClusterDelayed.list)
+    iterate = iterating(ClusterDelayed.iterate)
+    cancel = blocking(ClusterDelayed.cancel)
 
 
 class SyncDeadLetters:
-    """``DeadLetters`` with blocking calls."""
+    """``ClusterDeadLetters`` with blocking calls."""
 
-    def __init__(self, run: Runs, dead_letters: DeadLetters) -> None:
+    def __init__(self, run: Runs, dead_letters: ClusterDeadLetters) -> None:
         self._run, self._target = run, dead_letters
 
-    list = blocking(DeadLetters.list)
-    iterate = iterating(DeadLetters.iterate)
-    redrive = blocking(DeadLetters.redrive)
+    list = blocking(ClusterDeadLetters.list)
+    iterate = iterating(ClusterDeadLetters.iterate)
+    redrive = blocking(ClusterDeadLetters.redrive)
 
 
 class SyncClient:
@@ -163,12 +162,14 @@ class SyncClient:
     retention = blocking(Client.retention)
     topics = blocking(Client.topics)
     topic = blocking(Client.topic)
+    sync_topic = blocking(Client.sync_topic)
+    routes = blocking(Client.routes)
     delete_topic = blocking(Client.delete_topic)
 
     def read(
         self,
         topic: str,
-        queue: int,
+        queue: QueueName,
         offset: int = 0,
         *,
         end: int | None = None,

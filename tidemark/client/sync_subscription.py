@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from tidemark.client.queue_names import Queue
 from tidemark.client.subscription import BATCH_COUNT_MAX, Iteration, Subscription
 from tidemark.client.sync_calls import Runs, blocking, called, in_loop
 from tidemark.formats.message import Message
-from tidemark.offsets import Queue
 
 T = TypeVar("T")
 

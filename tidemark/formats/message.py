@@ -29,7 +29,7 @@ class Source(NamedTuple):
     """The position at which a message was read; it is used to commit and to nack."""
 
     topic: str
-    queue: int
+    queue: int | str
     queue_offset: int
 
 
@@ -37,8 +37,9 @@ class Message(NamedTuple):
     """One stored message. Every field is as the broker stored it; the body is an own copy."""
 
     topic: str
-    queue: int
-    """Number of the queue in the topic, from 0."""
+    queue: int | str
+    """Number of the queue in the topic, from 0. A client of a cluster reads it with the name of its
+    broker group, as ``g0/3``."""
     queue_offset: int
     """Offset of the message in its queue, from 0 without gaps."""
     body: bytes

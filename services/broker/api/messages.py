@@ -172,13 +172,6 @@ def _message(
     fields = known_fields(table(value, at), _MESSAGE_FIELDS, at + ".")
     wait = wanted_delay(fields, at, level_count=len(rules.delay_levels_ms))
     queue = fields.get("queue")
-    sharding_key = fields.get("sharding_key")
-    if queue is not None and sharding_key is not None:
-        raise BadRequest(
-            f"{at} has both queue and sharding_key; one of them picks the queue. "
-            "Nothing was stored.",
-            field=at,
-        )
     flag = fields.get("flag")
     pairs = _properties(fields, at, None if has_batches and wait is None else make_unique_id)
     encoded = properties.encode(pairs)

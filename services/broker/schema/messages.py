@@ -68,7 +68,6 @@ class NewMessage(Request, frozen=True):
                     "required": list(pair),
                 }
                 for pair in (
-                    ("queue", "sharding_key"),
                     ("delay_level", "delay_ms"),
                     ("delay_level", "deliver_at_ms"),
                     ("delay_ms", "deliver_at_ms"),
@@ -107,7 +106,9 @@ class NewMessage(Request, frozen=True):
     queue: Annotated[
         QueueNumber | None, Meta(description="Queue number; default: the broker picks.")
     ] = None
-    sharding_key: Annotated[StoredText | None, Meta(description="Equal keys share a queue.")] = None
+    sharding_key: Annotated[
+        StoredText | None, Meta(description="Equal keys share a queue, unless `queue` picks it.")
+    ] = None
     flag: Annotated[I32, Meta(description="The application's own number.")] = 0
     unique_id: Annotated[
         Annotated[Word, Meta(max_length=UNIQUE_ID_SIZE_MAX)] | None,

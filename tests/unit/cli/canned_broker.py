@@ -48,7 +48,7 @@ class CannedBroker:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
         path = request.path.removeprefix("/v1/")
-        if path == "cluster":  # every client asks whether there are other nodes
+        if path in ("cluster", "route"):  # every client asks whether there are others
             return error(404, "unknown-call")
         asked = Asked(
             request.method, path, dict(request.query), msgpack.unpackb(raw) if raw else {}

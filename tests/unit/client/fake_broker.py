@@ -223,12 +223,16 @@ class FakeBroker:
         nodes = [{"node": url, "api": url} for url in self.cluster]
         return answer({"epoch": 1, "master": self.cluster_master, "nodes": nodes})
 
+    async def tell_route(self, _request: web.Request) -> web.Response:
+        return error(404, "unknown-call")
+
     @asynccontextmanager
     async def serve(
         self, port: int | None = None, context: ssl.SSLContext | None = None
     ) -> AsyncIterator[Self]:
         app = web.Application()
         app.router.add_get("/v1/cluster", self.tell_cluster)
+        app.router.add_get("/v1/route", self.tell_route)
         self.add_routes(app)
         server = TestServer(app, port=port)
         await server.start_server(ssl=context)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark import errors
-from tidemark.client.admin import _topic
+from tidemark.client.admin import topic_of
 from tidemark.client.answers import Answer, error_of
 from tidemark.client.consumer import _message
 from tidemark.client.messages import NewMessage, is_offset_id
@@ -46,7 +46,7 @@ def test_any_value_in_place_of_a_message_or_topic_is_a_broken_answer(value: Any)
     with pytest.raises(errors.BrokenAnswer):
         _message(decoded)
     with pytest.raises(errors.BrokenAnswer):
-        _topic({"topic": "x", "queues": [decoded]})
+        topic_of({"topic": "x", "queues": [decoded]})
 
 
 def test_a_header_that_is_no_number_is_a_broken_answer() -> None:

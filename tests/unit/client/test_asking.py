@@ -174,7 +174,7 @@ async def test_an_acknowledgement_of_a_queue_that_was_lost_says_so(
         assert message is not None
         broker.forget()
         broker.members["other"] = [QUEUE]
-        messages._member.hurry()
+        messages._engine.engines[0].member.hurry()
         await lost.wait()
         assert await messages.ack(message) == 0
     assert broker.committed.get(QUEUE, 0) == 0
@@ -409,7 +409,7 @@ async def test_a_broker_that_does_not_know_the_new_fields_is_asked_without_them(
         # asks less and less often.
         assert await messages.getone(0.05) is None
         await broker.until(lambda: sum("paused" in each for each in broker.fetches) == 1)
-        await broker.until(lambda: messages._engine.fetching._early > 2)
+        await broker.until(lambda: messages._engine.engines[0].fetching._early > 2)
         messages.resume(QUEUE)
         assert bodies(await messages.getmany(9)) == [b"a1", b"a2", b"a3"]
         assert not any("incarnation" in each for each in broker.heartbeats[1:])
@@ -417,7 +417,7 @@ async def test_a_broker_that_does_not_know_the_new_fields_is_asked_without_them(
         # An upgraded broker gets the fields again.
         broker.unknown_fields.clear()
         broker.forget()
-        messages._member.hurry()
+        messages._engine.engines[0].member.hurry()
         await broker.until(lambda: "incarnation" in broker.heartbeats[-1])
     assert broker.left == ["m"]
 

@@ -214,7 +214,7 @@ async def test_waiting_messages_of_a_lost_queue_are_left_to_its_next_member(
 
 
 async def until_leaving(messages: Subscription, queue: tuple[str, int]) -> None:
-    member = messages._member
+    member = messages._engine.engines[0].member
     while (held := member.holdings.get(queue)) is None or held.hold is not Hold.LEAVING:
         await member.pulse.wait()
 

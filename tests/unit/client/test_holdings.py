@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any, cast
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -20,7 +22,7 @@ class Broker(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.holdings = Holdings()
+        self.holdings = Holdings(cast(Any, None))
         self.assigned: set[Queue] = set()
         self.being_notified: list[HeldQueue] = []
         self.notified: set[Queue] = set()
@@ -111,7 +113,7 @@ TestHoldings = Broker.TestCase
 
 
 def test_a_queue_lost_before_its_callback_causes_no_callback() -> None:
-    holdings = Holdings()
+    holdings = Holdings(cast(Any, None))
     (held,) = holdings.assign([("orders", 0)]).arriving
     change = holdings.assign([])
     assert change.leaving == change.lost == []
@@ -125,7 +127,7 @@ def test_a_queue_that_comes_back_while_it_leaves_is_released_first() -> None:
 
     Going on at once would hand out from a place that was dropped with the buffer.
     """
-    holdings = Holdings()
+    holdings = Holdings(cast(Any, None))
     (held,) = holdings.assign([("orders", 0)]).arriving
     held.is_notified = True
     holdings.own([held])
@@ -142,7 +144,7 @@ def test_a_queue_that_comes_back_while_it_leaves_is_released_first() -> None:
 
 
 def test_queues_that_the_broker_rejects_are_lost_once() -> None:
-    holdings = Holdings()
+    holdings = Holdings(cast(Any, None))
     (held,) = holdings.assign([("orders", 0)]).arriving
     assert holdings.lose([held]) == [held]
     assert holdings.lose([held]) == []

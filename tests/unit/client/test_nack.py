@@ -57,7 +57,7 @@ async def test_a_handler_that_sends_its_message_back_and_raises_sends_it_back_on
         await until_committed(broker, 2)
         messages.stop()
         await running
-        assert not any(held.nacked for held in messages._member.holdings)
+        assert not any(held.nacked for held in messages._engine.engines[0].member.holdings)
     assert broker.nacks == [{"topic": "orders", "queue": 0, "queue_offset": 0, "delay_level": 2}]
 
 

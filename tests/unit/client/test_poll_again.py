@@ -53,14 +53,14 @@ async def test_a_member_that_is_not_held_fetches_again_after_the_given_time(
     async with tidemark.connect(broker.url) as mq, mq.subscribe("orders", group="g") as messages:
         await broker.until(lambda: early.count == 1)
         for _ in range(20):  # neither heartbeats nor commits make it ask sooner
-            messages._engine.member.pulse.ring()
+            messages._engine.engines[0].member.pulse.ring()
             await asyncio.sleep(0.005)
         assert early.count == 1
         # Another generation does: there may be other queues.
         broker.group_faults.clear()
         broker.put("orders", 0, b"1")
         broker.assign(messages.member, [("orders", 0)])
-        messages._engine.member.hurry()
+        messages._engine.engines[0].member.hurry()
         async with asyncio.timeout(60):
             assert (await anext(aiter(messages))).body == b"1"
 
@@ -149,7 +149,7 @@ async def test_few_members_of_a_client_join_at_once_and_heartbeats_pass_them(
             joining = [asyncio.create_task(other.__aenter__()) for other in others]
             await broker.until(lambda: at_once == JOINS_MAX)
             before = len(broker.heartbeats)
-            first._engine.member.hurry()
+            first._engine.engines[0].member.hurry()
             await broker.until(lambda: len(broker.heartbeats) > before)
             may_join.set()
             await asyncio.gather(*joining)

@@ -183,9 +183,9 @@ async def test_the_error_of_a_background_part_is_raised_at_the_end_of_the_body(
     async def idle() -> None:
         async with mq.subscribe("orders", group="billing") as messages:
             broker.group_faults["heartbeat"] = [refusal(404, "unknown-topic")]
-            messages._member.hurry()
+            messages._engine.engines[0].member.hurry()
             while not messages._engine.is_interrupted:
-                await messages._member.pulse.wait()
+                await messages._engine.engines[0].member.pulse.wait()
 
     with pytest.raises(errors.UnknownTopic):
         await idle()
@@ -264,8 +264,8 @@ async def test_a_member_whose_callback_hangs_leaves_all_the_same(broker: GroupBr
 
     async with tidemark.connect(broker.url, request_timeout_s=2.0) as mq:
         messages = await mq.subscribe("orders", group="g", member="m", on_revoked=hang).start()
-        while not messages._member.holdings.of(Hold.OWNED):
-            await messages._member.pulse.wait()
+        while not messages._engine.engines[0].member.holdings.of(Hold.OWNED):
+            await messages._engine.engines[0].member.pulse.wait()
         with pytest.raises(errors.Unreachable):
             await messages.close()
     assert broker.left == ["m"]

@@ -15,7 +15,9 @@ from tests.support.subscribed import take, until_hold
 from tests.unit.client.group_broker import GroupBroker
 from tidemark.client.batching import Limits
 from tidemark.client.client import Client
-from tidemark.client.connection import Connection, ConnectionSettings
+from tidemark.client.cluster import Cluster
+from tidemark.client.cluster_producer import ClusterProducer
+from tidemark.client.connection import ConnectionSettings
 from tidemark.client.group_calls import FetchedQueue
 from tidemark.client.holdings import Hold
 from tidemark.client.subscription import TURN_MS
@@ -48,7 +50,7 @@ async def test_messages_in_hand_that_the_broker_has_lost_do_not_disturb_the_new_
             if message.body == b"4":
                 del broker.queues["orders"][0][3:]
                 broker.forget()
-                member = messages._member
+                member = messages._engine.engines[0].member
                 while (held := member.holdings.get(("orders", 0))) is None or held.fetched_to != 3:
                     await member.pulse.wait()
                 broker.put("orders", 0, b"new 3", b"new 4")
@@ -136,9 +138,9 @@ async def test_a_member_without_a_lease_claims_no_queue(
     broker.put("orders", 0, b"0")
     async with mq.subscribe("orders", group="billing") as messages:
         assert await take(messages, 1) == [b"0"]
-        messages._member.session_limit.ended()
+        messages._engine.engines[0].member.session_limit.ended()
         broker.forget()
-        messages._member.hurry()
+        messages._engine.engines[0].member.hurry()
         await broker.until(lambda: bool(broker.members))
         assert broker.heartbeats[-1]["holding"] == []
 
@@ -159,10 +161,10 @@ async def test_messages_that_others_committed_after_a_restart_are_not_delivered_
         await messages.commit()
         broker.committed["orders", 0] = 4
         broker.forget()
-        messages._member.hurry()
+        messages._engine.engines[0].member.hurry()
         await broker.until(lambda: bool(broker.members))
         while not revoked:
-            await messages._member.pulse.wait()
+            await messages._engine.engines[0].member.pulse.wait()
         assert await take(messages, 2) == [b"4", b"5"]
     assert broker.committed["orders", 0] == 6
     assert revoked[0] == [("orders", 0)]  # the other queue was not touched
@@ -228,10 +230,11 @@ async def test_a_queue_begins_at_the_committed_offset_despite_an_early_fetch(
     """1. a queue is assigned; 2. a fetch sent before brings it from offset 1 on, and is dropped;
     3. committed is 0: begun at 1, the message at 0 would be committed with those behind it.
     """
-    messages = mq.subscribe("orders", group="billing")
-    (held,) = messages._member.holdings.assign([("orders", 0)]).arriving
+    consumer = mq.subscribe("orders", group="billing")._engine
+    engine = consumer._engine(mq._cluster.home, consumer._settings)
+    (held,) = engine.member.holdings.assign([("orders", 0)]).arriving
     early = FetchedQueue(("orders", 0), "FOUND", 1, 5, 0, memoryview(b""))
-    messages._engine.fetching._accept(early)
+    engine.fetching._accept(early)
     assert held.fetched_to is None
     held.start_at(0)
     assert held.progress.position == 0
@@ -244,11 +247,11 @@ async def test_a_member_without_a_lease_hands_out_nothing(
     async with mq.subscribe("orders", group="billing") as messages:
         assert await take(messages, 1) == [b"1"]
         broker.answers_heartbeats.clear()
-        messages._member.session_limit.ended()
+        messages._engine.engines[0].member.session_limit.ended()
         asking = asyncio.ensure_future(take(messages, 1))
         await asyncio.wait({asking}, timeout=0.2)
         assert not asking.done()
-        messages._member.hurry()
+        messages._engine.engines[0].member.hurry()
         broker.answers_heartbeats.set()
         assert await asking == [b"2"]
 
@@ -295,8 +298,11 @@ async def test_a_broadcast_member_goes_on_where_it_was_after_a_restart(
 
 async def test_held_fetches_take_no_connection_from_other_calls(broker: GroupBroker) -> None:
     """A pool of one connection, and a held fetch: heartbeats and commits go on."""
-    connection = Connection(broker.url, ConnectionSettings(connections_max=1))
-    async with Client(connection, Limits()) as mq, mq.subscribe("orders", group="billing") as ms:
+    settings, limits = ConnectionSettings(connections_max=1), Limits()
+    cluster = Cluster([broker.url], settings, limits)
+    producer = ClusterProducer(cluster, limits, retry_for_s=30.0, keyed_when_down="wait")
+    client = Client(cluster, producer)
+    async with client as mq, mq.subscribe("orders", group="billing") as ms:
         await broker.until(lambda: bool(broker.fetches))
         broker.put("orders", 0, b"1")
         assert await take(ms, 1) == [b"1"]
@@ -310,7 +316,7 @@ async def test_a_body_that_never_waits_does_not_block_heartbeats(
     async with mq.subscribe("orders", group="billing") as messages:
         await broker.until(lambda: len(broker.fetches) > 1)  # all are here
         heartbeats, seen = len(broker.heartbeats), 0
-        messages._member.hurry()
+        messages._engine.engines[0].member.hurry()
         async for _message in messages:
             seen += 1
             time.sleep(TURN_MS / 1000)  # noqa: ASYNC251 — a program that blocks

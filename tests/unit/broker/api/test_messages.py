@@ -209,9 +209,11 @@ def test_a_wrong_field_of_the_request_is_named(field: str, value: object) -> Non
     assert field in error.detail
 
 
-def test_queue_and_sharding_key_together_are_refused() -> None:
-    error = refused({"messages": [{"body": b"x", "queue": 1, "sharding_key": "a"}]})
-    assert "messages[0]" in error.detail
+def test_a_queue_picks_and_the_sharding_key_beside_it_is_stored() -> None:
+    """In a cluster the client picks the queue of a key among those of all broker groups."""
+    request = one(queue=1, sharding_key="a")
+    assert request.picks == 1
+    assert stored(request).property_map["__SHARDINGKEY"] == "a"
 
 
 @pytest.mark.parametrize("wait", [{}, {"delay_level": 1}, {"delay_ms": 1}])

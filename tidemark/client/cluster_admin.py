@@ -1,0 +1,94 @@
+"""Administrative calls for topics in a cluster; with one broker, they are its own (``admin``).
+
+A call that changes something does so at every broker group concerned. It may be repeated after a
+``PartialFailure``: what is done stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidemark import errors
+from tidemark.client.cluster import Cluster
+from tidemark.client.fan_out import all_topics, at_all, one_topic
+from tidemark.client.messages import Topic
+from tidemark.client.routes import Routes
+
+
+class ClusterAdmin:
+    """The administrative calls of a client."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        retention_ms: int | None = None,
+        queue_type: str | None = None,
+        broker_groups: Sequence[str] | None = None,
+    ) -> Topic:
+        """Create a topic, or give an existing one this many queues. The call may be repeated.
+
+        queues: of each broker group; None leaves the number unchanged, and a new topic gets 4.
+        retention_ms: older messages are not served; 0 serves all messages, None leaves the setting
+        unchanged. queue_type: "simple", or "batch" to store the messages of a request as one
+        record; None leaves it unchanged, and a new topic gets simple queues. broker_groups: in a
+        cluster, where to create it; None: everywhere. Raises NotPermitted if the topic has queues
+        of another type, PartialFailure.
+        """
+        found = await at_all(
+            await self._cluster.groups(among=broker_groups),
+            lambda at: at.create_topic(
+                topic, queues=queues, retention_ms=retention_ms, queue_type=queue_type
+            ),
+        )
+        return one_topic(found)
+
+    async def sync_topic(self, topic: str, broker_groups: Sequence[str] | None = None) -> Topic:
+        """Make a topic equal at all broker groups that have it, as the first of them has it.
+
+        broker_groups: create it there too, for example after ``create_topic`` has failed at one of
+        them. Raises UnknownTopic, PartialFailure.
+        """
+        groups = await self._cluster.groups(topic)
+        model = (await groups[0].topic(topic)).settings
+        names = {at.names.broker_group for at in groups if at.names.broker_group is not None}
+        return await self.create_topic(
+            topic,
+            queues=model.get("write_queues"),
+            retention_ms=model.get("retention_ms"),
+            queue_type=model.get("queue_type"),
+            broker_groups=sorted({*names, *(broker_groups or ())}) or None,
+        )
+
+    async def topics(self) -> list[Topic]:
+        """Return all topics, sorted by name."""
+        return all_topics(await at_all(await self._cluster.groups(), lambda at: at.topics()))
+
+    async def topic(self, topic: str) -> Topic:
+        """One topic with the offset range of every queue. Raises UnknownTopic."""
+        groups = await self._cluster.groups(topic)
+        found = await at_all(groups, lambda at: at.topic(topic), absent=errors.UnknownTopic)
+        return one_topic(found)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic: its messages are no longer served. Raises UnknownTopic."""
+        groups = await self._cluster.groups(topic)
+        await at_all(groups, lambda at: at.delete_topic(topic), absent=errors.UnknownTopic)
+
+    async def retention(self) -> dict[str, Any]:
+        """Disk usage, the next deletion and the time until the disk is full, as answered.
+
+        In a cluster: by broker group.
+        """
+        found = await at_all(await self._cluster.groups(), lambda at: at.retention())
+        return found.get("", {"broker_groups": found})
+
+    async def routes(self, topic: str | None = None) -> Routes:
+        """Return the broker groups of the cluster, or those that have a topic, with their nodes."""
+        await self._cluster.only()
+        return await self._cluster.route(topic)

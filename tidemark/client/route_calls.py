@@ -1,0 +1,108 @@
+"""Asks name services or brokers for routes, one address after the other.
+
+The given addresses are asked first; the answers name the name services (``routes.next_sources``).
+An answer of another cluster is ignored. ``cluster`` decides when to ask.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from yarl import URL
+
+from tidemark import errors
+from tidemark.client.connection import ConnectionSettings
+from tidemark.client.paths import path, query_of
+from tidemark.client.retries import Failure
+from tidemark.client.routes import NO_TOPIC, Routes, next_sources, read_routes
+from tidemark.client.transport import Failed, Transport, not_sent
+
+ROUTE_TIMEOUT_S: Final = 2.0
+"""An address that takes longer is skipped: another one may answer."""
+FOLLOW_WAIT_MS: Final = 30_000
+"""How long a name service holds a call until a route changes."""
+
+log = logging.getLogger(__name__)
+
+
+class NoRoutes(Exception):
+    """The address answers, and has no routes: a broker of an earlier version."""
+
+
+class RouteCalls:
+    """The calls for routes of one client."""
+
+    def __init__(self, urls: Sequence[str], settings: ConnectionSettings) -> None:
+        """urls: given addresses, at least one."""
+        self._sources = tuple(urls)
+        self._is_first = True
+        self._cluster: str | None = None
+        """Name of the cluster, from the first answer."""
+        self._transport = Transport(
+            settings.connections_max, settings.trace, headers=settings.headers, ssl=settings.ssl
+        )
+
+    def open(self) -> None:
+        """Create the pools in the loop that uses them."""
+        self._transport.open()
+
+    async def close(self) -> None:
+        """Close the pools."""
+        await self._transport.close()
+
+    async def ask(self, topic: str | None, after: str | None = None) -> Routes:
+        """Return the route of a topic, or with None of the whole cluster, from the first address
+        that answers.
+
+        after: a version; the call is held until the route has another one. Returns NO_TOPIC if no
+        broker group has the topic. Raises NoRoutes, or the error of the last address.
+        """
+        failure: errors.TidemarkError = errors.Unreachable("no address to ask for routes")
+        for source in self._sources:
+            try:
+                routes = await self._once(source, topic, after)
+            except Failed as failed:
+                failure = failed.error
+                if failed.failure is Failure.REFUSED:
+                    if topic is None:
+                        raise NoRoutes from failed
+                    if _status(failure) == 404:
+                        return NO_TOPIC
+                elif failed.failure is Failure.LOST:
+                    failure = not_sent(URL(source), "it gave no answer to a call for routes")
+                continue
+            except errors.BrokenAnswer as error:
+                if topic is None and self._is_first:
+                    raise NoRoutes from error
+                failure = error
+                continue
+            if self._cluster not in (None, routes.cluster):
+                failure = errors.WrongCluster(source, routes.cluster, str(self._cluster))
+                log.warning("%s", failure, extra={"event": "wrong-cluster", "url": source})
+                continue
+            self._cluster = routes.cluster
+            self._sources = next_sources(
+                self._sources, source, routes.names, is_first=self._is_first
+            )
+            self._is_first = False
+            return routes
+        raise failure
+
+    async def _once(self, source: str, topic: str | None, after: str | None) -> Routes:
+        wait_ms = None if after is None else FOLLOW_WAIT_MS
+        where = path("route") if topic is None else path("route", topic)
+        answer = await self._transport.once(
+            "GET",
+            URL(source + where + query_of({"after": after, "wait_ms": wait_ms}), encoded=True),
+            None,
+            timeout_s=ROUTE_TIMEOUT_S + (wait_ms or 0) / 1000,
+            connect_timeout_s=ROUTE_TIMEOUT_S,
+            is_held=after is not None,
+        )
+        return read_routes(answer.map())
+
+
+def _status(error: errors.TidemarkError) -> int:
+    return int(error.facts.get("http_status", error.status))
