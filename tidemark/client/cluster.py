@@ -167,7 +167,7 @@ class Cluster:
                 # A broker has answered for its own broker group: ask the name services that it has
                 # named. If none of them answers, its own broker group is what is known.
                 routes = await self._of_names(routes)
-        if routes is not NO_TOPIC:
+        if routes is not NO_TOPIC and self.alone is None:
             self._follow(topic, routes)
         return routes
 

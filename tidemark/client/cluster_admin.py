@@ -90,5 +90,6 @@ class ClusterAdmin:
 
     async def routes(self, topic: str | None = None) -> Routes:
         """Return the broker groups of the cluster, or those that have a topic, with their nodes."""
-        await self._cluster.only()
+        if topic is not None:
+            await self._cluster.only()
         return await self._cluster.route(topic)

@@ -60,6 +60,7 @@ class RouteCalls:
         broker group has the topic. Raises NoRoutes, or the error of the last address.
         """
         failure: errors.TidemarkError = errors.Unreachable("no address to ask for routes")
+        is_unknown = False
         for source in self._sources:
             try:
                 routes = await self._once(source, topic, after)
@@ -68,8 +69,8 @@ class RouteCalls:
                 if failed.failure is Failure.REFUSED:
                     if topic is None:
                         raise NoRoutes from failed
-                    if _status(failure) == 404:
-                        return NO_TOPIC
+                    # Another name service may know more, or this one may be of another cluster.
+                    is_unknown = is_unknown or _status(failure) == 404
                 elif failed.failure is Failure.LOST:
                     failure = not_sent(URL(source), "it gave no answer to a call for routes")
                 continue
@@ -88,6 +89,8 @@ class RouteCalls:
             )
             self._is_first = False
             return routes
+        if is_unknown:
+            return NO_TOPIC
         raise failure
 
     async def _once(self, source: str, topic: str | None, after: str | None) -> Routes:
