@@ -40,6 +40,8 @@ class RouteCalls:
         self._is_first = True
         self._cluster: str | None = None
         """Name of the cluster, from the first answer."""
+        self._ours: set[str] = set()
+        """Addresses that have answered for this cluster, whose unknown topics do not exist."""
         self._transport = Transport(
             settings.connections_max, settings.trace, headers=settings.headers, ssl=settings.ssl
         )
@@ -69,8 +71,8 @@ class RouteCalls:
                 if failed.failure is Failure.REFUSED:
                     if topic is None:
                         raise NoRoutes from failed
-                    # Another name service may know more, or this one may be of another cluster.
-                    is_unknown = is_unknown or _status(failure) == 404
+                    # Another name service may know more.
+                    is_unknown |= _status(failure) == 404 and source in self._ours
                 elif failed.failure is Failure.LOST:
                     failure = not_sent(URL(source), "it gave no answer to a call for routes")
                 continue
@@ -82,8 +84,10 @@ class RouteCalls:
             if self._cluster not in (None, routes.cluster):
                 failure = errors.WrongCluster(source, routes.cluster, str(self._cluster))
                 log.warning("%s", failure, extra={"event": "wrong-cluster", "url": source})
+                self._ours.discard(source)
                 continue
             self._cluster = routes.cluster
+            self._ours.add(source)
             self._sources = next_sources(
                 self._sources, source, routes.names, is_first=self._is_first
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +66,25 @@ async def mq(stores: Stores) -> AsyncIterator[tidemark.Client]:
 
 async def until_route(client: tidemark.Client, topic: str, count: int) -> None:
     """Wait until the client knows that this many broker groups have the topic."""
-    async with asyncio.timeout(PATIENCE_S):
-        while len((await client.routes(topic)).groups) != count:
-            await asyncio.sleep(0.02)
+
+    async def has_them() -> bool:
+        return len((await client.routes(topic)).groups) == count
+
+    await until(has_them)
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def until_listed(client: tidemark.Client, count: int) -> None:
+    """Wait until the client knows this many broker groups."""
+
+    async def are_listed() -> bool:
+        return len((await client.routes()).groups) == count
+
+    await until(are_listed)
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not holds():
+        while not await holds():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.02)
 
 
@@ -179,9 +190,11 @@ async def test_without_one_broker_group_free_messages_go_elsewhere_and_keyed_one
         await mq.send("orders", b"3", sharding_key=key, timeout_ms=300)
     await asyncio.to_thread(stores.by_name["g1"].start)
     assert (await keyed).broker_group == "g1"
-    async with asyncio.timeout(PATIENCE_S):
-        while (await mq.send("orders", b"free")).broker_group != "g1":
-            await asyncio.sleep(0.05)
+
+    async def is_back() -> bool:
+        return (await mq.send("orders", b"free")).broker_group == "g1"
+
+    await until(is_back)
 
 
 async def test_a_group_over_all_broker_groups_handles_every_message_once(
@@ -193,6 +206,12 @@ async def test_a_group_over_all_broker_groups_handles_every_message_once(
 
     async def handle(message: tidemark.Message) -> None:
         seen[message.body] += 1
+
+    async def until_seen(count: int) -> None:
+        async def are_seen() -> bool:
+            return len(seen) == count
+
+        await until(are_seen)
 
     async def on_assigned(queues: list[Any]) -> None:
         assigned.update(queues)
@@ -207,19 +226,17 @@ async def test_a_group_over_all_broker_groups_handles_every_message_once(
             runs.append(asyncio.create_task(messages.run(handle, concurrency=4)))
         await mq.send_many("orders", [b"a%d" % n for n in range(60)])
         await asyncio.gather(*(mq.send("orders", b"b%d" % n) for n in range(60)))
-        await until(lambda: len(seen) == 120)
+        await until_seen(120)
         assert {queue for _, queue in assigned} == {
             f"{group}/{queue}" for group in ("g0", "g1", "g2") for queue in range(2)
         }
         await asyncio.to_thread(stores.add, "g3")
-        async with asyncio.timeout(PATIENCE_S):
-            while len((await mq.routes()).groups) != 4:
-                await asyncio.sleep(0.02)
+        await until_listed(mq, 4)
         await mq.sync_topic("orders", broker_groups=["g3"])
         await until_route(mq, "orders", 4)
         sent = [await mq.send("orders", b"c%d" % n) for n in range(40)]
         assert Counter(each.broker_group for each in sent)["g3"] == 10
-        await until(lambda: len(seen) == 160)
+        await until_seen(160)
         for run in runs:
             run.cancel()
         await asyncio.gather(*runs, return_exceptions=True)
@@ -234,10 +251,12 @@ async def test_a_nacked_message_comes_again_from_its_broker_group(mq: tidemark.C
     await mq.send("orders", b"x", queue="g1/1")
     async with mq.subscribe("orders", group="billing", start="first") as messages:
         first = await messages.getone(PATIENCE_S)
-        assert first is not None and first.queue == "g1/1"
+        assert first is not None
+        assert first.queue == "g1/1"
         await messages.nack(first, delay_level=1)
         again = await messages.getone(PATIENCE_S)
-        assert again is not None and again.body == b"x" and again.reconsume_times == 1
+        assert again is not None
+        assert (again.body, again.reconsume_times) == (b"x", 1)
         assert str(again.queue).startswith("g1/")
         await messages.ack(again)
 
@@ -264,6 +283,9 @@ async def test_a_broker_group_that_goes_is_left_and_the_others_go_on(
     async def on_revoked(queues: list[Any]) -> None:
         revoked.update(queue for _, queue in queues)
 
+    async def are_revoked() -> bool:
+        return revoked == {"g2/0", "g2/1"}
+
     settings: dict[str, Any] = {"session_ms": 6000, "on_revoked": on_revoked}
     async with mq.subscribe("orders", group="billing", start="first", **settings) as messages:
         stores.names.urls.pop("g2")
@@ -273,7 +295,7 @@ async def test_a_broker_group_that_goes_is_left_and_the_others_go_on(
         sent = [await mq.send("orders", b"%d" % n) for n in range(6)]
         assert {each.broker_group for each in sent} == {"g0", "g1"}
         assert sorted(await bodies(messages, 6)) == [b"%d" % n for n in range(6)]
-        await until(lambda: revoked == {"g2/0", "g2/1"})
+        await until(are_revoked)
         assert {str(queue)[:2] for _, queue in messages.assignment} == {"g0", "g1"}
 
 
@@ -282,9 +304,11 @@ async def test_a_drained_broker_group_gets_no_messages_and_is_read_to_its_end(
 ) -> None:
     await mq.send("orders", b"old", queue="g2/0")
     stores.names.drained.add("g2")
-    async with asyncio.timeout(PATIENCE_S):
-        while all(each.writable for each in (await mq.routes("orders")).groups):
-            await asyncio.sleep(0.02)
+
+    async def is_drained() -> bool:
+        return not all(each.writable for each in (await mq.routes("orders")).groups)
+
+    await until(is_drained)
     sent = [await mq.send("orders", b"new") for _ in range(6)]
     assert {each.broker_group for each in sent} == {"g0", "g1"}
     async with mq.subscribe("orders", group="billing", start="first") as messages:
@@ -347,9 +371,11 @@ async def test_a_broker_group_of_which_a_restarted_name_service_has_not_heard_is
     stores: Stores, mq: tidemark.Client
 ) -> None:
     stores.names.missing = {"g0"}
-    async with asyncio.timeout(PATIENCE_S):
-        while (await mq.routes("orders")).complete:
-            await asyncio.sleep(0.02)
+
+    async def is_incomplete() -> bool:
+        return not (await mq.routes("orders")).complete
+
+    await until(is_incomplete)
     sent = [await mq.send("orders", b"x") for _ in range(6)]
     assert Counter(each.broker_group for each in sent)["g0"] == 2
 
@@ -409,9 +435,11 @@ async def test_delayed_messages_are_listed_and_cancelled_wherever_they_are(
 ) -> None:
     sent = [await mq.send("orders", b"x", delay_ms=3_600_000) for _ in range(6)]
     assert len({each.broker_group for each in sent}) == 3
-    async with asyncio.timeout(PATIENCE_S):
-        while len([each async for each in mq.delayed.iterate("orders")]) != 6:
-            await asyncio.sleep(0.05)
+
+    async def are_listed() -> bool:
+        return len([each async for each in mq.delayed.iterate("orders")]) == 6
+
+    await until(are_listed)
     for each in sent:
         assert await mq.delayed.cancel("orders", str(each.unique_id)) == 1
     with pytest.raises(errors.UnknownDelayed):
