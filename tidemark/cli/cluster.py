@@ -22,6 +22,7 @@ from tidemark.cli.output import (
     run,
     say,
     with_broker,
+    with_client,
     with_output,
 )
 from tidemark.cli.times import shown_about
@@ -31,12 +32,13 @@ NODE_COLUMNS: Final = [
     *("node", "role", "state", "in_sync", "log_end", "confirm", "lag_bytes", "lag_ms", "api"),
     "reason",
 ]  # fmt: skip
+GROUP_COLUMNS: Final = ["broker_group", "master", "epoch", "topics", "nodes"]
 HISTORY_COLUMNS: Final = ["epoch", "start", "node", "at_ms"]
 
 
 @click.group()
 def cluster() -> None:
-    """The group of nodes: status, history, switchover, hand-over, failover, pause and repairs."""
+    """The broker groups, and the nodes of one: status, switchover, failover, pause, repairs."""
 
 
 @cluster.command()
@@ -101,6 +103,26 @@ def _successor(view: Mapping[str, Any]) -> str | None:
 
 def _is_unfit(node: Mapping[str, Any]) -> bool:
     return node.get("state") == "in-sync" and bool(node.get("reason"))
+
+
+@cluster.command()
+@with_broker
+def groups(url: str) -> None:
+    """List the broker groups of the cluster: master, epoch, nodes, number of topics."""
+    routes = with_client(url, lambda client: client.routes())
+    rows = [
+        {
+            "broker_group": each.broker_group,
+            "master": each.master,
+            "epoch": each.epoch or None,
+            "topics": each.topics,
+            "nodes": [f"{node.node}({node.role}) {node.url}" for node in each.nodes],
+        }
+        for each in routes.groups
+    ]
+    print_rows(rows, GROUP_COLUMNS)
+    if not routes.complete:
+        say(f"a name service has just started and has not heard of {', '.join(routes.missing)}")
 
 
 @cluster.command()

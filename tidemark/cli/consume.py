@@ -29,9 +29,11 @@ from tidemark.cli.output import (
     trace_option,
     with_broker,
 )
+from tidemark.cli.queues import parsed_queue
 from tidemark.cli.times import TIMESTAMP, Parsed
 from tidemark.client.client import Client
 from tidemark.client.connection import ReadFrom
+from tidemark.client.queue_names import QueueName
 from tidemark.errors import UnknownQueue
 
 FOLLOWED_QUEUES_MAX: Final = 64
@@ -39,13 +41,14 @@ _OPERATOR: Final = re.compile(r"^!|[&|,\s]")
 """A tag may contain such a character, but it is usually a mistaken operator or separator."""
 
 
-def _queue(text: str) -> int | None:
-    """Parse a queue number; None for ``all``."""
+def _queue(text: str) -> QueueName | None:
+    """Parse a queue; None for ``all``."""
     if text == "all":
         return None
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"{text!r} is neither a queue number nor `all`")
-    return int(text)
+    try:
+        return parsed_queue(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither a queue number nor `all`") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,11 @@ class Start:
 
 @click.command()
 @click.argument("topic")
-@click.option("--queue", type=Parsed("queue", _queue), help="One queue, or all.  [default: all]")
+@click.option(
+    "--queue",
+    type=Parsed("queue", _queue),
+    help="One queue, in a cluster as g0/3, or all.  [default: all]",
+)
 @click.option("--from-beginning", is_flag=True, help="Start at the oldest message.")
 @click.option("--from-time", type=TIMESTAMP, help="Start at the first message stored at this time.")
 @click.option("--offset", type=click.IntRange(min=0), help="Start at this queue offset.")
@@ -82,7 +89,7 @@ class Start:
 @with_broker
 def consume(
     topic: str,
-    queue: int | None,
+    queue: QueueName | None,
     from_beginning: bool,
     from_time: int | None,
     offset: int | None,
@@ -144,7 +151,7 @@ def _remark_on(expression: str | None) -> None:
 async def _consume(
     url: str,
     topic: str,
-    queue: int | None,
+    queue: QueueName | None,
     start: Start,
     follow: bool,
     writer: Writer,
@@ -152,15 +159,15 @@ async def _consume(
 ) -> None:
     async with client_for(url, retry_for_s=READER_RETRY_FOR_S, read_from=read_from) as client:
         found, is_new = await awaited_topic(client, topic, wait=follow)
-        count = found.queues
+        queues = [each.queue for each in found.ranges]
         if is_new and start.at == "end":
             start = Start("beginning")  # the messages that created the topic are wanted
-        if queue is not None and queue >= count:
+        if queue is not None and queue not in queues:
             raise UnknownQueue(
-                f"topic {topic} has no queue {queue}: its queues are 0 to {count - 1}.",
+                f"topic {topic} has no queue {queue}: its queues are {queues[0]} to {queues[-1]}.",
                 "Choose one of them, or `--queue all`.",
             )
-        queues = range(count) if queue is None else [queue]
+        queues = queues if queue is None else [queue]
         if not follow:
             # Take all ends first: messages sent to a later queue meanwhile are not wanted.
             ends = [await _range(client, topic, number, writer.tags) for number in queues]
@@ -171,7 +178,8 @@ async def _consume(
             return
         if len(queues) > FOLLOWED_QUEUES_MAX:
             raise UnknownQueue(
-                f"topic {topic} has {count} queues; at most {FOLLOWED_QUEUES_MAX} can be followed.",
+                f"topic {topic} has {len(queues)} queues; at most {FOLLOWED_QUEUES_MAX} can be "
+                "followed.",
                 "Choose one with --queue.",
             )
         followers = [
@@ -188,14 +196,16 @@ async def _consume(
             follower.result()
 
 
-async def _follow(client: Client, topic: str, queue: int, start: Start, writer: Writer) -> None:
+async def _follow(
+    client: Client, topic: str, queue: QueueName, start: Start, writer: Writer
+) -> None:
     first, end = await _range(client, topic, queue, writer.tags)
     offset = await _start(client, topic, queue, start, first, end)
     await _write(client, topic, queue, offset, None, writer)
 
 
 async def _write(
-    client: Client, topic: str, queue: int, offset: int, end: int | None, writer: Writer
+    client: Client, topic: str, queue: QueueName, offset: int, end: int | None, writer: Writer
 ) -> bool:
     """Write the messages up to ``end``, or with None forever; return whether enough are written.
 
@@ -210,13 +220,15 @@ async def _write(
     return False
 
 
-async def _range(client: Client, topic: str, queue: int, tags: str | None) -> tuple[int, int]:
+async def _range(client: Client, topic: str, queue: QueueName, tags: str | None) -> tuple[int, int]:
     """Return (min, max) offset of a queue. tags: so that the broker checks the expression."""
     looked = await client.pull_raw(topic, queue, 0, max=1, tags=tags)
     return looked.min_offset, looked.max_offset
 
 
-async def _start(client: Client, topic: str, queue: int, start: Start, first: int, end: int) -> int:
+async def _start(
+    client: Client, topic: str, queue: QueueName, start: Start, first: int, end: int
+) -> int:
     match start.at:
         case "beginning":
             return first

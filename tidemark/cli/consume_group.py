@@ -19,6 +19,7 @@ from tidemark.cli.output import READER_RETRY_FOR_S, client_for
 from tidemark.client.client import Client
 from tidemark.client.groups import Start
 from tidemark.client.messages import Topic
+from tidemark.client.queue_names import Queue
 from tidemark.errors import BroadcastGroup, UnknownGroup, UnknownTopic
 from tidemark.formats.nack import RETRY_PREFIX
 
@@ -74,7 +75,7 @@ async def _check_commits(client: Client, group: str) -> None:
         )
 
 
-def _ends(topic: Topic) -> dict[tuple[str, int], int]:
+def _ends(topic: Topic) -> dict[Queue, int]:
     """Return the current end of every queue of the topic that has messages."""
     return {
         (topic.name, queue.queue): queue.max_offset
@@ -83,7 +84,7 @@ def _ends(topic: Topic) -> dict[tuple[str, int], int]:
     }
 
 
-async def _ends_of_retries(client: Client, group: str) -> dict[tuple[str, int], int]:
+async def _ends_of_retries(client: Client, group: str) -> dict[Queue, int]:
     """Return the current ends of the group's retry topic, which members also receive."""
     try:
         return _ends(await client.topic(RETRY_PREFIX + group))
@@ -93,14 +94,14 @@ async def _ends_of_retries(client: Client, group: str) -> dict[tuple[str, int], 
 
 @contextlib.asynccontextmanager
 async def _stopped_at(
-    ends: Mapping[tuple[str, int], int] | None,
+    ends: Mapping[Queue, int] | None,
     client: Client,
     group: str,
     messages: Subscription,
 ) -> AsyncIterator[None]:
     """Stop the subscription once the group has committed everything below ``ends``, if given."""
 
-    async def watch(ends: Mapping[tuple[str, int], int]) -> None:
+    async def watch(ends: Mapping[Queue, int]) -> None:
         while True:
             committed = await client.groups.offsets(group)
             if all(committed.get(queue, 0) >= end for queue, end in ends.items()):

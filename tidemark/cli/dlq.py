@@ -17,9 +17,10 @@ from tidemark.cli.output import (
     with_broker,
     with_client,
 )
+from tidemark.cli.queues import OFFSET
 from tidemark.cli.times import TIMESTAMP
 from tidemark.client.client import Client
-from tidemark.client.dead_letters import DeadLetter, Redriven
+from tidemark.client.dead_letters import DeadLetter, LetterOffset, Redriven
 
 
 class Filters(NamedTuple):
@@ -61,6 +62,11 @@ STEP_MAX: Final = 1000
 """Dead letters redriven per call, and so the step of the progress bar."""
 
 
+from_offset_option = click.option(
+    "--from-offset", type=OFFSET, default="0", help="Start at this offset; in a cluster as g0/120."
+)
+
+
 @click.group()
 def dlq() -> None:
     """Dead letters: messages that failed too often in a group. List, redrive."""
@@ -69,20 +75,24 @@ def dlq() -> None:
 @dlq.command("list")
 @click.argument("group")
 @click.option("--topic", help="Only messages that came from this topic.")
-@click.option("--from-offset", type=click.IntRange(min=0), default=0, help="Start at this offset.")
+@from_offset_option
 @click.option(
     "--max", "count_max", type=click.IntRange(min=1), default=100, show_default=True,
     help="Maximum number of messages to list.",
 )  # fmt: skip
 @with_broker
-def list_dead(group: str, topic: str | None, from_offset: int, count_max: int, url: str) -> None:
+def list_dead(
+    group: str, topic: str | None, from_offset: LetterOffset, count_max: int, url: str
+) -> None:
     """List the dead letters of GROUP, oldest first."""
     letters = with_client(url, lambda client: _list(client, group, topic, from_offset, count_max))
-    print_rows([letter.facts for letter in letters], COLUMNS)
+    facts = [letter.facts for letter in letters]
+    in_cluster = any("broker_group" in each for each in facts)
+    print_rows(facts, ["broker_group", *COLUMNS] if in_cluster else COLUMNS)
 
 
 async def _list(
-    client: Client, group: str, topic: str | None, from_offset: int, count_max: int
+    client: Client, group: str, topic: str | None, from_offset: LetterOffset, count_max: int
 ) -> list[DeadLetter]:
     listed: list[DeadLetter] = []
     while True:
@@ -105,7 +115,7 @@ async def _list(
 @click.option("--begin", type=TIMESTAMP, help="Only messages that died at or after this time.")
 @click.option("--end", type=TIMESTAMP, help="Only messages that died at or before this time.")
 @click.option("--message-id", help="Only this one: by its id here, its first id, or its unique id.")
-@click.option("--from-offset", type=click.IntRange(min=0), default=0, help="Start at this offset.")
+@from_offset_option
 @click.option(
     "--max", "count_max", type=click.IntRange(min=1), help="Maximum number of matching messages."
 )
@@ -119,7 +129,7 @@ def redrive(
     begin: int | None,
     end: int | None,
     message_id: str | None,
-    from_offset: int,
+    from_offset: LetterOffset,
     count_max: int | None,
     dry_run: bool,
     url: str,
@@ -148,7 +158,7 @@ async def _redrive(
     client: Client,
     group: str,
     filters: Filters,
-    start: int,
+    start: LetterOffset,
     count_max: int | None,
     *,
     dry_run: bool,
@@ -165,7 +175,9 @@ async def _redrive(
             group, **filters._asdict(), from_offset=from_offset, max=left, dry_run=dry_run
         )
         tally.add(step)
-        show(completed=step.next_offset - start, total=step.max_offset - start)
+        if isinstance(step.next_offset, int) and isinstance(start, int):
+            # In a cluster, the letters of the other broker groups are not known yet.
+            show(completed=step.next_offset - start, total=step.max_offset - start)
         if step.done or tally.matched == count_max:
             return tally
         from_offset = step.next_offset

@@ -18,8 +18,10 @@ from tidemark.cli.output import (
     with_broker,
     with_client,
 )
+from tidemark.cli.queues import QUEUE
 from tidemark.cli.times import DURATION, TIMESTAMP, Parsed, shown_time
 from tidemark.client.groups import Start
+from tidemark.client.queue_names import QueueName
 
 LIST_COLUMNS: Final = ["group", "state", "members", "order", "broadcast", "start", "retry_max"]
 MEMBER_COLUMNS: Final = ["member", "subscriptions", "assignment", "session_ms", "last_seen_ms"]
@@ -102,7 +104,7 @@ def describe(name: str, url: str) -> None:
 @click.option("--to", "place", type=click.Choice(["first", "last"]), help="First or last message.")
 @click.option("--to-time", type=TIMESTAMP, help="The first message stored at this time.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="This queue offset.")
-@click.option("--queue", type=click.IntRange(min=0), help="One queue.  [default: all]")
+@click.option("--queue", type=QUEUE, help="One queue; in a cluster as g0/3.  [default: all]")
 @click.option("--dry-run", is_flag=True, help="Show what would move; move nothing.")
 @with_broker
 def reset(
@@ -111,7 +113,7 @@ def reset(
     place: Literal["first", "last"] | None,
     to_time: int | None,
     to_offset: int | None,
-    queue: int | None,
+    queue: QueueName | None,
     dry_run: bool,
     url: str,
 ) -> None:
@@ -181,7 +183,7 @@ def _member_row(member: Mapping[str, Any]) -> dict[str, object]:
 
 def _shown_queues(queues: Sequence[Sequence[Any]]) -> list[str]:
     """Format queues by topic: ``orders:0,1,5``."""
-    by_topic: dict[str, list[int]] = {}
+    by_topic: dict[str, list[QueueName]] = {}
     for topic, queue in queues:
         by_topic.setdefault(topic, []).append(queue)
     return [f"{topic}:{','.join(map(str, sorted(of)))}" for topic, of in sorted(by_topic.items())]

@@ -30,7 +30,7 @@ from tidemark.client.client import DEFAULT_URL, Client, connect
 from tidemark.client.connection import ReadFrom
 from tidemark.client.messages import Message
 from tidemark.client.transport import TRACE_ID
-from tidemark.errors import TidemarkError
+from tidemark.errors import PartialFailure, TidemarkError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def with_broker(function: Callable[P, T]) -> Callable[P, T]:
         envvar="TIDEMARK_URL",
         show_default=True,
         show_envvar=True,
-        help="The broker; for a group any node, or several separated by commas.",
+        help="A broker or name service, or several separated by commas.",
     )(with_output(function))
 
 
@@ -124,21 +124,27 @@ class Failed(click.ClickException):
 
 
 def error_text(error: TidemarkError, *, json_form: bool) -> str:
-    """Format an error for a person or a program."""
+    """Format an error for a person or a program; a partial one with that of each broker group."""
+    parts = error.errors if isinstance(error, PartialFailure) else {}
     if json_form:
-        return to_json(
-            {
-                "code": error.code,
-                "title": error.title,
-                "detail": error.detail,
-                "advice": error.advice,
-                "retriable": error.retriable,
+        facts: dict[str, object] = {
+            "code": error.code,
+            "title": error.title,
+            "detail": error.detail,
+            "advice": error.advice,
+            "retriable": error.retriable,
+        }
+        if parts:
+            facts["done"] = error.facts["done"]
+            facts["failed"] = {
+                name: {"code": each.code, "detail": each.detail} for name, each in parts.items()
             }
-        )
+        return to_json(facts)
     cause, *effect = _SENTENCE_END.split(error.detail, maxsplit=1)
     lines = [f"error: {error.title} [{error.code}]", f"  cause:  {cause}"]
     if effect:
         lines.append(f"  effect: {effect[0]}")
+    lines += [f"  {name}: {each.detail} [{each.code}]" for name, each in parts.items()]
     if error.advice:
         lines.append(f"  fix:    {error.advice}")
     return "\n".join(lines)
@@ -183,7 +189,7 @@ def with_client(
 
 
 def addresses(url: str) -> list[str]:
-    """Split ``--url`` into the addresses of one broker or of several nodes of a group."""
+    """Split ``--url`` into the addresses of brokers or name services."""
     return [each.strip().rstrip("/") for each in url.split(",") if each.strip()] or [url]
 
 

@@ -38,9 +38,12 @@ from tidemark.cli.output import (
     trace_option,
     with_broker,
 )
+from tidemark.cli.queues import QUEUE
 from tidemark.cli.times import Parsed
 from tidemark.client.client import Client
 from tidemark.client.connection import RETRY_FOR_S
+from tidemark.client.queue_choice import writable_queues
+from tidemark.client.queue_names import QueueName
 from tidemark.errors import RequestError, TidemarkError, UnknownTopic
 
 NO_NEWLINE: Final = "no-newline"
@@ -64,7 +67,7 @@ class Plan:
     """What to send and how, from the command line."""
 
     topic: str
-    queue: int | None
+    queue: QueueName | None
     ack: str | None
     batch: int
     tags: str | None
@@ -82,7 +85,7 @@ class Tally:
     keys_left_out: int = 0
     level: str = "-"
     copies: int = 0
-    last_offsets: dict[int, int] = field(default_factory=dict)
+    last_offsets: dict[QueueName, int] = field(default_factory=dict)
     """The last stored queue offset, by queue."""
     started: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
@@ -109,7 +112,7 @@ class Tally:
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
     help="Send the lines of this file; default: standard input.",
 )
-@click.option("--queue", type=click.IntRange(min=0), help="Store all lines in this queue.")
+@click.option("--queue", type=QUEUE, help="Store all lines in this queue; in a cluster as g0/3.")
 @click.option("--tags", help="Give every message this tag.")
 @click.option(
     "--key-regex",
@@ -127,7 +130,7 @@ class Tally:
 def produce(
     topic: str,
     path: Path | None,
-    queue: int | None,
+    queue: QueueName | None,
     tags: str | None,
     key_regex: re.Pattern[bytes] | None,
     rate: float | None,
@@ -221,12 +224,16 @@ async def _wait_until_readable(client: Client, topic: str, tally: Tally) -> None
             return
 
 
-async def _queues(client: Client, topic: str) -> list[int]:
+async def _queues(client: Client, topic: str) -> list[QueueName]:
     """Return the topic's queues that accept messages; empty if the topic does not exist."""
     try:
-        return list(range((await client.topic(topic)).write_queues))
+        found = await client.topic(topic)
     except UnknownTopic:
         return []
+    if "broker_groups" not in found.settings:
+        return list(range(found.write_queues))
+    queues = writable_queues(await client.routes(topic))
+    return [f"{each.broker_group}/{each.queue}" for each in queues]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +307,7 @@ async def _send(
     client: Client,
     plan: Plan,
     batch: _Batch,
-    queue: int | None,
+    queue: QueueName | None,
     tally: Tally,
     show: Callable[..., None],
 ) -> None:
@@ -318,7 +325,7 @@ async def _send(
     stored = answer.map()
     tally.level, tally.copies = stored["ack"]["level"], stored["ack"]["copies"]
     last = stored["results"][-1]
-    tally.last_offsets[last["queue"]] = last["queue_offset"]
+    tally.last_offsets[last["queue"] if queue is None else queue] = last["queue_offset"]
     tally.lines += len(batch.wires)
     tally.size += batch.size
     show(completed=tally.size)

@@ -12,8 +12,14 @@ from tidemark.cli.output import (
     with_broker,
     with_client,
 )
-from tidemark.cli.times import DURATION
+from tidemark.cli.times import DURATION, Parsed
 from tidemark.client.messages import Topic
+
+groups_option = click.option(
+    "--groups",
+    type=Parsed("groups", lambda text: [each for each in text.split(",") if each]),
+    help="Broker groups of the cluster, separated by commas.  [default: all; for sync: its own]",
+)
 
 
 @click.group()
@@ -37,32 +43,63 @@ def topic() -> None:
     help="batch: store the messages of a request as one record.  [default: unchanged, simple if "
     "new]",
 )
+@groups_option
 @with_broker
 def create(
-    name: str, queues: int | None, retention: int | None, queue_type: str | None, url: str
+    name: str,
+    queues: int | None,
+    retention: int | None,
+    queue_type: str | None,
+    groups: list[str] | None,
+    url: str,
 ) -> None:
-    """Create a topic NAME, or give it this many queues and this retention."""
+    """Create a topic NAME, or give it this many queues and this retention.
+
+    In a cluster, every broker group gets this many queues. If it fails at some of them, repeat it.
+    """
     made = with_client(
         url,
         lambda client: client.create_topic(
-            name, queues=queues, retention_ms=retention, queue_type=queue_type
+            name,
+            queues=queues,
+            retention_ms=retention,
+            queue_type=queue_type,
+            broker_groups=groups,
         ),
     )
-    print_facts(
-        {
-            "topic": made.name,
-            "queues": made.queues,
-            "write_queues": made.write_queues,
-            "retention_ms": made.settings.get("retention_ms"),
-            "queue_type": made.queue_type,
-        }
-    )
-    if queues is not None and made.queues != queues:
+    print_facts(_facts(made))
+    broker_groups: dict[str, int] = made.settings.get("broker_groups", {name: made.queues})
+    if queues is not None and any(count != queues for count in broker_groups.values()):
         say(
             f"{name} keeps its {made.queues} queues, because queues are never removed. New "
             f"messages go to the first {made.write_queues}."
         )
         click.get_current_context().exit(1)
+
+
+@topic.command()
+@click.argument("name")
+@groups_option
+@with_broker
+def sync(name: str, groups: list[str] | None, url: str) -> None:
+    """Give topic NAME the same queues and settings at all its broker groups.
+
+    They are those of its first broker group, by name. --groups adds broker groups.
+    """
+    print_facts(_facts(with_client(url, lambda client: client.sync_topic(name, groups))))
+
+
+def _facts(made: Topic) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "topic": made.name,
+        "queues": made.queues,
+        "write_queues": made.write_queues,
+        "retention_ms": made.settings.get("retention_ms"),
+        "queue_type": made.queue_type,
+    }
+    if "broker_groups" in made.settings:
+        facts["broker_groups"] = made.settings["broker_groups"]
+    return facts
 
 
 @topic.command("list")
@@ -72,17 +109,14 @@ def list_topics(everything: bool, url: str) -> None:
     """List all topics."""
     topics = with_client(url, lambda client: client.topics())
     rows: list[dict[str, object]] = []
+    columns = ["topic", "queues", "retention_ms", "queue_type"]
+    if any("broker_groups" in found.settings for found in topics):
+        columns.append("broker_groups")
     for found in topics:
         if everything or not found.system:
-            rows.append(
-                {
-                    "topic": found.name,
-                    "queues": found.queues,
-                    "retention_ms": found.settings.get("retention_ms"),
-                    "queue_type": found.queue_type,
-                }
-            )
-    print_rows(rows, ["topic", "queues", "retention_ms", "queue_type"])
+            facts = _facts(found)
+            rows.append({column: facts[column] for column in columns if column in facts})
+    print_rows(rows, columns)
 
 
 @topic.command()

@@ -131,7 +131,7 @@ class ClusterDelayed:
         """One page of waiting messages of one topic or of all. after: ``next`` of the last page.
 
         In a cluster, the pages of one broker group come after those of another, and ``pending`` is
-        the number at the one of this page.
+        not known.
         """
         alone = await self._cluster.only()
         if alone is not None:
@@ -148,7 +148,7 @@ class ClusterDelayed:
         elif index + 1 < len(groups):
             following = (index + 1, None)
         messages = [each._replace(queue=at.names.name(int(each.queue))) for each in page.messages]
-        return DelayedPage(messages, page.pending, following)
+        return DelayedPage(messages, None, following)
 
     async def iterate(self, topic: str | None = None) -> AsyncGenerator[DelayedMessage, None]:
         """All waiting messages, page by page."""

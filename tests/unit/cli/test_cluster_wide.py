@@ -1,0 +1,113 @@
+"""Commands cover all broker groups of a cluster and say which one a result is from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.route_server import RouteServer, in_a_thread
+from tidemark.cli.main import cli
+from tidemark.testing import LocalStore
+
+
+class Cluster:
+    """Two broker groups and their name service."""
+
+    def __init__(self, stores: dict[str, LocalStore], names: RouteServer) -> None:
+        self.stores, self.names = stores, names
+
+    def run(self, *arguments: str, text: str | None = None) -> Result:
+        return CliRunner().invoke(cli, [*arguments, "--url", self.names.url], input=text)
+
+    def printed(self, *arguments: str, text: str | None = None) -> Any:
+        result = self.run(*arguments, "-o", "json", text=text)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory: Path = tmp_path_factory.mktemp("cluster")
+    with contextlib.ExitStack() as parts:
+        stores = {name: parts.enter_context(LocalStore(directory / name)) for name in ("g0", "g1")}
+        names = RouteServer({name: store.url for name, store in stores.items()})
+        parts.enter_context(in_a_thread(names))
+        yield Cluster(stores, names)
+
+
+def test_a_topic_is_made_shown_and_deleted_everywhere(cluster: Cluster) -> None:
+    made = cluster.printed("topic", "create", "orders", "--queues", "2")
+    assert (made["queues"], made["broker_groups"]) == (4, {"g0": 2, "g1": 2})
+    assert [row["queue"] for row in cluster.printed("topic", "show", "orders")] == [
+        "g0/0", "g0/1", "g1/0", "g1/1",
+    ]  # fmt: skip
+    cluster.printed("topic", "create", "small", "--queues", "1", "--groups", "g1")
+    listed = {row["topic"]: row["broker_groups"] for row in cluster.printed("topic", "list")}
+    assert listed == {"orders": {"g0": 2, "g1": 2}, "small": {"g1": 1}}
+    synced = cluster.printed("topic", "sync", "small", "--groups", "g0")
+    assert synced["broker_groups"] == {"g0": 1, "g1": 1}
+    assert cluster.printed("topic", "delete", "small", "--yes")["deleted"] is True
+    assert [row["topic"] for row in cluster.printed("topic", "list")] == ["orders"]
+    wrong = cluster.run("topic", "create", "x", "--groups", "g7")
+    assert wrong.exit_code == 1
+    assert "[unknown-broker-group]" in wrong.stderr
+
+
+def test_broker_groups_are_listed(cluster: Cluster) -> None:
+    rows = cluster.printed("cluster", "groups")
+    assert [(row["broker_group"], row["master"], row["epoch"]) for row in rows] == [
+        ("g0", "n0", 1),
+        ("g1", "n0", 1),
+    ]
+    assert cluster.stores["g0"].url in rows[0]["nodes"][0]
+
+
+def test_lines_go_through_the_cluster_and_come_back(cluster: Cluster) -> None:
+    cluster.printed("topic", "create", "lines", "--queues", "2")
+    text = "".join(f"line-{n}\n" for n in range(40))
+    sent = cluster.printed("produce", "lines", "--batch", "5", text=text)
+    assert sent["lines"] == 40
+    assert sorted(cluster.run("consume", "lines").stdout.splitlines()) == sorted(text.splitlines())
+    one = cluster.run("consume", "lines", "--queue", "g1/0", "--format", "json")
+    assert {json.loads(line)["queue"] for line in one.stdout.splitlines()} == {"g1/0"}
+    assert len(cluster.run("consume", "lines", "--group", "billing").stdout.splitlines()) == 40
+    lag = cluster.printed("lag", "billing", "--topic", "lines")
+    assert [(row["queue"], row["messages"]) for row in lag] == [
+        ("g0/0", 0), ("g0/1", 0), ("g1/0", 0), ("g1/1", 0),
+    ]  # fmt: skip
+    (group,) = [row for row in cluster.printed("group", "list") if row["group"] == "billing"]
+    assert group["broker_groups"] == ["g0", "g1"]
+    moved = cluster.printed("group", "reset", "billing", "lines", "--to", "first")
+    assert {row["queue"] for row in moved} == {"g0/0", "g0/1", "g1/0", "g1/1"}
+    moved = cluster.printed("group", "reset", "billing", "lines", "--to", "last", "--queue", "g1/1")
+    assert [row["queue"] for row in moved] == ["g1/1"]
+    assert cluster.printed("group", "describe", "billing")["members"] == []
+
+
+def test_a_queue_that_the_cluster_lacks_is_named(cluster: Cluster) -> None:
+    cluster.printed("topic", "create", "few", "--queues", "1")
+    result = cluster.run("consume", "few", "--queue", "g0/7")
+    assert result.exit_code == 1
+    assert "its queues are g0/0 to g1/0" in result.stderr
+    assert cluster.run("consume", "few", "--queue", "g0").exit_code == 2
+
+
+def test_a_partial_failure_names_each_broker_group(cluster: Cluster) -> None:
+    cluster.names.urls["g2"] = "http://127.0.0.1:1"
+    try:
+        result = cluster.run("topic", "create", "part", "-o", "json")
+        assert result.exit_code == 1
+        error = json.loads(result.stderr)
+        assert (error["code"], error["done"]) == ("partial-failure", ["g0", "g1"])
+        assert error["failed"]["g2"]["code"] == "unreachable"
+        text = cluster.run("topic", "create", "part").stderr
+        assert "  g2: no connection to http://127.0.0.1:1" in text
+    finally:
+        del cluster.names.urls["g2"]
+    assert cluster.printed("topic", "create", "part")["broker_groups"] == {"g0": 4, "g1": 4}
