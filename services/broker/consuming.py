@@ -122,6 +122,7 @@ class Consuming:
             core.metrics.groups,
             log_context.clock,
             start_count=lambda: log_context.epoch or state_log.start_count,
+            broker_group=log_context.config.cluster.group,
         )
         self._coordinator = consumers.coordinator
         self._health = log_context.health

@@ -31,6 +31,7 @@ from tidemark.cli.output import (
 )
 from tidemark.cli.queues import parsed_queue
 from tidemark.cli.times import TIMESTAMP, Parsed
+from tidemark.client.checks import parse_queue
 from tidemark.client.client import Client
 from tidemark.client.connection import ReadFrom
 from tidemark.client.queue_names import QueueName
@@ -162,6 +163,10 @@ async def _consume(
         queues = [each.queue for each in found.ranges]
         if is_new and start.at == "end":
             start = Start("beginning")  # the messages that created the topic are wanted
+        if isinstance(queue, int) and queue not in queues:
+            # In a cluster, a number is enough if one broker group has the topic.
+            named = [each for each in queues if isinstance(each, str) and _number(each) == queue]
+            queue = named[0] if len(named) == 1 else queue
         if queue is not None and queue not in queues:
             raise UnknownQueue(
                 f"topic {topic} has no queue {queue}: its queues are {queues[0]} to {queues[-1]}.",
@@ -194,6 +199,10 @@ async def _consume(
             await asyncio.gather(*followers, return_exceptions=True)
         for follower in done:
             follower.result()
+
+
+def _number(queue: str) -> int:
+    return parse_queue(queue)[1]
 
 
 async def _follow(

@@ -66,11 +66,14 @@ class ActiveGroups:
         *,
         start_count: Callable[[], int],
         queues_max: int,
+        broker_group: str,
     ) -> None:
         """start_count: how often this node started as a writer, from its record in the log; in a
         group of nodes, the epoch. queues_max: bound of the queues that the members of one group
-        read.
+        read. broker_group: name of the node's group of nodes; other broker groups of a cluster have
+        other names.
         """
+        self._broker_group = broker_group
         self._configs = configs
         self._offsets = offsets
         self._topics = topics
@@ -148,7 +151,11 @@ class ActiveGroups:
         if config.broadcast:
             membership = Broadcasting(self._next_generation)
         else:
-            membership = Membership(self._next_generation, self._inherited.get(config.name))
+            membership = Membership(
+                self._next_generation,
+                self._inherited.get(config.name),
+                rotation=f"{self._broker_group}/{config.name}",
+            )
         live = self._live[config.name] = Live(config.name, membership)
         return live
 

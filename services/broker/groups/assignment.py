@@ -16,6 +16,7 @@ member only with its consent. Step before: a member joined, left, or changed its
 from __future__ import annotations
 
 import heapq
+import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tidemark.offsets import Queue
@@ -27,15 +28,18 @@ def assign(
     current: Mapping[Queue, str],
     *,
     may_move: bool = True,
+    rotation: str = "",
 ) -> dict[Queue, str]:
     """Give every queue of a subscribed topic to one member.
 
     queues: topic → its queue numbers. subscriptions: member → topics; topics missing in ``queues``
     are ignored. current: present or intended owners; it may name members and queues that no longer
-    exist. may_move: False keeps all present owners, balanced or not. The function is
-    deterministic: equal arguments give an equal result.
+    exist. may_move: False keeps all present owners, balanced or not. rotation: a name whose hash
+    decides which of several members with equally many queues is the first: the broker groups of a
+    cluster assign their queues without knowing of each other, and otherwise the first member would
+    get the only queue of each. The function is deterministic: equal arguments give an equal result.
     """
-    plan = _Plan(queues, subscriptions)
+    plan = _Plan(queues, subscriptions, rotation)
     plan.keep(current)
     plan.fill()
     if may_move:
@@ -47,11 +51,19 @@ class _Plan:
     """The queues assigned so far, and how many each member has."""
 
     def __init__(
-        self, queues: Mapping[str, Sequence[int]], subscriptions: Mapping[str, Collection[str]]
+        self,
+        queues: Mapping[str, Sequence[int]],
+        subscriptions: Mapping[str, Collection[str]],
+        rotation: str,
     ) -> None:
         self._queues = queues
         self._subscribers: dict[str, list[str]] = {}
-        for member in sorted(subscriptions):
+        members = sorted(subscriptions)
+        first = zlib.crc32(rotation.encode()) % len(members) if members else 0
+        members = [*members[first:], *members[:first]]
+        self._ranks = {member: rank for rank, member in enumerate(members)}
+        """Rank of each member among those with equally many queues."""
+        for member in members:
             for topic in subscriptions[member]:
                 if topic in queues:
                     self._subscribers.setdefault(topic, []).append(member)
@@ -77,9 +89,9 @@ class _Plan:
                 continue
             least = self._by_count(self._subscribers[topic])
             for queue in free:
-                count, member = least[0]
+                count, rank, member = least[0]
                 self._give(queue, member)
-                heapq.heapreplace(least, (count + 1, member))
+                heapq.heapreplace(least, (count + 1, rank, member))
 
     def balance(self) -> None:
         """Move queues from the fullest to the emptiest member while they differ by two or more.
@@ -106,12 +118,12 @@ class _Plan:
         least = self._by_count(self._subscribers[topic])
         moved = False
         while most:
-            (minus_count, giver), (count, taker) = most[0], least[0]
+            (minus_count, giver), (count, rank, taker) = most[0], least[0]
             if -minus_count - count < 2:
                 break
             self._counts[giver] -= 1
             self._give(held[giver].pop(), taker)
-            heapq.heapreplace(least, (count + 1, taker))
+            heapq.heapreplace(least, (count + 1, rank, taker))
             if held[giver]:
                 heapq.heapreplace(most, (minus_count + 1, giver))
             else:
@@ -123,7 +135,7 @@ class _Plan:
         self.owners[queue] = member
         self._counts[member] += 1
 
-    def _by_count(self, members: Iterable[str]) -> list[tuple[int, str]]:
-        heap = [(self._counts[member], member) for member in members]
+    def _by_count(self, members: Iterable[str]) -> list[tuple[int, int, str]]:
+        heap = [(self._counts[member], self._ranks[member], member) for member in members]
         heapq.heapify(heap)
         return heap

@@ -39,10 +39,12 @@ class ConsumerGroups(NamedTuple):
         *,
         start_count: Callable[[], int],
         bounds: Bounds = BOUNDS,
+        broker_group: str = "",
     ) -> ConsumerGroups:
         """Create the parts.
 
-        start_count: how often this node started as a writer; in a group of nodes, its epoch."""
+        start_count: how often this node started as a writer; in a group of nodes, its epoch.
+        broker_group: name of the group of nodes."""
         initial_offsets = InitialOffsets(offsets, puller, times)
         deliveries = Deliveries()
         live = ActiveGroups(
@@ -53,6 +55,7 @@ class ConsumerGroups(NamedTuple):
             clock,
             start_count=start_count,
             queues_max=bounds.queues_per_group,
+            broker_group=broker_group,
         )
         coordinator = Coordinator(
             live,

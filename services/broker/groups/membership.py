@@ -47,11 +47,16 @@ class Membership(GroupMembership):
     """The members of one clustering group."""
 
     def __init__(
-        self, next_generation: Callable[[], int], inherited: RestoredClaims | None = None
+        self,
+        next_generation: Callable[[], int],
+        inherited: RestoredClaims | None = None,
+        *,
+        rotation: str = "",
     ) -> None:
         """inherited: queues that members from before the broker's start may hold; None: there are
-        none."""
+        none. rotation: see ``assign``."""
         super().__init__(next_generation)
+        self._rotation = rotation
         self._inherited = inherited
         self._target: dict[Queue, str] = {}
         self._owners: dict[Queue, str] = {}
@@ -110,6 +115,7 @@ class Membership(GroupMembership):
             {member.name: member.topics for member in self.members.values()},
             self._preferred_owners(claims, claimant),
             may_move=self._inherited is None,
+            rotation=self._rotation,
         )
         kept: list[Queue] = []
         if self._inherited is not None:

@@ -98,6 +98,13 @@ def test_a_queue_that_the_cluster_lacks_is_named(cluster: Cluster) -> None:
     assert cluster.run("consume", "few", "--queue", "g0").exit_code == 2
 
 
+def test_a_number_is_enough_for_a_topic_of_one_broker_group(cluster: Cluster) -> None:
+    cluster.printed("topic", "create", "single", "--queues", "2", "--groups", "g1")
+    assert cluster.printed("produce", "single", "--queue", "1", text="x\n")["lines"] == 1
+    assert cluster.run("consume", "single", "--queue", "1").stdout == "x\n"
+    assert cluster.run("consume", "single", "--queue", "g1/1").stdout == "x\n"
+
+
 def test_a_partial_failure_names_each_broker_group(cluster: Cluster) -> None:
     cluster.names.urls["g2"] = "http://127.0.0.1:1"
     try:

@@ -79,3 +79,26 @@ def test_no_more_queues_move_than_balance_asks_for(
     has = sorted((n for m, n in Counter(before.values()).items() if m in now), reverse=True)
     shares = [share + 1] * over + [share] * (len(now) - over)
     assert moved == sum(max(0, n - most) for n, most in zip(has, shares, strict=False))
+
+
+def test_broker_groups_with_one_queue_each_give_them_to_different_members() -> None:
+    """Sixteen broker groups know nothing of each other; each has one queue of the topic."""
+    subscriptions = {f"m{number}": frozenset("a") for number in range(4)}
+    owners = Counter(
+        assign({"a": [0]}, subscriptions, {}, rotation=f"g{number}/billing")["a", 0]
+        for number in range(16)
+    )
+    assert set(owners) == set(subscriptions)
+    assert max(owners.values()) <= 8
+
+
+@given(queues_of, subscriptions_of, owners_of, st.text(max_size=5), st.text(max_size=5))
+def test_another_rotation_moves_nothing_of_a_balanced_assignment(
+    queues: Mapping[str, Sequence[int]],
+    subscriptions: Mapping[str, frozenset[str]],
+    owners: Mapping[Queue, str],
+    before: str,
+    after: str,
+) -> None:
+    balanced = assign(queues, subscriptions, owners, rotation=before)
+    assert assign(queues, subscriptions, balanced, rotation=after) == balanced
