@@ -66,7 +66,7 @@ async def produce_tidemark(url: str, topic: str, group: str, count: int) -> int:
 
 async def consume_tidemark(url: str, topic: str, group: str, count: int) -> int:
     """Consume batches with the client's defaults; check that offsets have no gap or repetition."""
-    seen: Counter[int] = Counter()
+    seen: Counter[int | str] = Counter()
 
     def take(messages: Sequence[Message]) -> None:
         for message in messages:

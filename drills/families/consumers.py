@@ -118,7 +118,7 @@ async def _read(urls: list[str], number: int, handled: Handled) -> None:
                 mq.subscribe(TOPIC, group=GROUP, session_ms=SESSION_MS) as messages,
             ):
                 async for message in messages:
-                    place = Place(message.queue, message.queue_offset)
+                    place = Place(int(message.queue), message.queue_offset)
                     handled.take(number, place, key_of(message.body))
         handled.left += 1
         await asyncio.sleep(PAUSE_S)

@@ -113,7 +113,7 @@ class Members:
                     self.trouble.append(f"{queue} is revoked from {name}, who did not have it")
 
         async def handle(message: tidemark.Message) -> None:
-            place = message.queue, message.queue_offset
+            place = int(message.queue), message.queue_offset
             self.seen.append((time.monotonic(), name, place, bytes(message.body)))
 
         async with mq.subscribe(

@@ -196,7 +196,7 @@ async def test_a_subscription_gets_only_its_tags(node: Node) -> None:
 async def test_an_ordered_group_gets_each_queue_in_the_order_of_the_log(node: Node) -> None:
     produce(node, "steps", [f"step {number}" for number in range(200)])
     command(node, "group", "create", "strict", "--order")
-    got: dict[int, list[bytes]] = defaultdict(list)
+    got: dict[int | str, list[bytes]] = defaultdict(list)
     async with (
         asyncio.timeout(WAIT_S),
         sdk.connect(node.api_url) as mq,

@@ -42,7 +42,7 @@ class Members:
         message is in hand."""
         self.mq, self.order, self.session_ms, self.work_s = mq, order, session_ms, work_s
         self.handled: Counter[bytes] = Counter()
-        self.owners: dict[tuple[str, int], str] = {}
+        self.owners: dict[tuple[str, int | str], str] = {}
         """The queues as the callbacks report them."""
         self.changed = asyncio.Event()
         self._running: dict[str, tuple[tidemark.Subscription, asyncio.Task[None]]] = {}

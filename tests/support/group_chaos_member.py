@@ -65,7 +65,7 @@ class Book:
 
 def _place(message: Message) -> tuple[int, int]:
     source = message.source
-    return source.queue, source.queue_offset
+    return int(source.queue), source.queue_offset
 
 
 async def take_part(given: argparse.Namespace) -> None:

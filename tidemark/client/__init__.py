@@ -6,6 +6,13 @@ shares the bounds fairly. ``consumer`` pulls. ``admin``, ``groups``, ``delayed``
 and ``trace`` are administrative calls. ``messages`` defines the messages sent and received, and
 ``retries`` defines which failed calls may be repeated.
 
+A cluster has several broker groups. ``cluster`` keeps one ``broker_group`` of the parts above for
+each, and the ``routes`` that ``route_calls`` fetches. One level above the parts,
+``cluster_producer`` chooses a broker group for each message (``queue_choice``),
+``cluster_consumer`` is a member at every one, and ``cluster_admin``, ``cluster_reads`` and
+``cluster_groups`` make calls at all of them (``fan_out``). ``queue_names`` has the names of queues.
+With a single broker, its parts are used directly.
+
 ``subscription`` is the public object of a group member, and ``consumer_engine`` runs its parts:
 ``member`` sends heartbeats, ``changes`` takes over and releases queues, ``fetching`` pulls
 messages, ``committing`` commits the position, and ``handlers`` processes several messages at once.

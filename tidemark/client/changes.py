@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
 
 from tidemark.client.committing import Committing
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
 from tidemark.client.queue_names import Queue
 
-Callback = Callable[[list[Queue]], Awaitable[None]]
-"""The program's callback for assigned or revoked queues, each a (topic, queue) pair."""
+Callback = Callable[[list[tuple[str, Any]]], Awaitable[None]]
+"""The program's callback for assigned or revoked queues, each a (topic, queue) pair. A program of a
+single broker may declare that its queues are numbers."""
 
 
 class Changes:

@@ -72,7 +72,15 @@ class TopicClient:
             topic = self._runner.run(self._client.topic(self._topic))
         except TidemarkError as error:
             raise TopicUnreadable(self._topic, str(error)) from error
-        found = {each.queue: (each.min_offset, each.max_offset) for each in topic.ranges}
+        found = {
+            each.queue: (each.min_offset, each.max_offset)
+            for each in topic.ranges
+            if isinstance(each.queue, int)
+        }
+        if len(found) < len(topic.ranges):
+            raise TopicUnreadable(
+                self._topic, "it is in a cluster of broker groups, which this source cannot read"
+            )
         if queues is None:
             return found
         if missing := sorted(queues - found.keys()):

@@ -493,7 +493,8 @@ async def test_a_hung_handler_keeps_its_own_queue_back_and_no_other(
 ) -> None:
     broker.put("orders", 0, b"hung", *(b"%d" % n for n in range(500)))
     broker.put("orders", 1, *(b"other" for _ in range(300)))
-    let_go, handled = asyncio.Event(), dict.fromkeys((0, 1), 0)
+    let_go = asyncio.Event()
+    handled: dict[int | str, int] = {0: 0, 1: 0}
 
     async def handle(message: Message) -> None:
         if message.body == b"hung":

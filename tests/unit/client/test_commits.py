@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tidemark.client.commits import CommitLedger
-from tidemark.offsets import Queue
+from tidemark.client.queue_names import Queue
 
 QUEUES: list[Queue] = [("orders", 0), ("orders", 1), ("%RETRY%billing", 0)]
 INTERVAL_MS = 100.0

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tidemark.client.holdings import HeldQueue, Hold, Holdings
-from tidemark.offsets import Queue
+from tidemark.client.queue_names import Queue
 
 QUEUES: list[Queue] = [("orders", n) for n in range(4)]
 ASSIGNMENTS = st.lists(st.sampled_from(QUEUES), unique=True)

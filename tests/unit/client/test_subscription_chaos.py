@@ -95,21 +95,21 @@ class Chaos(GroupBroker):
 async def consume_each(messages: Subscription, broker: Chaos) -> None:
     async for message in messages:
         await asyncio.sleep(0)
-        broker.handled["orders", message.queue].add(message.queue_offset)
+        broker.handled["orders", int(message.queue)].add(message.queue_offset)
 
 
 async def consume_batches(messages: Subscription, broker: Chaos) -> None:
     async for batch in messages.batches(max=7):
         await asyncio.sleep(0)
         for message in batch:
-            broker.handled["orders", message.queue].add(message.queue_offset)
+            broker.handled["orders", int(message.queue)].add(message.queue_offset)
 
 
 async def consume_several(messages: Subscription, broker: Chaos) -> None:
     async def handle(message: Message) -> None:
         for _ in range(message.queue_offset % 3):
             await asyncio.sleep(0)
-        broker.handled["orders", message.queue].add(message.queue_offset)
+        broker.handled["orders", int(message.queue)].add(message.queue_offset)
 
     await messages.run(handle, concurrency=3, by_key=False)
 

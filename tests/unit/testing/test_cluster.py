@@ -141,7 +141,7 @@ async def test_a_key_keeps_its_order_in_the_queue_of_its_hash(mq: tidemark.Clien
 
 
 async def test_results_of_a_list_are_in_its_order(mq: tidemark.Client) -> None:
-    listed = [
+    listed: list[tidemark.NewMessage | bytes] = [
         b"free",
         tidemark.NewMessage(b"keyed", sharding_key="order-1"),
         tidemark.NewMessage(b"named", queue="g2/1"),
