@@ -560,9 +560,10 @@ class RegistrationRefused(TidemarkError):
 
 
 class WrongCluster(RegistrationRefused):
-    """The broker belongs to another cluster than the name service."""
+    """A broker registers with another cluster's name service, or an address of a client belongs to
+    another cluster than those before it."""
 
-    code, title = "wrong-cluster", "The broker belongs to another cluster"
+    code, title = "wrong-cluster", "The address or broker belongs to another cluster"
 
 
 class BadSignature(RegistrationRefused):
@@ -629,22 +630,6 @@ class Unreachable(TidemarkError):
     """The client could not reach the broker, or lost the connection before the answer."""
 
     code, title, status, retriable = "unreachable", "The broker cannot be reached", 503, True
-
-
-class WrongCluster(TidemarkError):
-    """A name service or broker belongs to another cluster than the others."""
-
-    code, title, status = "wrong-cluster", "The address belongs to another cluster", 409
-
-    def __init__(self, url: str, cluster: str, expected: str) -> None:
-        super().__init__(
-            f"{url} answers for cluster {cluster!r}, the addresses before it for {expected!r}. "
-            "Its routes are not used.",
-            "Correct the address, or `[cluster] name` of that node.",
-            url=url,
-            cluster=cluster,
-            expected=expected,
-        )
 
 
 class BrokerGroupDown(TidemarkError):

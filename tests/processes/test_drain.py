@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 import tidemark
-from tidemark.errors import Drained
+from tests.support.node import wait_until
+from tidemark.cli.main import cli
+from tidemark.errors import Drained, UnknownBrokerGroup
 from tidemark.testing import LocalStore
 
 LEVELS = {"store.delay_levels": "1s 2s"}
+
+
+def ran(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["cluster", *arguments, "--output", "json"])
 
 
 def called(store: LocalStore, method: str) -> dict[str, Any]:
@@ -42,6 +49,8 @@ def test_a_drained_node_refuses_sends_until_that_is_ended(tmp_path: Path) -> Non
         assert refused.value.drained_since_ms == began["since_ms"]
         with pytest.raises(Drained):
             mq.send_many("orders", [b"refused"] * 2)
+        left = mq.left()
+        assert (left.groups, left.delayed, left.is_empty) == ({}, 1, False)
         # Consumers go on: a nack and a delayed delivery are appended.
         got = []
         with mq.subscribe("orders", group="billing") as messages:
@@ -52,6 +61,7 @@ def test_a_drained_node_refuses_sends_until_that_is_ended(tmp_path: Path) -> Non
                 if len(got) == 3:
                     break
         assert sorted(got) == [b"before", b"before", b"later"]
+        wait_until(lambda: mq.left().is_empty, "an empty broker group")
     with (
         LocalStore(tmp_path, settings=LEVELS) as store,
         tidemark.connect_sync(store.url) as mq,
@@ -60,7 +70,14 @@ def test_a_drained_node_refuses_sends_until_that_is_ended(tmp_path: Path) -> Non
             mq.send("orders", b"refused")
         assert called(store, "GET") == {"draining": True, "since_ms": began["since_ms"]}
         ended = {"draining": False, "since_ms": None}
-        assert called(store, "DELETE") == {**ended, "changed": True}
+        shown = ran("drain", "--dry-run", "--url", store.url)
+        assert shown.exit_code == 0
+        assert '"drained_since": "' in shown.stdout
+        assert '"empty": true' in shown.stdout
+        assert "nothing was changed" in ran("drain", "--url", store.url).stderr
+        with pytest.raises(UnknownBrokerGroup):
+            mq.drain("g7")
+        assert ran("undrain", "--url", store.url).exit_code == 0
         assert called(store, "DELETE") == {**ended, "changed": False}
         mq.send("orders", b"after")
         bodies = [each.body for each in mq.pull("orders", 0, 0, wait_ms=5000).messages]

@@ -25,7 +25,9 @@ from tidemark.cli.output import (
     with_client,
     with_output,
 )
-from tidemark.cli.times import shown_about
+from tidemark.cli.times import shown_about, shown_time
+from tidemark.client.client import Client
+from tidemark.client.cluster_admin import Left
 from tidemark.errors import ClusterRefused
 
 NODE_COLUMNS: Final = [
@@ -33,6 +35,7 @@ NODE_COLUMNS: Final = [
     "reason",
 ]  # fmt: skip
 GROUP_COLUMNS: Final = ["broker_group", "master", "epoch", "topics", "nodes"]
+LEFT_COLUMNS: Final = ["group", "messages", "seconds", "why"]
 HISTORY_COLUMNS: Final = ["epoch", "start", "node", "at_ms"]
 
 
@@ -123,6 +126,54 @@ def groups(url: str) -> None:
     print_rows(rows, GROUP_COLUMNS)
     if not routes.complete:
         say(f"a name service has just started and has not heard of {', '.join(routes.missing)}")
+
+
+@cluster.command()
+@click.argument("broker_group", required=False)
+@click.option("--dry-run", is_flag=True, help="Only show what is left; change nothing.")
+@with_broker
+def drain(broker_group: str | None, dry_run: bool, url: str) -> None:
+    """Close a broker group to producers, and show what consumers still have to read there.
+
+    Run it again to see what is left. BROKER_GROUP is needed in a cluster of several.
+    """
+
+    async def drained(client: Client) -> Left:
+        if not dry_run and not (await client.drain(broker_group)).changed:
+            say("it is drained already: nothing was changed")
+        return await client.left(broker_group)
+
+    left = with_client(url, drained)
+    print_rows(
+        [
+            {
+                "group": name,
+                "messages": lag.messages,
+                "seconds": lag.seconds,
+                "why": "; ".join(sorted(set(lag.reasons.values()))) or None,
+            }
+            for name, lag in sorted(left.groups.items())
+            if lag.messages != 0
+        ],
+        LEFT_COLUMNS,
+    )
+    print_facts(
+        {
+            "drained_since": shown_time(left.draining.since_ms),
+            "delayed_messages": left.delayed,
+            "empty": left.is_empty,
+        }
+    )
+
+
+@cluster.command()
+@click.argument("broker_group", required=False)
+@with_broker
+def undrain(broker_group: str | None, url: str) -> None:
+    """Open a drained broker group to producers again."""
+    done = with_client(url, lambda client: client.undrain(broker_group))
+    if not done.changed:
+        say("it was not drained: nothing was changed")
 
 
 @cluster.command()

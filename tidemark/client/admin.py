@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidemark import errors
 from tidemark.client.connection import Connection
@@ -11,6 +11,16 @@ from tidemark.client.lists import listed
 from tidemark.client.messages import QueueRange, Topic
 from tidemark.client.paths import path
 from tidemark.client.queue_names import NUMBERS, QueueNames
+
+
+class Draining(NamedTuple):
+    """Whether a broker group is closed to producers, so that consumers empty it."""
+
+    draining: bool
+    since_ms: int | None
+    """Wall clock time of the command; None: producers may send."""
+    changed: bool | None = None
+    """Whether the call changed that; None: it only asked."""
 
 
 class Admin:
@@ -70,6 +80,25 @@ class Admin:
         """Disk usage, the next deletion and the time until the disk is full, as answered."""
         answer = await self.connection.call("GET", path("retention"), idempotent=True)
         return answer.map()
+
+    async def draining(self) -> Draining:
+        """Whether the broker group is closed to producers."""
+        return await self._drain("GET")
+
+    async def drain(self) -> Draining:
+        """Take no more messages from producers; durable, also over a failover."""
+        return await self._drain("PUT")
+
+    async def undrain(self) -> Draining:
+        """Take messages from producers again."""
+        return await self._drain("DELETE")
+
+    async def _drain(self, method: str) -> Draining:
+        wire = (await self.connection.call(method, path("drain"), idempotent=True)).map()
+        try:
+            return Draining(wire["draining"], wire["since_ms"], wire.get("changed"))
+        except KeyError as error:
+            raise errors.BrokenAnswer(f"the state of draining lacks {error}") from error
 
 
 def topic_of(wire: Mapping[str, Any], names: QueueNames = NUMBERS) -> Topic:

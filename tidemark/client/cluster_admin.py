@@ -7,13 +7,37 @@ A call that changes something does so at every broker group concerned. It may be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidemark import errors
+from tidemark.client.admin import Draining
+from tidemark.client.broker_group import BrokerGroup
 from tidemark.client.cluster import Cluster
 from tidemark.client.fan_out import all_topics, at_all, one_topic
+from tidemark.client.groups import Lag
 from tidemark.client.messages import Topic
 from tidemark.client.routes import Routes
+
+
+class Left(NamedTuple):
+    """What a broker group still has for consumers."""
+
+    draining: Draining
+    groups: dict[str, Lag]
+    """Lag of each consumer group that is known there."""
+    delayed: int | None
+    """Number of delayed messages that are not due yet; None: unknown."""
+
+    @property
+    def is_empty(self) -> bool | None:
+        """Whether nothing is left; None if that is not known.
+
+        Messages of topics without a consumer group do not count.
+        """
+        numbers = [*(each.messages for each in self.groups.values()), self.delayed]
+        if any(numbers):
+            return False
+        return None if None in numbers else True
 
 
 class ClusterAdmin:
@@ -87,6 +111,42 @@ class ClusterAdmin:
         """
         found = await at_all(await self._cluster.groups(), lambda at: at.retention())
         return found.get("", {"broker_groups": found})
+
+    async def drain(self, broker_group: str | None = None) -> Draining:
+        """Close a broker group to producers, so that consumers empty it; durable.
+
+        Producers use the others. Nacks, delayed deliveries and redrives to a consumer group go on.
+        broker_group: needed in a cluster of several. Raises BadRequest, UnknownBrokerGroup.
+        """
+        return await (await self._one(broker_group)).drain()
+
+    async def undrain(self, broker_group: str | None = None) -> Draining:
+        """Open a broker group to producers again. Raises like ``drain``."""
+        return await (await self._one(broker_group)).undrain()
+
+    async def left(self, broker_group: str | None = None) -> Left:
+        """Return what consumers have not read at a broker group. Raises like ``drain``."""
+        at = await self._one(broker_group)
+        names = [each.name for each in await at.groups.list()]
+        found: dict[str, Lag] = {}
+        for name in names:
+            try:
+                found[name] = (await at.groups.get(name)).lag
+            except errors.UnknownGroup:
+                continue  # deleted after it was listed
+        pending = (await at.delayed.list(max=1)).pending
+        return Left(await at.draining(), found, pending)
+
+    async def _one(self, broker_group: str | None) -> BrokerGroup:
+        groups = await self._cluster.groups(among=None if broker_group is None else [broker_group])
+        if len(groups) > 1:
+            names = ", ".join(str(each.names.broker_group) for each in groups)
+            raise errors.BadRequest(
+                f"the cluster has {len(groups)} broker groups: {names}. Nothing was changed.",
+                "Name one.",
+                field="broker_group",
+            )
+        return groups[0]
 
     async def routes(self, topic: str | None = None) -> Routes:
         """Return the broker groups of the cluster, or those that have a topic, with their nodes."""

@@ -82,9 +82,14 @@ def may_move_on(error: errors.TidemarkError) -> bool:
 
 
 _NOT_THERE: Final = frozenset(
-    {errors.UnknownTopic.code, errors.UnknownQueue.code, errors.NotPermitted.code}
+    {
+        errors.UnknownTopic.code,
+        errors.UnknownQueue.code,
+        errors.NotPermitted.code,
+        errors.Drained.code,
+    }
 )
-"""Errors of a broker group that has lost the topic, or the right to write to it, meanwhile."""
+"""Errors of a broker group that has lost the topic, or takes no messages for it any more."""
 
 
 def is_of_failover(error: errors.TidemarkError) -> bool:

@@ -82,7 +82,14 @@ class RouteCalls:
                 failure = error
                 continue
             if self._cluster not in (None, routes.cluster):
-                failure = errors.WrongCluster(source, routes.cluster, str(self._cluster))
+                failure = errors.WrongCluster(
+                    f"{source} answers for cluster {routes.cluster!r}, the addresses before it for "
+                    f"{self._cluster!r}. Its routes are not used.",
+                    "Correct the address, or `[cluster] name` of that node.",
+                    url=source,
+                    cluster=routes.cluster,
+                    expected=self._cluster,
+                )
                 log.warning("%s", failure, extra={"event": "wrong-cluster", "url": source})
                 self._ours.discard(source)
                 continue

@@ -164,6 +164,9 @@ class SyncClient:
     topic = blocking(Client.topic)
     sync_topic = blocking(Client.sync_topic)
     routes = blocking(Client.routes)
+    drain = blocking(Client.drain)
+    undrain = blocking(Client.undrain)
+    left = blocking(Client.left)
     delete_topic = blocking(Client.delete_topic)
 
     def read(

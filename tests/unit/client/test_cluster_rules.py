@@ -52,6 +52,7 @@ def test_the_next_step_of_a_member_is_that_of_the_table(
         (errors.WriteFailed("unknown outcome"), False),
         (errors.UnknownTopic("deleted"), True),
         (errors.NotPermitted("read only"), True),
+        (errors.Drained("by an operator"), True),
         (errors.BadProperty("wrong"), False),
         (errors.BrokenAnswer("what"), False),
     ],
