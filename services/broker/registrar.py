@@ -34,6 +34,8 @@ from tidemark.errors import StaleRegistration, Unreachable
 
 ANSWER_TIMEOUT_S: Final = 10.0
 ANSWER_SIZE_MAX: Final = 1 << 16
+LEAVE_TIMEOUT_S: Final = 1.0
+"""Longest time that a stop waits for the name services."""
 POLL_S: Final = 1.0
 """Longest time between two looks at what is due."""
 
@@ -96,18 +98,17 @@ class Registrar:
         # The process was started without the system's certificates (``quick_start``).
         connector = aiohttp.TCPConnector(ssl=ssl.create_default_context() if is_tls else True)
         timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
-        async with (
-            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
-            asyncio.TaskGroup() as tasks,
-        ):
-            registering = [
-                tasks.create_task(self._register_with(session, url, plan), name=f"names {url}")
-                for url, plan in self._plans.items()
-            ]
-            telling = tasks.create_task(self._tell_changes())
-            await stop.wait()
-            for task in (*registering, telling):
-                task.cancel()
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+            async with asyncio.TaskGroup() as tasks:
+                registering = [
+                    tasks.create_task(self._register_with(session, url, plan), name=f"names {url}")
+                    for url, plan in self._plans.items()
+                ]
+                telling = tasks.create_task(self._tell_changes())
+                await stop.wait()
+                for task in (*registering, telling):
+                    task.cancel()
+            await self._leave(session)
 
     async def _tell_changes(self) -> None:
         """Wake the tasks of all name services when roles or topics have changed."""
@@ -137,7 +138,17 @@ class Registrar:
         self, session: aiohttp.ClientSession, url: str, plan: RegistrationPlan
     ) -> None:
         standing, began_s = self._standing(), self._clock.monotonic()
-        body = await self._body(standing, plan.base(standing))
+        refusal = await self._send(session, url, standing, plan.base(standing))
+        if refusal is None:
+            plan.accept(standing, began_s)
+        else:
+            self._refused(url, plan, refusal, began_s)
+
+    async def _send(
+        self, session: aiohttp.ClientSession, url: str, standing: Standing, base: int | None
+    ) -> dict[str, Any] | None:
+        """Send a registration; return the error if it was not accepted."""
+        body = await self._body(standing, base)
         headers = {"Content-Type": JSON, "Accept": JSON}
         if self._secret is not None:
             headers[signature.HEADER] = await asyncio.to_thread(
@@ -146,12 +157,20 @@ class Registrar:
         try:
             async with session.put(url + self._path, data=body, headers=headers) as response:
                 if response.status < 300:
-                    plan.accept(standing, began_s)
-                    return
-                refusal = _refusal(await response.content.read(ANSWER_SIZE_MAX), response.status)
+                    return None
+                return _refusal(await response.content.read(ANSWER_SIZE_MAX), response.status)
         except (aiohttp.ClientError, TimeoutError) as error:
-            refusal = {"code": Unreachable.code, "detail": str(error) or type(error).__name__}
-        self._refused(url, plan, refusal, began_s)
+            return {"code": Unreachable.code, "detail": str(error) or type(error).__name__}
+
+    async def _leave(self, session: aiohttp.ClientSession) -> None:
+        """Report that this node stops, so that clients are not sent to it for two minutes more."""
+        leaving = self._standing()._replace(role="unknown")
+        registered = [url for url, plan in self._plans.items() if plan.is_registered]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await asyncio.gather(
+                    *(self._send(session, url, leaving, None) for url in registered)
+                )
 
     def _refused(
         self, url: str, plan: RegistrationPlan, refusal: dict[str, Any], began_s: float

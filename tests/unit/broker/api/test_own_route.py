@@ -300,6 +300,16 @@ async def test_a_broker_registers_and_reports_changes_by_difference() -> None:
             await names.until(lambda: names.directory.table.groups["g0"].master is None)
 
 
+async def test_a_broker_that_stops_is_no_master_for_clients_any_more() -> None:
+    async with Names() as names:
+        rig = with_names(names)
+        rig.serve()
+        async with registering(rig):
+            await names.until(lambda: names.topics() == ["orders"])
+        group = names.directory.table.groups["g0"]
+        assert (group.master, names.topics()) == (None, ["orders"])
+
+
 async def test_a_restarted_name_service_gets_all_topics_with_the_next_registration() -> None:
     async with Names() as names:
         rig = with_names(names)
