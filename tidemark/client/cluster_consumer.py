@@ -261,7 +261,7 @@ class ClusterConsumer:
                 "broker group %s: the last commits may be missing: %s",
                 name,
                 error,
-                extra={"event": "leave-failed", "broker_group": name, "reason": str(error)},
+                extra={"event": "commits-missing", "broker_group": name, "reason": str(error)},
             )
 
     def _engine_failed(self, engine: ConsumerEngine, failure: BaseException) -> None:

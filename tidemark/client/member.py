@@ -51,6 +51,8 @@ class Member:
         """The last answer to a join or heartbeat."""
         self._subscriptions = subscriptions
         self._session_ms = session_ms
+        self._is_joined = False
+        """Whether it has joined before; a broker group may lack topics from the start."""
         self._is_known = False
         """Whether the broker knows the member, as of the last answer."""
         self._is_urgent = False
@@ -80,7 +82,7 @@ class Member:
             joined = await self._join_again([])
         self._take(joined, sent_at_ms)
         self.holdings.assign(joined.assignment)
-        self._is_known = True
+        self._is_joined = self._is_known = True
 
     async def beat(self) -> None:
         """Send heartbeats forever, one at a time, so that answers arrive in order."""
@@ -227,12 +229,13 @@ class Member:
                 if not isinstance(topic, str) or wanted.keys() <= {topic} or topic not in wanted:
                     raise
                 del wanted[topic]
-                log.info(
-                    "there is no topic %s; %s continues with the others",
-                    topic,
-                    self.calls,
-                    extra={"event": "topic-gone", "topic": topic, **self._facts()},
-                )
+                if self._is_joined:
+                    log.warning(
+                        "topic %s was deleted; %s continues with the others",
+                        topic,
+                        self.calls,
+                        extra={"event": "topic-gone", "topic": topic, **self._facts()},
+                    )
 
     def _is_untouched(self, held: HeldQueue, committed: int | None, *, is_kept: bool) -> bool:
         """Whether the committed offset can only be this member's own commit.

@@ -36,7 +36,7 @@ class RouteCalls:
 
     def __init__(self, urls: Sequence[str], settings: ConnectionSettings) -> None:
         """urls: given addresses, at least one."""
-        self._sources = tuple(urls)
+        self._given = self._sources = tuple(urls)
         self._is_first = True
         self._cluster: str | None = None
         """Name of the cluster, from the first answer."""
@@ -62,8 +62,13 @@ class RouteCalls:
         broker group has the topic. Raises NoRoutes, or the error of the last address.
         """
         failure: errors.TidemarkError = errors.Unreachable("no address to ask for routes")
+        sources = self._sources
         is_unknown = False
-        for source in self._sources:
+        # A given broker at least knows its own broker group. It must not replace a route of more.
+        others = [] if after is not None else [url for url in self._given if url not in sources]
+        for source in (*sources, *others):
+            if is_unknown and source in others:
+                break
             try:
                 routes = await self._once(source, topic, after)
             except Failed as failed:
@@ -95,9 +100,8 @@ class RouteCalls:
                 continue
             self._cluster = routes.cluster
             self._ours.add(source)
-            self._sources = next_sources(
-                self._sources, source, routes.names, is_first=self._is_first
-            )
+            if source in sources:
+                self._sources = next_sources(sources, source, routes.names, is_first=self._is_first)
             self._is_first = False
             return routes
         if is_unknown:

@@ -328,6 +328,24 @@ async def test_the_client_goes_on_when_all_name_services_are_gone(stores: Stores
                 assert len(await bodies(messages, 6)) == 6
 
 
+async def test_a_broker_leads_to_the_name_services_and_without_them_to_itself(
+    stores: Stores,
+) -> None:
+    """Its own route names them; the other broker groups are known as soon as one answers."""
+    port = int(stores.names.url.rpartition(":")[2]) + 2
+    named = [f"http://127.0.0.1:{port}"]
+    async with contextlib.AsyncExitStack() as parts:
+        own = RouteServer({"g0": stores.by_name["g0"].url}, names=named)
+        broker = await parts.enter_async_context(own.serve())
+        async with tidemark.connect(stores.names.url) as everywhere:
+            await everywhere.create_topic("orders", queues=1)
+        mq = await parts.enter_async_context(tidemark.connect(broker.url))
+        assert (await mq.send("orders", b"x")).broker_group == "g0"
+        await parts.enter_async_context(RouteServer(stores.names.urls, names=named).serve(port))
+        await until_route(mq, "orders", 3)
+        await until_listed(mq, 3)
+
+
 async def test_an_address_that_is_down_is_skipped(stores: Stores) -> None:
     async with tidemark.connect(f"http://127.0.0.1:1, {stores.names.url}") as mq:
         assert len((await mq.routes()).groups) == 3
