@@ -228,7 +228,7 @@ class Cluster:
         for route in routes.groups:
             if (known := self._groups.get(route.broker_group)) is not None:
                 known.connection.learn_nodes(route.urls)
-            if route.master is None and route.epoch > 0:
+            if route.master is None:
                 self.outages.failed(route.broker_group, now_s)
 
     def group(self, route: GroupRoute) -> BrokerGroup:
