@@ -40,6 +40,11 @@ class Fact(StrEnum):
     """`subject` is a table and a day that was sorted, like `lag/2026-01-31`."""
     READ = "read"
     """The stream has finished everything up to `until`."""
+    REVISED = "revised"
+    """Ticks from `until` on were evaluated again, because samples of them came late; `rows` of the
+    table `subject` were written for it."""
+    LEFT = "left"
+    """Samples of the tick `until` or later came too late for the stream to evaluate it again."""
     STOPPED = "stopped"
     """The stream has ended in order."""
 
@@ -72,6 +77,16 @@ class Run:
     def read_to(self, until: datetime) -> None:
         """Note that the stream has finished everything up to a time."""
         self._facts.append({"fact": Fact.READ, "until": until})
+
+    def revised(self, first: datetime, counts: Mapping[str, int]) -> None:
+        """Note the first tick that was evaluated again, and the rows written for it, by table."""
+        for table, count in counts.items():
+            row = {"fact": Fact.REVISED, "subject": table, "rows": count, "until": first}
+            self._facts.append(row)
+
+    def left(self, first: datetime) -> None:
+        """Note the first tick that has late samples and was not evaluated again."""
+        self._facts.append({"fact": Fact.LEFT, "until": first})
 
     def rows(self, job: str, writer: str, finished_at: datetime, seconds: float) -> pa.Table:
         """Return the rows of the run."""

@@ -336,7 +336,14 @@ RUNS: Final = _table(
     (TIME, "until"),
 )
 
-TABLES: Final[Mapping[str, pa.Schema]] = {
+COMPUTED: Final = ("rates", "lag", "pair_lag", "stages", "status_changes", "offset_events")
+"""The tables that evaluation writes."""
+REVISED_AT: Final = pa.field("revised_at", TIME)
+"""When the row was computed again because samples came after its tick was evaluated; null: first
+result. The kernel does not know it."""
+
+
+_SCHEMAS: Final[Mapping[str, pa.Schema]] = {
     "samples": SAMPLES,
     "series": SERIES,
     "positions": POSITIONS,
@@ -358,10 +365,11 @@ TABLES: Final[Mapping[str, pa.Schema]] = {
     "rollup": ROLLUP,
     "runs": RUNS,
 }
-"""Every table by its name."""
-
-COMPUTED: Final = ("rates", "lag", "pair_lag", "stages", "status_changes", "offset_events")
-"""The tables that evaluation writes."""
+TABLES: Final[Mapping[str, pa.Schema]] = {
+    name: schema.append(REVISED_AT) if name in COMPUTED else schema
+    for name, schema in _SCHEMAS.items()
+}
+"""Every table by its name, with its columns as stored."""
 
 
 def part_of(table: str, names: Iterable[str] | None) -> pa.Schema:

@@ -36,7 +36,7 @@ from analytics.moments import HOUR, HOUR_US, from_us, hour_of, steps, to_us
 from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.plan import Part
 from analytics.sources.prometheus.reader import Reader
-from analytics.tables import DataFile, TableRoot
+from analytics.tables import DataFile, TableRoot, spans_of
 from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
 from analytics.ticks.closed import waited_for
 from shared.runtime.clock import SystemClock
@@ -150,7 +150,7 @@ def _fill(
     replaced = there.intersection(hours)
     check_read(replaced, written)
     differences = _differences(spark, root, old, replaced, written)
-    commit_all(root, "backfill", written, clears=dict.fromkeys(LANDED, hours))
+    commit_all(root, "backfill", written, clears=dict.fromkeys(LANDED, spans_of(hours)))
     return sum(fact.get("samples", 0) for fact in written.facts), written, differences
 
 

@@ -2,8 +2,9 @@
 
 An executor reads the last minutes of a bucket, calls the kernel once per batch and writes the
 result; the driver commits. Spark moves no rows between tasks and keeps no state: a small file per
-bucket, named by tick, carries the state to the next batch. As a stream the job follows `collect`;
-over a range it evaluates again what `backfill` filled. Step before: `collect`. Step after:
+bucket, named by tick, carries the state to the next batch. As a stream the job follows `collect`,
+and evaluates ticks again whose samples came late; over a range it evaluates again what `backfill`
+filled. Step before: `collect`. Step after:
 `rollup`, `report`, `export`.
 """
 
@@ -13,15 +14,15 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, cast
 
 import click
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from analytics import runs
@@ -40,17 +41,21 @@ from analytics.jobs.streaming import Pace, run_stream
 from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.state import fits
-from analytics.kernel.window import STATUS_STATE
-from analytics.moments import HOUR, from_us, steps, to_us
+from analytics.moments import EPOCH, HOUR, from_us, steps, to_us
 from analytics.schema import COMPUTED as COMPUTED
-from analytics.schema import TIME
-from analytics.tables import Batch, TableRoot
+from analytics.schema import REVISED_AT, TIME
+from analytics.tables import Batch, Span, TableRoot, spans_of
 from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
-from analytics.ticks.spark import MAX_TICKS, NAME
-from analytics.ticks.window import forget_states, read_state, read_window, write_state
+from analytics.ticks.spark import MAX_TICKS, NAME, Task
+from analytics.ticks.window import (
+    forget_states,
+    read_state,
+    read_window,
+    state_ticks,
+    write_state,
+)
 from shared.runtime.clock import SystemClock
 
-_KEEP_STATES: Final = timedelta(days=3)
 _DAY: Final = timedelta(days=1)
 _WAIT_S: Final = 1.0  # between two checks for tables
 log = logging.getLogger("tidemark.analytics")
@@ -84,36 +89,48 @@ class Evaluation:
     evaluation over a range may have passed."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch], writer: Writer) -> None:
-        """Evaluate the buckets and ticks that the rows of `tidemark_ticks` name."""
+        """Do the tasks that `tidemark_ticks` hands out."""
         for batch in batches:
             for row in batch.to_pylist():
-                self.bucket(row["bucket"], row["after_us"], row["until_us"], writer)
+                self.bucket(Task(**row), writer)
 
     def ticks(self, _: TableRoot, task: tuple[int, datetime, datetime], writer: Writer) -> None:
         """Evaluate one bucket of a range, as `run_parts` calls it."""
         bucket, after, until = task
-        self.bucket(bucket, to_us(after), to_us(until), writer)
+        self.bucket(Task(bucket, to_us(after), to_us(until), to_us(after), 0), writer)
 
-    def bucket(self, bucket: int, after_us: int, until_us: int, writer: Writer) -> None:
-        """Evaluate the ticks in (after, until] of a bucket, an hour at a time."""
-        after, until = from_us(after_us), from_us(until_us)
-        state = read_state(self.root, after, bucket)
+    def bucket(self, task: Task, writer: Writer) -> None:
+        """Evaluate ticks of a bucket, an hour at a time.
+
+        Ticks that were evaluated before are continued from the newest state before them. The states
+        after that are written again, since later evaluations continue from them.
+        """
+        bucket, after, until = task.bucket, from_us(task.after_us), from_us(task.until_us)
+        states = state_ticks(self.root, bucket) if task.is_revision else []
+        begin = max((tick for tick in states if tick <= after), default=after)
+        state = read_state(self.root, begin, bucket)
         if state is None or not state.num_rows or not fits(state, self.rules):
-            state = self._warmed(bucket, after)
-        while after < until:
-            step = min(until, after + HOUR)
-            window = read_window(self.root, bucket, self.rules, after, step)
-            done = evaluate(window, self.rules, state, after, step)
+            begin, state = after, self._warmed(bucket, after)
+        for step in ends(begin, until, states):
+            window = read_window(self.root, bucket, self.rules, begin, step)
+            done = evaluate(window, self.rules, state, begin, step)
             for table in COMPUTED:
-                rows = getattr(done, table)
-                if table in self.done:
-                    rows = rows.filter(pc.greater(rows["tick"], pa.scalar(self.done[table], TIME)))
-                writer.write(table, rows)
-            writer.facts["until_us"] = until_us
-            state, after = done.state, step
-        write_state(
-            self.root, until, bucket, STATUS_STATE.empty_table() if state is None else state
-        )
+                self._write(table, getattr(done, table), task, writer)
+            state, begin = done.state, step
+            if step == until or step in states:
+                write_state(self.root, step, bucket, state)
+        writer.facts |= task._asdict()
+
+    def _write(self, table: str, rows: pa.Table, task: Task, writer: Writer) -> None:
+        """Write the new rows of a table, and those to replace, which get the time of it."""
+        known = max(task.judged_us, to_us(self.done.get(table, EPOCH)))
+        ticks = np.asarray(rows["tick"].cast(pa.int64()))
+        is_new = ticks > (task.after_us if task.is_revision else known)
+        again = (ticks <= known)[is_new]
+        revised = pa.array(np.full(again.size, task.at_us), TIME, mask=~again)
+        writer.write(table, rows.filter(pa.array(is_new)).append_column(REVISED_AT, revised))
+        if again.any():
+            writer.add(f"revised {table}", int(again.sum()))
 
     def _warmed(self, bucket: int, after: datetime) -> pa.Table | None:
         """Compute the state at a tick without a state file by evaluating the hour before it."""
@@ -165,11 +182,39 @@ def judge(ticks: DataFrame, batch: Batch, evaluation: Evaluation) -> None:
         written = write_frame(ticks, root, batch, evaluation, skip=done)
         if not written.facts:
             return  # the first batch of a stream that was started before there were positions
-        until = from_us(max(fact["until_us"] for fact in written.facts))
-        commit_all(root, batch, written, watermarks=dict.fromkeys(COMPUTED, until))
+        until = from_us(written.facts[0]["until_us"])
+        spans = replaced(written, evaluation.rules.period_us)
+        commit_all(
+            root,
+            batch,
+            written,
+            clears=dict.fromkeys(COMPUTED, spans),
+            watermarks=dict.fromkeys(COMPUTED, until),
+        )
         _note(noted, written, until)
+        _note_late(noted, written, spans)
         noted.read_to(until)
-    forget_states(root, until - _KEEP_STATES)
+    forget_states(root, until)
+
+
+def ends(begin: datetime, until: datetime, states: Iterable[datetime]) -> list[datetime]:
+    """Return the ends of the steps from begin to until, of an hour at most, which end at each
+    state between them. Pure."""
+    found = [begin]
+    for tick in [*(tick for tick in states if begin < tick < until), until]:
+        found += [*steps(found[-1] + HOUR, tick), tick]
+    return found[1:]
+
+
+def replaced(written: Written, period_us: int) -> list[Span]:
+    """Return the rows that a batch replaces: of each bucket the ticks that it evaluated again, and
+    later ones, which an evaluation over a range may have passed."""
+    tasks = [Task(**{name: fact[name] for name in Task._fields}) for fact in written.facts]
+    return [
+        Span(task.after_us + period_us, task.until_us + period_us, task.bucket)
+        for task in tasks
+        if task.is_revision
+    ]
 
 
 def over_range(
@@ -194,7 +239,7 @@ def over_range(
                 root,
                 "evaluate",
                 written,
-                clears=dict.fromkeys(COMPUTED, steps(begin, end)),
+                clears=dict.fromkeys(COMPUTED, spans_of(steps(begin, end))),
                 watermarks=dict.fromkeys(COMPUTED, until),
             )
             _note(noted, written, until)
@@ -204,6 +249,18 @@ def over_range(
 def _note(noted: runs.Run, written: Written, until: datetime) -> None:
     noted.wrote(written.counts())
     noted.watermark("positions", until)
+
+
+def _note_late(noted: runs.Run, written: Written, spans: list[Span]) -> None:
+    """Note what was evaluated again, and what was not although it had late samples."""
+    if spans:
+        counts = {
+            table: sum(fact.get(f"revised {table}", 0) for fact in written.facts)
+            for table in COMPUTED
+        }
+        noted.revised(from_us(min(span.since_us for span in spans)), counts)
+    if (left := written.facts[0]["left_us"]) is not None:
+        noted.left(from_us(left))
 
 
 @click.command("evaluate")

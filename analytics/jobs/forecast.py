@@ -23,7 +23,7 @@ from analytics.jobs.foreseen_pairs import foresee_pairs
 from analytics.jobs.options import MOMENT, spark_options, started, tables_option
 from analytics.jobs.unusual import find_unusual
 from analytics.moments import hour_of, steps
-from analytics.tables import TableRoot
+from analytics.tables import TableRoot, spans_of
 from analytics.tables.parts import Writer, commit_all, run_parts
 
 LOOK_BACK: Final = timedelta(days=1)
@@ -88,7 +88,7 @@ def run(spark: SparkSession, tables: str | Path, issued_at: datetime | None = No
             root,
             "forecast",
             written,
-            clears=todo.hours,
+            clears={table: spans_of(hours) for table, hours in todo.hours.items()},
             watermarks=dict.fromkeys(todo.hours, issued_at),
         )
         noted.wrote(dict.fromkeys(todo.hours, 0) | written.counts())

@@ -32,7 +32,7 @@ from analytics.jobs.options import (
 from analytics.kernel.rollup import DAY, MINUTE, QUARTER, merge, rollup
 from analytics.moments import HOUR, from_us, hour_of, steps, to_us
 from analytics.schema import ROLLUP
-from analytics.tables import TableRoot
+from analytics.tables import TableRoot, spans_of
 from analytics.tables.parts import Writer, commit_all, run_parts
 
 BACK: Final = timedelta(minutes=15)
@@ -129,7 +129,7 @@ def run(
             root,
             "rollup",
             written,
-            clears={"rollup": todo.hours},
+            clears={"rollup": spans_of(todo.hours)},
             watermarks={"rollup": todo.before},
         )
         noted.wrote(written.counts())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
@@ -76,6 +76,41 @@ class DataFile(NamedTuple):
         return RemoveAction(self.path, True, now_ms, self.size, self.partition)
 
 
+class Span(NamedTuple):
+    """Rows with since <= time < before, of one bucket or of all. Times in microseconds since
+    1970."""
+
+    since_us: int
+    before_us: int
+    bucket: int | None = None
+
+    def meets(self, file: DataFile) -> bool:
+        """Whether the file may have such rows."""
+        return self._is_of(file) and file.may_hold(self.since_us, self.before_us)
+
+    def covers(self, file: DataFile) -> bool:
+        """Whether all rows of the file are such rows."""
+        return (
+            self._is_of(file)
+            and self.since_us <= file.first_us
+            and file.last_us + _MS_US <= self.before_us
+        )
+
+    def _is_of(self, file: DataFile) -> bool:
+        return self.bucket is None or self.bucket == file.bucket
+
+
+def spans_of(hours: Iterable[datetime]) -> list[Span]:
+    """Return the spans of these hours; consecutive hours are one span."""
+    found: list[Span] = []
+    for hour_us in sorted({to_us(hour) for hour in hours}):
+        if found and found[-1].before_us == hour_us:
+            found[-1] = found[-1]._replace(before_us=hour_us + HOUR_US)
+        else:
+            found.append(Span(hour_us, hour_us + HOUR_US))
+    return found
+
+
 def files_of(table: str, actions: pa.Table) -> Iterator[DataFile]:
     """Return the files that Delta's log names, from its flattened add actions.
 
@@ -111,6 +146,26 @@ def files_of(table: str, actions: pa.Table) -> Iterator[DataFile]:
             day_us + _DAY_US - 1 if last is None else to_us(last),
             nulls or 0,
         )
+
+
+def added_file(table: str, action: Mapping[str, Any]) -> DataFile:
+    """Return the file that an add action of Delta's log names."""
+    time, day = TIME_COLUMN[table], action["partitionValues"]["date"]
+    bucket = action["partitionValues"].get("bucket")
+    stats = json.loads(action.get("stats") or "{}")
+    first, last = (stats.get(name, {}).get(time) for name in ("minValues", "maxValues"))
+    day_us = to_us(datetime.fromisoformat(day).replace(tzinfo=UTC))
+    return DataFile(
+        table,
+        action["path"],
+        day_us,
+        None if bucket is None else int(bucket),
+        stats.get("numRecords", 0),
+        action["size"],
+        day_us if first is None else to_us(datetime.fromisoformat(first)),
+        day_us + _DAY_US - 1 if last is None else to_us(datetime.fromisoformat(last)),
+        stats.get("nullCount", {}).get(time, 0),
+    )
 
 
 def write_files(root: Location, table: str, rows: pa.Table, *, buckets: int) -> list[DataFile]:

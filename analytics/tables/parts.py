@@ -17,7 +17,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from analytics.errors import PartsMissing
-from analytics.tables.files import DataFile
+from analytics.schema import TABLES
+from analytics.tables.files import DataFile, Span
 from analytics.tables.root import Batch, TableRoot
 from analytics.worker import exempt_modules_from_gc
 
@@ -110,16 +111,18 @@ def commit_all(
     batch: Batch | str,
     written: Written,
     *,
-    clears: Mapping[str, Collection[datetime]] | None = None,
+    clears: Mapping[str, Collection[Span]] | None = None,
     watermarks: Mapping[str, datetime] | None = None,
 ) -> None:
     """Commit to every table that the batch changed.
 
-    clears: by table, whole hours whose present rows go. Each commit is atomic, all together are
-    not: who needs all rows of a batch waits for its row in the table `runs`, which comes last.
+    clears: by table, the spans whose present rows go. Each commit is atomic, all together are not:
+    who needs all rows of a batch waits for its row in the table `runs`, which comes last. The names
+    of series are committed before their positions, so that no reader finds positions without them.
     """
     clears, watermarks = clears or {}, watermarks or {}
-    for table in sorted({*written.files, *clears, *watermarks}):
+    changed = {*written.files, *clears, *watermarks}
+    for table in (name for name in TABLES if name in changed):
         root.commit(
             table,
             batch=batch,

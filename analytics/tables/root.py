@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -30,9 +31,9 @@ from analytics.errors import (
     TablesMissing,
     TableUnreadable,
 )
-from analytics.moments import HOUR, HOUR_US, from_us, to_us
+from analytics.moments import HOUR_US, from_us, to_us
 from analytics.schema import TABLES, part_of
-from analytics.tables.files import DataFile, files_of, read_file, row_groups, write_files
+from analytics.tables.files import DataFile, Span, files_of, read_file, row_groups, write_files
 from analytics.tables.layout import TIME_COLUMN, bucket_of, partition_columns, whole_schema
 from analytics.tables.location import Location, sync
 from shared.runtime.clock import SystemClock
@@ -282,17 +283,16 @@ class TableRoot:
         *,
         batch: Batch | str,
         files: Collection[DataFile] = (),
-        clears: Collection[datetime] = (),
+        clears: Collection[Span] = (),
         watermark: datetime | None = None,
     ) -> bool:
-        """Make files visible, and the present rows of some hours invisible, at one instant.
+        """Make files visible, and the present rows of some spans invisible, at one instant.
 
-        clears: whole hours. watermark: an earlier one than the table has changes nothing. Returns
+        watermark: an earlier one than the table has changes nothing. Returns
         False, and changes nothing, if the numbered batch was committed already. Raises TableBusy
         if others commit to the same files all the time.
         """
         name = Batch(batch) if isinstance(batch, str) else batch
-        hours = {to_us(hour) for hour in clears}
         cut: dict[str, list[DataFile]] = {}
         for tried in range(_TRIES):
             time.sleep(random.uniform(0, _PAUSE_S * tried))  # others shall finish theirs
@@ -304,7 +304,7 @@ class TableRoot:
                 return False
             if tried and files and _holds(found, table, files):
                 return True  # an earlier try was committed, and its answer got lost
-            kept, gone = self._cleared(found, table, hours, cut)
+            kept, gone = self._cleared(found, table, clears, cut)
             now_ms = SystemClock().wall_ms()
             actions: list[AddAction | RemoveAction] = [
                 *(file.added(now_ms) for file in (*files, *kept)),
@@ -318,8 +318,8 @@ class TableRoot:
                 marks.append(Transaction(_WATERMARK, max(to_us(watermark), known or 0)))
             if not actions and not marks:
                 return False
-            # A try that clears hours must see what others have added to them meanwhile.
-            retries = 0 if hours else None
+            # A try that clears spans must see what others have added to them meanwhile.
+            retries = 0 if clears else None
             try:
                 found.create_write_transaction(
                     actions,
@@ -335,28 +335,32 @@ class TableRoot:
         raise TableBusy(table, self.location.child(table), tries=_TRIES)
 
     def _cleared(
-        self, found: DeltaTable, table: str, hours: set[int], cut: dict[str, list[DataFile]]
+        self,
+        found: DeltaTable,
+        table: str,
+        clears: Collection[Span],
+        cut: dict[str, list[DataFile]],
     ) -> tuple[list[DataFile], list[DataFile]]:
-        """Return new files with the rows that stay, and the files that go, if hours are cleared.
+        """Return new files with the rows that stay, and the files that go, if spans are cleared.
 
         cut: by path of a file, the new files with its rows that stay. It is kept over all tries:
         files of a whole day take longer to write again than others need for their next commit.
         """
-        if not hours:
+        if not clears:
             return [], []
         kept, gone = [], []
-        low, high = from_us(min(hours)), from_us(max(hours)) + HOUR
-        for file in _files(found, table, low, high, None):
-            if hours.isdisjoint(file.hours):
+        low, high = (min(s.since_us for s in clears), max(s.before_us for s in clears))
+        for file in _files(found, table, from_us(low), from_us(high), None):
+            spans = [span for span in clears if span.meets(file)]
+            if not spans:
                 continue
             gone.append(file)
-            if hours.issuperset(file.hours):
+            if any(span.covers(file) for span in spans):
                 continue
             if file.path not in cut:
-                cleared, new = pa.array(sorted(hours), pa.int64()), []
+                new = []
                 for rows in self._row_groups(file, TABLES[table].names):
-                    stays = pc.invert(pc.is_in(_hours(rows, table), value_set=cleared))
-                    new += self.write(table, rows.filter(stays))
+                    new += self.write(table, rows.filter(_outside(rows, table, spans)))
                 cut[file.path] = new
             kept += cut[file.path]
         return kept, gone
@@ -392,6 +396,16 @@ class TableRoot:
             if path.stem.isdigit() and int(path.stem) > before.version():
                 sync(path)
         sync(log)
+
+
+def _outside(rows: pa.Table, table: str, spans: Collection[Span]) -> pa.Array:
+    """Where a row is in none of the spans, whose buckets were compared before; a null time counts
+    as 1970."""
+    times = np.asarray(pc.fill_null(rows.column(TIME_COLUMN[table]).cast(pa.int64()), 0))
+    is_inside = np.zeros(rows.num_rows, bool)
+    for span in spans:
+        is_inside |= (times >= span.since_us) & (times < span.before_us)
+    return pa.array(~is_inside)
 
 
 def _hours(rows: pa.Table, table: str) -> pa.ChunkedArray:

@@ -1,4 +1,4 @@
-"""When a tick is closed, so that it is evaluated once. Pure.
+"""When a tick is closed, so that it is evaluated. Pure.
 
 A tick is closed when every node that sends positions has sent a later one. A node that is more than
 two periods behind the newest is ignored. When no node sends anything, the clock closes ticks, later
@@ -11,8 +11,7 @@ Several collectors may write the same tables, each the positions of its own node
 only after each of them has read past it, except those that are an hour behind or whose nodes were
 silent.
 
-Samples that arrive after their tick was closed stay in the tables. `evaluate` over a range uses
-them; the stream never evaluates a tick twice.
+Ticks with samples that arrive after they were closed are evaluated again (`late`).
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """`tidemark_ticks`: the closed ticks of the positions as a stream, a row for each bucket.
 
-A row is a task, not data: evaluate the ticks in (after, until] of this bucket. The offset is the
-last tick that was handed out. Spark's checkpoint therefore has the progress of evaluation, and a
-repeated batch has the same ticks.
+A row is a task, not data: evaluate the ticks in (after, until] of this bucket. Ticks up to `judged`
+were handed out before, and are again because samples of them came late. The offset has the last
+tick that was handed out and the versions of the collected tables at that time. Spark's checkpoint
+therefore has the progress of evaluation, and a repeated batch has the same tasks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -25,14 +26,40 @@ from analytics.runs import collectors
 from analytics.schema import COMPUTED
 from analytics.tables import TableRoot
 from analytics.ticks.closed import GRACE_PERIODS, ByClock, last_closed, tick_of, waited_for
+from analytics.ticks.late import Late, late, versions
 from shared.runtime.clock import SystemClock
 
 NAME: Final = "tidemark_ticks"
-SCHEMA: Final = "bucket int, after_us bigint, until_us bigint"
-_ARROW: Final = pa.schema(
-    [("bucket", pa.int32()), ("after_us", pa.int64()), ("until_us", pa.int64())]
-)
 MAX_TICKS: Final = 240  # in one batch: an hour at 15 s
+
+
+class Task(NamedTuple):
+    """Ticks in (after, until] of one bucket. Times in microseconds since 1970."""
+
+    bucket: int
+    after_us: int
+    until_us: int
+    judged_us: int
+    """Ticks up to this were evaluated before; `after_us` if none of these were."""
+    at_us: int
+    """When the task was made."""
+    left_us: int | None = None
+    """The first tick that has late samples and is not evaluated again; None: there is none."""
+
+    @property
+    def is_revision(self) -> bool:
+        """Whether it has ticks that were evaluated before."""
+        return self.after_us < self.judged_us
+
+
+SCHEMA: Final = ", ".join(f"{name} bigint" for name in Task._fields)
+_ARROW: Final = pa.schema([(name, pa.int64()) for name in Task._fields])
+
+
+Offset = dict[str, Any]
+"""``tick``: the last tick that was handed out [microseconds since 1970], 0: none. ``versions``: the
+number of commits of each collected table at that time, and ``at_us``: that time. The first offset
+of a stream has only a tick, like those of earlier releases: what came before is not late."""
 
 
 class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -47,9 +74,10 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._period_us = int(options["period_us"])
         self._by_clock = options.get("closing", "clock") == "clock"
         self._max_ticks = int(options.get("max_ticks", MAX_TICKS))
-        self._last: int | None = None
+        self._until: Offset | None = None
+        """End of a run over the available data."""
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> Offset:
         """Return the first tick of a stream without a checkpoint; 0 if the tables are empty.
 
         Spark asks again when it repeats the first batch, which some tables may have by then. So it
@@ -57,40 +85,53 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         root = TableRoot(self._tables)
         marks = [root.watermark(table) for table in COMPUTED]
-        return {"tick": min(0 if mark is None else to_us(mark) for mark in marks)}
+        return Offset(tick=min(0 if mark is None else to_us(mark) for mark in marks))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Read limit, in ticks."""
         return ReadMaxRows(self._max_ticks)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """The last tick of the next batch; the start if no further tick is closed."""
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """End of the next batch; the start if no further tick is closed and no samples of closed
+        ticks came."""
+        now = self._available() if self._until is None else self._until
         after = self._after(start["tick"])
-        closed = self._closed() if self._last is None else self._last
-        if closed is None or after is None or closed <= after:
-            return start
+        if after is None or now["tick"] <= after:
+            same = now | {"tick": start["tick"]}
+            return same if self._late(start, same).first else start
         ticks = self._max_ticks
         if isinstance(limit, ReadAllAvailable):
-            ticks = (closed - after) // self._period_us
+            ticks = (now["tick"] - after) // self._period_us
         elif isinstance(limit, ReadMaxRows):
             ticks = limit.max_rows
-        return {"tick": min(closed, after + ticks * self._period_us)}
+        return now | {"tick": min(now["tick"], after + ticks * self._period_us)}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Stop at the ticks that are closed now."""
-        self._last = self._closed()
+        """Stop at the ticks that are closed now, and the samples that are there."""
+        self._until = self._available()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """One partition for each bucket."""
-        after = self._after(start["tick"])
-        if after is None or end["tick"] <= after:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """One partition for each bucket that has ticks to evaluate."""
+        judged, until = self._after(start["tick"]), end["tick"]
+        if judged is None:
             return []
-        buckets = TableRoot(self._tables).buckets
-        return [InputPartition((bucket, after, end["tick"])) for bucket in range(buckets)]
+        found = self._late(start, end)
+        tasks = [
+            Task(
+                bucket,
+                found.first[bucket] - self._period_us if bucket in found.first else judged,
+                until,
+                judged,
+                end.get("at_us", 0),
+                found.left,
+            )
+            for bucket in range(TableRoot(self._tables).buckets)
+        ]
+        return [InputPartition(task) for task in tasks if task.after_us < until]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the single row of the partition."""
-        yield pa.RecordBatch.from_arrays([[each] for each in partition.value], schema=_ARROW)
+        yield pa.RecordBatch.from_pylist([partition.value._asdict()], schema=_ARROW)
 
     def _after(self, start_us: int) -> int | None:
         """The tick before the first of a batch; None without positions."""
@@ -100,6 +141,22 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not files:
             return None
         return tick_of(files[0].first_us, self._period_us) - self._period_us
+
+    def _late(self, start: Offset, end: Offset) -> Late:
+        """The evaluated ticks of which samples came between two offsets."""
+        before: dict[str, int] = end.get("versions", {})
+        since: dict[str, int] = start.get("versions", before)
+        return late(TableRoot(self._tables), start["tick"], since, before, self._period_us)
+
+    def _available(self) -> Offset:
+        """The offset with everything that is there now; tick 0 if none is closed.
+
+        Versions are those after `runs` said which ticks are closed. So a row that is not in them is
+        late for these ticks, and evaluation reads all that is in them.
+        """
+        tick = self._closed() or 0
+        found = versions(TableRoot(self._tables))
+        return Offset(tick=tick, versions=found, at_us=SystemClock().wall_ms() * 1000)
 
     def _closed(self) -> int | None:
         known = collectors(TableRoot(self._tables))

@@ -16,12 +16,14 @@ import pyarrow.parquet as pq
 
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Window
-from analytics.moments import HOUR, HOUR_US, hour_of, to_us
+from analytics.moments import HOUR, HOUR_US, from_us, hour_of, to_us
 from analytics.schema import GAPS, OFFSET_EVENTS, SERIES, fit
 from analytics.tables import TableRoot
 
 _KEPT: Final = 8  # newest states, kept for repeated batches
 _STATES: Final = "_state/evaluate"
+KEEP_STATES: Final = timedelta(days=3)
+"""How long the last state of each hour is kept."""
 
 
 def read_window(
@@ -81,6 +83,16 @@ def read_state(root: TableRoot, tick: datetime, bucket: int) -> pa.Table | None:
     return None if content is None else pq.read_table(pa.BufferReader(content))
 
 
+def state_ticks(root: TableRoot, bucket: int) -> list[datetime]:
+    """Return the ticks of the bucket's state files, in order."""
+    names = (name.split("/")[-2:] for name in root.location.names(_STATES))
+    return sorted(
+        from_us(int(tick))
+        for tick, file in names
+        if tick.isdigit() and file == f"{bucket:03d}.parquet"
+    )
+
+
 def write_state(root: TableRoot, tick: datetime, bucket: int, state: pa.Table) -> None:
     """Write the state to a file; replaces one of the same tick."""
     root.location.put(
@@ -89,9 +101,10 @@ def write_state(root: TableRoot, tick: datetime, bucket: int, state: pa.Table) -
     )
 
 
-def forget_states(root: TableRoot, keep_since: datetime) -> None:
-    """Remove old states: all but the newest, and the last of each hour since keep_since. `evaluate`
+def forget_states(root: TableRoot, newest: datetime) -> None:
+    """Remove old states: all but the newest, and the last of each hour for KEEP_STATES. `evaluate`
     over a range of hours begins with the last state of an hour."""
+    keep_since = newest - KEEP_STATES
     of_tick: dict[int, list[str]] = {}
     for name in root.location.names(_STATES):
         directory = name.split("/")[-2]

@@ -50,6 +50,24 @@ def record(truths: Sequence[Truth], directory: Path) -> int:
     return ticks
 
 
+def delay(directory: Path, shard: int, ticks: range, until: int) -> None:
+    """Let the samples of some ticks of one cluster come with those of a later tick."""
+    late = [directory / f"{number:06d}-{shard}.parquet" for number in ticks]
+    into = directory / f"{until:06d}-{shard}.parquet"
+    tables = [pq.read_table(path, partitioning=None) for path in (*late, into)]
+    pq.write_table(pa.concat_tables(tables), into)
+    for path in late:
+        path.unlink()
+
+
+def hand_out(directory: Path, into: Path, until: int) -> None:
+    """Move the files of the ticks before `until` to where the stream finds them."""
+    into.mkdir(exist_ok=True)
+    for path in directory.glob("[0-9]*.parquet"):
+        if int(path.stem.split("-")[0]) < until:
+            path.rename(into / path.name)
+
+
 class RecordedPart(InputPartition):
     """One cluster's ticks from the first to before the end, by number."""
 

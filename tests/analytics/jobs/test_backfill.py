@@ -16,7 +16,7 @@ from analytics.jobs import backfill, compact
 from analytics.jobs.backfill import BackfillOptions, check_read, runs_of, wanted
 from analytics.jobs.differences import difference
 from analytics.moments import HOUR
-from analytics.tables import TableRoot
+from analytics.tables import TableRoot, spans_of
 from analytics.tables.parts import Written
 from tests.support.driver_watch import watched
 from tests.support.recorded_samples import NAME, RecordedSamples, record
@@ -70,7 +70,7 @@ def test_missing_hours_are_filled_named_ones_replaced_and_the_difference_printed
     rows = root.read("positions")
     lost = rows.num_rows // 3
     kept = root.write("positions", rows.slice(lost))
-    root.commit("positions", batch="damage", files=kept, clears=[BEGIN])
+    root.commit("positions", batch="damage", files=kept, clears=spans_of([BEGIN]))
 
     rest = backfill.run(spark, given)
     assert rest.hours == [BEGIN + HOUR, BEGIN + 2 * HOUR]

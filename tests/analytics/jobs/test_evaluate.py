@@ -13,7 +13,7 @@ from analytics.jobs import evaluate
 from analytics.jobs.evaluate import COMPUTED, EvaluateOptions
 from analytics.kernel.rules import Rules
 from analytics.moments import HOUR
-from analytics.tables import TableRoot
+from analytics.tables import TableRoot, spans_of
 from tests.support.driver_watch import watched
 from tests.support.evaluated_once import at_once
 from tests.support.job_runs import BUCKETS, collect_recorded, evaluate_closed
@@ -72,7 +72,7 @@ def test_stream_range_and_one_call_of_the_kernel_agree_to_the_byte(
         tables=tables, rules=Rules(), since=BEGIN, before=BEGIN + HOUR, closing="data"
     )
     for name in COMPUTED:  # a range is evaluated anew, not from what the stream left
-        root.commit(name, batch="gone", clears=root.hours(name))
+        root.commit(name, batch="gone", clears=spans_of(root.hours(name)))
     with watched(spark) as seen:
         evaluate.run(spark, options)
     seen.assert_no_rows()

@@ -16,7 +16,7 @@ from analytics.jobs import rollup
 from analytics.jobs.rollup import plan
 from analytics.moments import HOUR
 from analytics.schema import ROLLUP
-from analytics.tables import TableRoot
+from analytics.tables import TableRoot, spans_of
 from tests.support.driver_watch import watched
 from tests.support.evaluated import Named, write_evaluated
 from tests.support.spark import spark
@@ -89,7 +89,7 @@ def test_runs_by_the_hour_leave_what_one_run_leaves(tmp_path: Path, spark: Spark
         last = end - timedelta(seconds=PERIOD)
         for name in ("lag", "rates", "pair_lag"):
             written = pieces.write(name, whole.read(name, before=end))
-            old = pieces.hours(name)
+            old = spans_of(pieces.hours(name))
             pieces.commit(name, batch="evaluate", files=written, clears=old, watermark=last)
         rollup.run(spark, pieces.uri, period_s=PERIOD)
     assert everything(pieces) == everything(whole)

@@ -2,42 +2,152 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from analytics.jobs import evaluate
-from analytics.jobs.evaluate import COMPUTED, Evaluation
+from analytics.jobs.evaluate import COMPUTED, Evaluation, ends
 from analytics.kernel.rules import Rules
-from analytics.kernel.window import STATUS_STATE, Evaluated
-from analytics.schema import TABLES
+from analytics.kernel.window import STATUS_STATE, Evaluated, Window
+from analytics.moments import HOUR, from_us, to_us
+from analytics.schema import REVISED_AT, TABLES
 from analytics.tables import TableRoot
 from analytics.tables.parts import Writer
+from analytics.ticks.spark import Task
+from analytics.ticks.window import read_state, state_ticks, write_state
 from tests.support.lag_world import END, as_table
 
 TICK = timedelta(seconds=15)
+TICKS = [END + number * TICK for number in range(1, 9)]
+
+
+def state_of(tick: datetime) -> pa.Table:
+    """A state that says only which tick it is of."""
+    row = {"pair_id": 1, "series_id": 2, "series": [0.0], "until": tick}
+    return pa.Table.from_pylist([row], schema=STATUS_STATE)
+
+
+def of_kernel(rows: pa.Table) -> pa.Table:
+    """The columns that the kernel knows."""
+    return rows.drop_columns(REVISED_AT.name)
+
+
+class Kernel:
+    """In place of the kernel: a row of stages for each tick, and the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[datetime | None, datetime, datetime]] = []
+
+    def evaluate(
+        self, _: Window, rules: Rules, state: pa.Table | None, after: datetime, until: datetime
+    ) -> Evaluated:
+        begun = None if state is None else state["until"][0].as_py()
+        self.calls.append((begun, after, until))
+        names = dict.fromkeys(("cluster", "broker", "group", "topic"), "x")
+        rows = [{"tick": tick, "pair_id": 1, **names} for tick in TICKS if after < tick <= until]
+        empty: dict[str, Any] = {name: of_kernel(TABLES[name].empty_table()) for name in COMPUTED}
+        return Evaluated(
+            **empty | {"stages": of_kernel(as_table("stages", rows))}, state=state_of(until)
+        )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> TableRoot:
+    return TableRoot.create(tmp_path, buckets=1)
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    found = Kernel()
+    monkeypatch.setattr(evaluate, "evaluate", found.evaluate)
+    monkeypatch.setattr(evaluate, "fits", lambda *_: True)
+    return found
+
+
+def written(evaluation: Evaluation, task: Task) -> dict[datetime, datetime | None]:
+    """The ticks of the rows of stages that a task writes, each with its `revised_at`."""
+    writer = Writer(evaluation.root)
+    evaluation.bucket(task, writer)
+    rows = [row for file in writer.files for row in evaluation.root.rows_of(file).to_pylist()]
+    found = {row["tick"]: row["revised_at"] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def task(after: int, until: int, judged: int, at: datetime = END + HOUR) -> Task:
+    """Task between ticks, by number in TICKS; 0 is the tick before the first."""
+    after_us, until_us, judged_us = (to_us(END + n * TICK) for n in (after, until, judged))
+    return Task(0, after_us, until_us, judged_us, to_us(at))
 
 
 def test_a_stream_adds_no_rows_of_ticks_that_a_range_has_evaluated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: TableRoot, kernel: Kernel
 ) -> None:
-    root = TableRoot.create(tmp_path, buckets=1)
-    ticks = [END + number * TICK for number in range(1, 5)]
-    names = dict.fromkeys(("cluster", "broker", "group", "topic"), "x")
-    rows = as_table("stages", [{"tick": tick, "pair_id": 1, **names} for tick in ticks])
-    empty = {name: TABLES[name].empty_table() for name in COMPUTED}
-    found = Evaluated(**{**empty, "stages": rows}, state=STATUS_STATE.empty_table())
-    monkeypatch.setattr(evaluate, "evaluate", lambda *_: found)
+    assert written(Evaluation(root, Rules()), task(0, 4, 0)) == dict.fromkeys(TICKS[:4])
+    marks = {"stages": TICKS[1]}
+    again = written(Evaluation(root, Rules(), marks), task(0, 4, 0))
+    assert again == dict.fromkeys(TICKS[2:4])
 
-    def written(evaluation: Evaluation) -> list[object]:
-        writer = Writer(root)
-        after, until = (int(each.timestamp() * 1e6) for each in (END, ticks[-1]))
-        evaluation.bucket(0, after, until, writer)
-        return [row for file in writer.files for row in root.rows_of(file)["tick"].to_pylist()]
 
-    whole = Evaluation(root, Rules())
-    assert written(whole) == ticks
-    root.commit("stages", batch="a range", watermark=ticks[1])
-    marks = {"stages": root.watermark("stages") or END}
-    assert written(Evaluation(root, Rules(), marks)) == ticks[2:]
+def test_ticks_that_are_evaluated_again_get_the_time_of_it_and_new_ones_do_not(
+    root: TableRoot, kernel: Kernel
+) -> None:
+    evaluation = Evaluation(root, Rules(), {"stages": TICKS[5]})
+    at = END + HOUR
+    found = written(evaluation, task(2, 8, 6))
+    assert found == dict.fromkeys(TICKS[2:6], at) | dict.fromkeys(TICKS[6:8])
+
+
+def test_ticks_that_a_range_has_evaluated_after_those_of_the_stream_are_replaced(
+    root: TableRoot, kernel: Kernel
+) -> None:
+    evaluation = Evaluation(root, Rules(), {"stages": TICKS[6]})
+    found = written(evaluation, task(2, 8, 4))
+    assert found == dict.fromkeys(TICKS[2:7], END + HOUR) | dict.fromkeys(TICKS[7:8])
+
+
+def test_an_evaluation_of_a_range_is_no_revision(root: TableRoot, kernel: Kernel) -> None:
+    writer = Writer(root)
+    Evaluation(root, Rules()).ticks(root, (0, END, TICKS[7]), writer)
+    (file,) = writer.files
+    assert root.rows_of(file)["revised_at"].null_count == 8
+
+
+def test_a_revision_begins_at_the_newest_state_before_it_and_writes_later_ones_again(
+    root: TableRoot, kernel: Kernel
+) -> None:
+    stale = state_of(END)
+    for number in (1, 3, 5, 6):
+        write_state(root, END + number * TICK, 0, stale)
+    write_state(root, END + 4 * TICK, 1, stale)  # of another bucket
+    written(Evaluation(root, Rules()), task(4, 8, 6))
+    at = [END + number * TICK for number in range(9)]
+    assert kernel.calls == [(END, at[3], at[5]), (at[5], at[5], at[6]), (at[6], at[6], at[8])]
+    assert state_ticks(root, 0) == [at[1], at[3], at[5], at[6], at[8]]
+    for number in (5, 6, 8):
+        state = read_state(root, at[number], 0)
+        assert state is not None
+        assert state["until"].to_pylist() == [at[number]]
+
+
+def test_a_revision_without_an_older_state_is_warmed_up(root: TableRoot, kernel: Kernel) -> None:
+    write_state(root, TICKS[5], 0, state_of(END))
+    written(Evaluation(root, Rules()), task(2, 8, 6))
+    assert kernel.calls[0] == (None, TICKS[1], TICKS[5])  # no positions: nothing to warm up with
+
+
+def test_steps_are_an_hour_at_most_and_end_at_each_state() -> None:
+    begin = from_us(0)
+    until = begin + 3 * HOUR
+    states = [begin - TICK, begin, begin + TICK, begin + 2 * HOUR, until, until + TICK]
+    assert ends(begin, until, states) == [
+        begin + TICK,
+        begin + TICK + HOUR,
+        begin + 2 * HOUR,
+        until,
+    ]
+    assert ends(begin, until, []) == [begin + HOUR, begin + 2 * HOUR, until]

@@ -21,9 +21,9 @@ from analytics.errors import (
     TablesMissing,
     TableUnreadable,
 )
-from analytics.moments import HOUR
-from analytics.schema import LAG, POSITIONS, TABLES, fit
-from analytics.tables import TIME_COLUMN, Batch, DataFile, TableRoot
+from analytics.moments import HOUR, to_us
+from analytics.schema import LAG, POSITIONS, REVISED_AT, TABLES, fit
+from analytics.tables import TIME_COLUMN, Batch, DataFile, Span, TableRoot, spans_of
 from analytics.tables.files import row_groups
 from analytics.tables.layout import BUCKETED, sort_keys
 
@@ -218,7 +218,7 @@ def test_hours_are_replaced_and_rows_of_other_hours_stay(
     of_ten = new.filter(pc.greater_equal(new["tick"], pa.scalar(hours[1], new["tick"].type)))
     version = root.version("positions")
     files = root.write("positions", of_ten)
-    assert root.commit("positions", batch="again", files=files, clears=[hours[1]])
+    assert root.commit("positions", batch="again", files=files, clears=spans_of([hours[1]]))
     assert root.version("positions") == version + 1, "at one instant"
     tick = rows["tick"]
     kept = pc.or_(
@@ -226,7 +226,42 @@ def test_hours_are_replaced_and_rows_of_other_hours_stay(
         pc.greater_equal(tick, pa.scalar(hours[2], tick.type)),
     )
     assert same(root.read("positions"), pa.concat_tables([rows.filter(kept), of_ten]))
-    assert root.commit("positions", batch="gone", clears=hours)
+    assert root.commit("positions", batch="gone", clears=spans_of(hours))
+    assert not root.has("positions")
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_ticks_of_one_bucket_are_replaced_and_all_other_rows_stay(
+    root: TableRoot, is_compacted: bool
+) -> None:
+    rows = positions([1, 2, 5], 100)  # pairs 1 and 5 are in bucket 1
+    add(root, rows)
+    if is_compacted:
+        found = root.delta("positions")
+        assert found is not None
+        found.optimize.compact()
+    paths = {file.path for file in root.files("positions") if file.bucket == 2}
+    first, end = START + 10 * TICK, START + 90 * TICK
+    new = positions([1], 100).filter(pc.field("tick") == pa.scalar(first, POSITIONS[1].type))
+    files = root.write("positions", new)
+    span = Span(to_us(first), to_us(end), bucket=1)
+    assert root.commit("positions", batch="again", files=files, clears=[span])
+    is_cleared = (
+        (pc.field("pair_id") != 2)
+        & (pc.field("tick") >= pa.scalar(first, POSITIONS[1].type))
+        & (pc.field("tick") < pa.scalar(end, POSITIONS[1].type))
+    )
+    assert same(root.read("positions"), pa.concat_tables([rows.filter(~is_cleared), new]))
+    assert {file.path for file in root.files("positions") if file.bucket == 2} == paths
+
+
+def test_a_file_that_a_span_covers_is_removed_unread(
+    root: TableRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(root, positions([1], 20))
+    monkeypatch.setattr(TableRoot, "_row_groups", None)
+    end = START + 20 * TICK
+    assert root.commit("positions", batch="x", clears=[Span(to_us(START), to_us(end), 1)])
     assert not root.has("positions")
 
 
@@ -243,8 +278,8 @@ def test_a_commit_whose_answer_got_lost_is_not_made_again(
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", lose_the_answer)
     new = positions([2], 3)
-    files = root.write("positions", new)
-    assert root.commit("positions", batch="x", files=files, clears=[START.replace(minute=0)])
+    files, spans = root.write("positions", new), spans_of([START.replace(minute=0)])
+    assert root.commit("positions", batch="x", files=files, clears=spans)
     assert len(tries) == 1
     assert same(root.read("positions"), new)
 
@@ -268,7 +303,8 @@ def test_writers_of_one_table_do_not_lose_commits_of_each_other(root: TableRoot)
         for _ in range(8):
             add(root, positions([pair], 1))
             new = root.write("positions", positions([7], 3))
-            root.commit("positions", batch="x", files=new, clears=[hour - pair * HOUR])
+            spans = spans_of([hour - pair * HOUR])
+            root.commit("positions", batch="x", files=new, clears=spans)
 
     threads = [threading.Thread(target=work, args=(pair,)) for pair in (1, 2, 3)]
     for thread in threads:
@@ -321,7 +357,7 @@ def test_hours_of_large_files_are_replaced_while_a_stream_commits_all_the_time(
 
     monkeypatch.setattr(TableRoot, "write", slowly)
     hour = START.replace(minute=0)
-    assert root.commit("positions", batch="x", clears=[hour + HOUR])
+    assert root.commit("positions", batch="x", clears=spans_of([hour + HOUR]))
     assert root.read("positions", pair_ids=[1]).num_rows == 80
     assert root.read("positions", pair_ids=[2]).num_rows == 2
 
@@ -337,7 +373,7 @@ def test_marks_only_move_forward(root: TableRoot) -> None:
 
 
 def test_an_empty_table_has_its_columns(root: TableRoot) -> None:
-    assert root.read("lag").schema == LAG
+    assert root.read("lag").schema == LAG.append(REVISED_AT)
     assert not root.has("lag")
     assert root.span("lag") is None
     assert root.write("lag", LAG.empty_table()) == []

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from analytics.schema import TABLES, fit
-from analytics.tables import DataFile, TableRoot, upkeep
+from analytics.tables import DataFile, TableRoot, spans_of, upkeep
 from analytics.tables.upkeep import FILE_SIZE, Kept, keep_up, to_sort
 from tests.unit.analytics.tables.test_root import TICK, path_of, positions, same
 
@@ -85,7 +85,7 @@ def test_files_that_a_job_replaces_meanwhile_are_left_to_the_next_run(
     def replaced(root: TableRoot, table: str) -> DeltaTable:
         found = opened(root, table)
         files = [*root.write(table, new.slice(0, 2)), *root.write(table, new.slice(2))]
-        root.commit(table, batch="again", files=files, clears=root.hours(table))
+        root.commit(table, batch="again", files=files, clears=spans_of(root.hours(table)))
         return found
 
     with monkeypatch.context() as meanwhile:
