@@ -39,7 +39,7 @@ class Fact(StrEnum):
     SORTED = "sorted"
     """`subject` is a table and a day that was sorted, like `lag/2026-01-31`."""
     READ = "read"
-    """The stream has finished everything up to `until`."""
+    """The job has finished everything up to `until`."""
     REVISED = "revised"
     """Ticks from `until` on were evaluated again, because samples of them came late; `rows` of the
     table `subject` were written for it."""
@@ -75,7 +75,7 @@ class Run:
             self._facts.append({"fact": Fact.SORTED, "subject": f"{table}/{day}"})
 
     def read_to(self, until: datetime) -> None:
-        """Note that the stream has finished everything up to a time."""
+        """Note that the job has finished everything up to a time."""
         self._facts.append({"fact": Fact.READ, "until": until})
 
     def revised(self, first: datetime, counts: Mapping[str, int]) -> None:
@@ -197,6 +197,22 @@ def sorted_days(root: TableRoot) -> set[str]:
     """Return the tables and days that were sorted, as far as `runs` keeps it."""
     rows = root.read("runs", columns=["fact", "subject"])
     return set(rows.filter(pc.field("fact") == Fact.SORTED)["subject"].to_pylist())
+
+
+def revised_from(root: TableRoot, since: datetime | None) -> datetime | None:
+    """Return the first tick that was evaluated again by runs that ended since a time; None if none
+    was."""
+    rows = root.read("runs", since=since, columns=["fact", "until"])
+    found = pc.min(rows.filter(pc.field("fact") == Fact.REVISED)["until"]).as_py()
+    return None if found is None else found.astimezone(UTC)
+
+
+def read_to(root: TableRoot, job: str) -> datetime | None:
+    """Return the time up to which a job has finished everything; None if it has noted none."""
+    rows = root.read("runs", columns=["job", "fact", "until"])
+    rows = rows.filter((pc.field("job") == job) & (pc.field("fact") == Fact.READ))
+    found = pc.max(rows["until"]).as_py()
+    return None if found is None else found.astimezone(UTC)
 
 
 def note_stopped(root: TableRoot, job: str, writer: str) -> None:

@@ -3,7 +3,9 @@
 At most one notice per pair and status is sent in ten minutes. A recovery is sent only when the
 status of the pair is known: a pair that became UNKNOWN has not recovered. The id of a notice is a
 hash of its content. A receiver can drop one that comes twice, after a restart or a lost answer.
-Step before: ``reading`` found changes. Step after: ``webhook`` posts.
+When ticks were evaluated again because samples came late, their changes are not sent: of each pair
+only the status that it has now, unless that was sent. Step before: ``reading`` found changes. Step
+after: ``webhook`` posts.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ class Change(NamedTuple):
     pair_id: int
     status_from: str | None
     status_to: str
+    is_revised: bool = False
+    """Whether its tick was evaluated again."""
 
 
 class Notice(NamedTuple):
@@ -84,13 +88,9 @@ class Notices:
     ) -> list[Notice]:
         """Return the notices for new changes, oldest first, and for those that waited.
         names: of all pairs; a pair without names is not sent. now: the newest tick."""
-        news = sorted(
-            (each for each in changes if self._until is None or each.tick > self._until),
-            key=lambda each: (each.tick, each.pair_id),
-        )
         found: list[Notice] = []
-        for change in news:
-            self._until = change.tick
+        for change in self._news(changes):
+            self._until = change.tick if self._until is None else max(self._until, change.tick)
             self._owed.pop(change.pair_id, None)
             if not self._matters(change) or change.pair_id not in names:
                 continue
@@ -107,6 +107,19 @@ class Notices:
             (pair, _), _ = self._sent.popitem(last=False)
             self._last.pop(pair, None)
         return found
+
+    def _news(self, changes: Iterable[Change]) -> list[Change]:
+        """Return the changes to handle, in order: those after the last one that was handled, and
+        of a revised past what holds now and was not sent."""
+        ordered = sorted(changes, key=lambda each: (each.tick, each.pair_id))
+        last = {each.pair_id: each for each in ordered}
+        return [each for each in ordered if self._is_news(each, last[each.pair_id])]
+
+    def _is_news(self, change: Change, last_of_pair: Change) -> bool:
+        if change.is_revised:
+            sent = self._last.get(change.pair_id, Status.OK)
+            return change == last_of_pair and change.status_to != sent
+        return self._until is None or change.tick > self._until
 
     def _matters(self, change: Change) -> bool:
         if change.status_to != Status.OK:

@@ -110,9 +110,11 @@ def _changes(tables: TableRoot, newest: datetime) -> list[Change]:
         "status_changes",
         since=newest - CHANGES_WITHIN,
         before=newest + timedelta(microseconds=1),
-        columns=["tick", "series_id", "pair_id", "status_from", "status_to"],
+        columns=["tick", "series_id", "pair_id", "status_from", "status_to", "revised_at"],
     ):
         rows = piece.filter(pc.is_null(piece["series_id"])).drop_columns("series_id")
+        is_revised = rows["revised_at"].is_valid()
+        rows = rows.drop_columns("revised_at").append_column("is_revised", is_revised)
         found += [Change(**row) for row in rows.to_pylist()]
     return found
 

@@ -2,15 +2,16 @@
 
 One task per bucket and day reads the ticks of its own pairs and writes their roll-ups, so no row
 moves between tasks. Only whole time buckets are written: a minute after its last tick was
-evaluated, a day after its last minute. The next run writes the open hour again. Step before:
-`evaluate`. Step after: `forecast`, `report`.
+evaluated, a day after its last minute. The next run writes the open hour again, and all hours from
+the first tick on that was evaluated again meanwhile. Step before: `evaluate`. Step after:
+`forecast`, `report`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -39,6 +40,8 @@ BACK: Final = timedelta(minutes=15)
 """A task also reads this time before its range, for the first step of each series."""
 PERIOD_S: Final = 15.0
 """Assumed time between ticks if there are too few to measure it."""
+CLOCKS_APART: Final = timedelta(minutes=10)
+"""A run of `evaluate` may be noted this much before the time at which it became visible here."""
 _ONE_DAY: Final = timedelta(days=1)
 _ONE_MINUTE: Final = timedelta(minutes=1)
 
@@ -114,10 +117,11 @@ def run(
     before: datetime | None = None,
     period_s: float | None = None,
 ) -> Plan | None:
-    """Roll up what is new, or a range of whole hours; None if there is nothing to do. The same
-    range of the same tables gives the same rows and replaces the previous ones.
+    """Roll up what is new or was evaluated again, or a range of whole hours; None if there is
+    nothing to do. The same range of the same tables gives the same rows and replaces the previous
+    ones.
     period_s: time between ticks; None: measured from the newest ticks."""
-    root = TableRoot(tables)
+    root, began = TableRoot(tables), datetime.now(UTC)
     period = period_s or period_of(root)
     wanted = _range(root, since, before, period)
     if wanted is None:
@@ -134,6 +138,8 @@ def run(
         )
         noted.wrote(written.counts())
         noted.watermark("lag", todo.before)
+        if since is None and before is None:
+            noted.read_to(began)
     return todo
 
 
@@ -163,9 +169,16 @@ def _range(
         begin, end = whole_hours(since, before)
     else:
         done = root.watermark("rollup")
-        begin, end = hour_of(span[0] if done is None else done), evaluated
+        begin, end = hour_of(span[0] if done is None else _changed_from(root, done)), evaluated
     end = min(end, evaluated)
     return (begin, end) if begin < end else None
+
+
+def _changed_from(root: TableRoot, done: datetime) -> datetime:
+    """Return the time from which results changed since the last run, which rolled up to `done`."""
+    read = runs.read_to(root, "rollup")
+    revised = runs.revised_from(root, None if read is None else read - CLOCKS_APART)
+    return done if revised is None else min(done, revised)
 
 
 def _of_bucket(

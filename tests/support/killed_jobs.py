@@ -55,13 +55,13 @@ def killed(
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        _wait_for_group(process.pid)
+        wait_for_group(process.pid)
         return True
     assert status == 0, f"the job ended with status {status}: {log.read_text()[-2000:]}"
     return False
 
 
-def _wait_for_group(group: int) -> None:
+def wait_for_group(group: int) -> None:
     """Wait until the JVM of the killed driver is gone as well: it holds the checkpoint."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:

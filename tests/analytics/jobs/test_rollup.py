@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+from analytics import runs
 from analytics.errors import BadOption
 from analytics.jobs import rollup
 from analytics.jobs.rollup import plan
-from analytics.moments import HOUR
+from analytics.moments import HOUR, to_us
 from analytics.schema import ROLLUP
-from analytics.tables import TableRoot, spans_of
+from analytics.tables import Batch, Span, TableRoot, spans_of
 from tests.support.driver_watch import watched
 from tests.support.evaluated import Named, write_evaluated
 from tests.support.spark import spark
@@ -105,6 +106,29 @@ def test_a_repeated_run_changes_nothing(tmp_path: Path, spark: SparkSession) -> 
     assert len(root.files("rollup")) == files
     rollup.run(spark, root.uri, BEGIN + 20 * HOUR, BEGIN + 21 * HOUR, PERIOD)
     assert everything(root) == before
+
+
+def test_hours_that_were_evaluated_again_are_rolled_up_again_once(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollup, "CLOCKS_APART", timedelta(0))
+    root = root_with(tmp_path, 27)
+    rollup.run(spark, root.uri, period_s=PERIOD)
+    first = BEGIN + 22.5 * HOUR  # of the day before
+    late = root.read("lag", since=first)
+    number = late.schema.get_field_index("lag")
+    late = late.set_column(number, late.schema.field(number), pc.add(late["lag"], 5))
+    span = Span(to_us(first), to_us(BEGIN + 27 * HOUR))
+    root.commit("lag", batch="evaluate", files=root.write("lag", late), clears=[span])
+    with runs.run(root, "evaluate", Batch("evaluate-ab", 7)) as noted:
+        noted.revised(first, {"lag": late.num_rows})
+    done = rollup.run(spark, root.uri, period_s=PERIOD)
+    assert done is not None
+    assert done.since == BEGIN + 22 * HOUR
+    found = everything(root)
+    assert rollup.run(spark, root.uri, BEGIN, BEGIN + 27 * HOUR, PERIOD) is not None
+    assert everything(root) == found
+    assert rollup.run(spark, root.uri, period_s=PERIOD) is None
 
 
 def test_minutes_of_the_open_hour_are_there(tmp_path: Path, spark: SparkSession) -> None:

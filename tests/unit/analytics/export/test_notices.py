@@ -39,6 +39,42 @@ def test_trouble_and_its_end_are_sent_once() -> None:
     assert take(of, changes) == []
 
 
+def revised(place: int, after: str, before: str | None = "OK", pair: int = 1) -> Change:
+    return change(place, after, before, pair)._replace(is_revised=True)
+
+
+@pytest.mark.parametrize("place", [1, 3, 8])
+def test_an_alarm_is_not_sent_again_when_its_past_is_evaluated_again(place: int) -> None:
+    of = Notices()
+    assert sent(take(of, [change(3, "STALLED"), change(4, "STOPPED", pair=2)])) == [
+        ("STALLED", False),
+        ("STOPPED", False),
+    ]
+    again = [revised(place, "STALLED"), revised(4, "STOPPED", pair=2)]
+    for now in (9, 60, 600):
+        assert take(of, again, now) == []
+
+
+def test_of_a_revised_past_only_what_holds_now_is_sent() -> None:
+    of = Notices()
+    assert sent(take(of, [change(9, "STOPPED", pair=2)])) == [("STOPPED", False)]
+    past = [
+        revised(2, "STALLED"),  # over at tick 4
+        revised(4, "OK", "STALLED"),
+        revised(5, "STALLED", pair=3),  # not over: an alarm that the late samples have shown
+        revised(6, "OK", "STOPPED", pair=2),  # of which the alarm was sent
+    ]
+    assert sent(take(of, past)) == [("STALLED", False), ("OK", True)]
+    assert take(of, past, 600) == []
+
+
+def test_a_change_after_a_revised_past_is_sent() -> None:
+    of = Notices()
+    take(of, [change(3, "STALLED")])
+    changes = [revised(2, "STALLED"), change(9, "OK", "STALLED")]
+    assert sent(take(of, changes)) == [("OK", True)]
+
+
 def flapping(count: int) -> list[Change]:
     both = ("LAGGING", "OK")
     return [change(place, both[place % 2], both[1 - place % 2]) for place in range(count)]
