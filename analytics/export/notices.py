@@ -11,7 +11,7 @@ after: ``webhook`` posts.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -84,10 +84,15 @@ class Notices:
         """Tick of the newest change that was handled."""
 
     def take(
-        self, changes: Iterable[Change], names: Mapping[int, Names], now: datetime
+        self,
+        changes: Iterable[Change],
+        names: Mapping[int, Names],
+        now: datetime,
+        in_time: Collection[int] = (),
     ) -> list[Notice]:
         """Return the notices for new changes, oldest first, and for those that waited.
-        names: of all pairs; a pair without names is not sent. now: the newest tick."""
+        names: of all pairs; a pair without names is not sent. now: the newest tick. in_time: pairs
+        whose status is OK now."""
         found: list[Notice] = []
         for change in self._news(changes):
             self._until = change.tick if self._until is None else max(self._until, change.tick)
@@ -103,6 +108,10 @@ class Notices:
                 del self._owed[change.pair_id]
                 if self._last.get(change.pair_id) != change.status_to:
                     found.append(self._send(change, now, names))
+        for pair, status in list(self._last.items()):
+            # Late samples have shown that there was no trouble: no change says that it ended.
+            if pair in in_time and pair not in self._owed and status != Status.OK:
+                found.append(self._send(Change(now, pair, status, Status.OK), now, names))
         while len(self._sent) > REMEMBERED:
             (pair, _), _ = self._sent.popitem(last=False)
             self._last.pop(pair, None)

@@ -19,7 +19,7 @@ from analytics.kernel.columns import micros
 from analytics.report.facts import Pair
 from analytics.report.gather import urgency
 from analytics.report.overview import pairs_at
-from analytics.statuses import Level
+from analytics.statuses import Level, Status
 from analytics.tables import TableRoot
 
 PAIRS_MAX: Final = 10_000
@@ -64,6 +64,8 @@ class Reading(NamedTuple):
     """Names of all pairs, with the cause of their status."""
     changes: list[Change]
     """Changes of the last minutes, of pairs as a whole."""
+    in_time: frozenset[int]
+    """Pairs whose status is OK."""
 
 
 def read(tables: TableRoot, now: datetime, runs_since: datetime) -> Reading:
@@ -89,6 +91,7 @@ def read(tables: TableRoot, now: datetime, runs_since: datetime) -> Reading:
             for pair in pairs
         },
         [] if newest is None else _changes(tables, newest),
+        frozenset(pair.pair_id for pair in pairs if pair.status == Status.OK),
     )
 
 

@@ -105,7 +105,7 @@ class Exporter:
         for _ in self.registry.bounds.round(self.health.clock.monotonic()):
             await asyncio.sleep(0)
         if self._webhook is not None and seen.newest is not None:
-            news = self._notices.take(seen.changes, seen.names, seen.newest)
+            news = self._notices.take(seen.changes, seen.names, seen.newest, seen.in_time)
             await self._webhook.post(news)
 
     def _read(self) -> Reading:

@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 from analytics.moments import to_us
-from analytics.runs import RUNNING_FOR, Collectors, collectors, ended, is_running, note_stopped, run
+from analytics.runs import (
+    RUNNING_FOR,
+    Collectors,
+    Fact,
+    collectors,
+    ended,
+    is_running,
+    note_stopped,
+    read_to,
+    revised_from,
+    run,
+)
 from analytics.tables import Batch, TableRoot
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -102,3 +113,30 @@ def test_a_stream_that_has_ended_in_order_does_not_run(root: TableRoot) -> None:
     assert not is_running(root, "collect", now)
     collected(root, "collect-a", 1, datetime.now(UTC), "n0")
     assert is_running(root, "collect", now)
+
+
+def test_the_first_tick_that_was_evaluated_again_is_known_by_the_end_of_the_run(
+    root: TableRoot,
+) -> None:
+    assert revised_from(root, None) is None
+    firsts = [NOON - number * MINUTE for number in (7, 9, 8)]
+    for number, first in enumerate(firsts):
+        batch, ended_at = Batch("evaluate-ab", number), NOON + number * MINUTE
+        with run(root, "evaluate", batch, clock=ended_at.timestamp) as one:
+            one.revised(first, {"lag": 7, "rates": 6})
+            one.left(NOON - timedelta(days=4))
+    assert revised_from(root, None) == firsts[1]
+    assert revised_from(root, NOON + 2 * MINUTE) == firsts[2]
+    assert revised_from(root, NOON + 3 * MINUTE) is None
+    rows = root.read("runs").to_pylist()
+    found = {(row["subject"], row["rows"]) for row in rows if row["fact"] == Fact.REVISED}
+    assert found == {("lag", 7), ("rates", 6)}
+    assert {row["until"] for row in rows if row["fact"] == Fact.LEFT} == {NOON - timedelta(days=4)}
+
+
+def test_how_far_a_job_has_read_is_the_newest_time_that_it_noted(root: TableRoot) -> None:
+    assert read_to(root, "rollup") is None
+    for job, until in (("rollup", NOON), ("rollup", NOON - MINUTE), ("evaluate", NOON + MINUTE)):
+        with run(root, job) as one:
+            one.read_to(until)
+    assert read_to(root, "rollup") == NOON

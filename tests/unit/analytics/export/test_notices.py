@@ -68,6 +68,21 @@ def test_of_a_revised_past_only_what_holds_now_is_sent() -> None:
     assert take(of, past, 600) == []
 
 
+def test_an_alarm_that_a_revised_past_does_not_have_ends() -> None:
+    of = Notices()
+    assert sent(take(of, [change(3, "STALLED")])) == [("STALLED", False)]
+    assert sent(of.take([], NAMES, tick(9), in_time={1, 2})) == [("OK", True)]
+    assert of.take([], NAMES, tick(10), in_time={1, 2}) == []
+    assert take(of, [change(9, "OK", "STALLED")]) == []
+
+
+def test_an_end_that_is_seen_before_its_change_is_sent_once() -> None:
+    of = Notices()
+    take(of, flapping(31))  # the last alarm waits
+    assert of.take([], NAMES, tick(31), in_time={1}) == []
+    assert take(of, [change(32, "OK", "LAGGING")]) == []
+
+
 def test_a_change_after_a_revised_past_is_sent() -> None:
     of = Notices()
     take(of, [change(3, "STALLED")])

@@ -1,0 +1,180 @@
+"""collect and evaluate as streams through trouble: afterwards the tables are those of a batch.
+
+Drivers and executors are killed, samples come late and twice, a broker set does not answer for five
+minutes, and the clock of another is ten minutes ahead. A few minutes of ten pairs here; `make
+streams` does six hours of 500. The seed is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterator, Mapping
+from itertools import cycle, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+from analytics.moments import to_us
+from analytics.tables import TableRoot
+from analytics.tables.files import read_file
+from analytics.tables.log import commits
+from tests.support.canned_samples import CannedServer, Record, journals, workloads, write
+from tests.support.evaluated_once import at_once
+from tests.support.live_streams import LiveStream, run
+from tests.support.spark import spark
+from tests.support.table_rows import assert_same
+from tests.truth.workload import Truth
+
+__all__ = ["spark"]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3600)]
+IS_WHOLE = os.environ.get("TIDEMARK_STREAMS") == "whole"
+BROKERS, PAIRS, TICKS = (5, 100, 1440) if IS_WHOLE else (2, 5, 120)
+SPEED = 3.0 if IS_WHOLE else 1.5
+"""Ticks per second."""
+KILL_EVERY_S = 60.0 if IS_WHOLE else 10.0
+AWAY = range(TICKS // 2, TICKS // 2 + 20)
+LATE_MOST = 100 if IS_WHOLE else 30
+KEYS = {
+    "rates": ("series_id",),
+    "lag": ("series_id",),
+    "pair_lag": ("pair_id",),
+    "stages": ("pair_id",),
+    "status_changes": ("pair_id", "series_id"),
+    "offset_events": ("series_id", "kind"),
+}
+
+
+def through_kills(jobs: Mapping[str, LiveStream], server: CannedServer) -> dict[str, int]:
+    """Run both jobs until all samples are there, and kill by turns; return the counts."""
+    for job in jobs.values():
+        job.start()
+    turns = cycle([(job, is_driver) for is_driver in (True, False) for job in jobs.values()])
+    counts: dict[str, int] = {}
+    (job, is_driver), due = next(turns), time.monotonic() + KILL_EVERY_S
+    while not server.is_over:
+        for each in jobs.values():
+            each.check()
+        if time.monotonic() >= due and job.has_written:
+            if is_driver:
+                job.kill_driver()
+                job.start()
+            else:
+                job.kill_executor()
+            name = f"{'driver' if is_driver else 'executor'} of {job.job}"
+            counts[name] = counts.get(name, 0) + 1
+            (job, is_driver), due = next(turns), time.monotonic() + KILL_EVERY_S
+        time.sleep(0.1)
+    return counts
+
+
+def positions_of(truths: list[Truth], plan: list[list[Record]]) -> dict[tuple[str, int], int]:
+    """How often each tick of each broker set was sent."""
+    found: dict[tuple[str, int], int] = {}
+    for truth, journal in zip(truths, plan, strict=True):
+        ticks = truth.ticks()
+        for record in journal:
+            key = (truth.brokers[0].name, int(ticks[record.tick]))
+            found[key] = found.get(key, 0) + 1
+    return found
+
+
+def judged_again(root: TableRoot, checkpoint: Path) -> dict[int, list[tuple[int, int]]]:
+    """Which ticks of each bucket got samples after they were evaluated, read from the rows that
+    each commit added between the offsets of two batches: (first late tick, last evaluated one)."""
+    numbers = sorted(int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*"))
+    offsets = [_offset(checkpoint / "offsets" / str(number)) for number in numbers]
+    found: dict[int, list[tuple[int, int]]] = {bucket: [] for bucket in range(root.buckets)}
+    for start, end in pairwise(offsets):
+        first: dict[int, int] = {}
+        for table in ("positions", "pairs", "logs", "replicas"):
+            span = start["versions"][table], end["versions"][table]
+            for file in _added(root, table, *span):
+                ticks = np.asarray(
+                    read_file(root.location, file, columns=["tick"])["tick"].cast(pa.int64())
+                )
+                late = ticks[ticks <= start["tick"]]
+                if late.size:
+                    for bucket in found if file.bucket is None else [file.bucket]:
+                        first[bucket] = min(int(late.min()), first.get(bucket, int(late.min())))
+        for bucket, tick in first.items():
+            found[bucket].append((tick, start["tick"]))
+    return found
+
+
+def _added(root: TableRoot, table: str, first: int, before: int) -> Iterator[Any]:
+    for commit in commits(root.location, table, first, before):
+        assert commit is not None
+        yield from commit.added
+
+
+def _offset(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text().splitlines()[-1])
+    return found
+
+
+def assert_once(rows: pa.Table, keys: tuple[str, ...]) -> None:
+    """No key has two rows at a tick."""
+    counted = rows.group_by([*keys, "tick"]).aggregate([([], "count_all")])["count_all"]
+    assert pc.max(counted).as_py() in (None, 1)
+
+
+def test_streams_through_kills_and_late_samples_leave_the_tables_of_a_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("TIDEMARK_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    truths = workloads(BROKERS, PAIRS, TICKS, chance)
+    plan = journals(BROKERS, TICKS - 1, chance, away=AWAY, late_most=LATE_MOST)
+    files = [tmp_path / f"{number}.arrow" for number in range(BROKERS)]
+    for truth, path in zip(truths, files, strict=True):
+        write(truth, path)
+    tables = tmp_path / "tables"
+    with CannedServer(files, plan, away=AWAY, speed=SPEED) as server:
+        jobs = {
+            name: LiveStream(name, tables, server.url, tmp_path) for name in ("collect", "evaluate")
+        }
+        kills = through_kills(jobs, server)
+        for name, job in jobs.items():
+            job.stop()
+            run(spark, name, tables, job.checkpoint, server.url, ends=True)
+    root = TableRoot(tables)
+
+    sent = positions_of(truths, plan)
+    logs = root.read("logs", columns=["tick", "broker", "replica"])
+    masters = logs.filter(pc.ends_with(logs["replica"], "-a"))
+    counted = masters.group_by(["broker", "tick"]).aggregate([([], "count_all")]).to_pylist()
+    found = {(row["broker"], to_us(row["tick"])): row["count_all"] for row in counted}
+    assert found == sent, "each record of the journals is in the tables as often as it was sent"
+    positions = root.read("positions", columns=["series_id", "tick"])
+    assert positions.num_rows == PAIRS * sum(sent.values())
+
+    until = root.watermark("lag")
+    assert until is not None
+    again = judged_again(root, jobs["evaluate"].checkpoint)
+    counts = {}
+    for name, wanted in at_once(root, until).items():
+        rows = root.read(name)
+        assert_same(rows, wanted, name)
+        assert_once(rows, KEYS[name])
+        ticks = np.asarray(rows["tick"].cast(pa.int64()))
+        buckets = np.asarray(rows["pair_id"]) % root.buckets
+        is_late = np.zeros(rows.num_rows, bool)
+        for bucket, spans in again.items():
+            for first, last in spans:
+                is_late |= (buckets == bucket) & (ticks >= first) & (ticks <= last)
+        assert np.array_equal(np.asarray(rows["revised_at"].is_valid()), is_late), name
+        counts[name] = {"rows": rows.num_rows, "revised": int(is_late.sum())}
+    late = sum(record.comes - record.tick > 2 for journal in plan for record in journal)
+    print(f"kills {kills}; {late} late records, {sum(n - 1 for n in sent.values())} twice")
+    print(f"{max(map(len, again.values()))} revisions; {counts}")
+    assert counts["lag"]["revised"] > 0
+    assert sum(kills.values()) > 0
