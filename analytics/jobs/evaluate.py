@@ -97,17 +97,26 @@ class Evaluation:
     def ticks(self, _: TableRoot, task: tuple[int, datetime, datetime], writer: Writer) -> None:
         """Evaluate one bucket of a range, as `run_parts` calls it."""
         bucket, after, until = task
-        self.bucket(Task(bucket, to_us(after), to_us(until), to_us(after), 0), writer)
+        begun = Task(bucket, to_us(after), to_us(until), to_us(after), 0)
+        self._evaluate(begun, after, state_ticks(self.root, bucket), writer)
 
     def bucket(self, task: Task, writer: Writer) -> None:
-        """Evaluate ticks of a bucket, an hour at a time.
+        """Evaluate ticks of a bucket; those that were evaluated before from the newest state before
+        them on."""
+        after = from_us(task.after_us)
+        states = state_ticks(self.root, task.bucket) if task.is_revision else []
+        begin = max((tick for tick in states if tick <= after), default=after)
+        self._evaluate(task, begin, states, writer)
 
-        Ticks that were evaluated before are continued from the newest state before them. The states
-        after that are written again, since later evaluations continue from them.
+    def _evaluate(
+        self, task: Task, begin: datetime, states: list[datetime], writer: Writer
+    ) -> None:
+        """Evaluate an hour at a time, from the state at `begin` on if there is one.
+
+        states: ticks of states that exist. Those in the range are written again, since later
+        evaluations continue from them.
         """
         bucket, after, until = task.bucket, from_us(task.after_us), from_us(task.until_us)
-        states = state_ticks(self.root, bucket) if task.is_revision else []
-        begin = max((tick for tick in states if tick <= after), default=after)
         state = read_state(self.root, begin, bucket)
         if state is None or not state.num_rows or not fits(state, self.rules):
             begin, state = after, self._warmed(bucket, after)

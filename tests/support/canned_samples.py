@@ -12,7 +12,6 @@ import io
 import json
 import random
 import threading
-import time
 import urllib.request
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -118,17 +117,18 @@ def write(truth: Truth, path: Path) -> None:
 class CannedServer:
     """Serves `/there` (the number of records of each broker set that does answer) and `/records`.
 
-    Time goes by at `speed` ticks per second from the first question on.
+    The test moves the time.
     """
 
     def __init__(
-        self, files: Sequence[Path], journals: Sequence[list[Record]], *, away: range, speed: float
+        self, files: Sequence[Path], journals: Sequence[list[Record]], *, away: range
     ) -> None:
         self.journals = journals
         self._samples = [pa.ipc.open_file(pa.memory_map(str(path))) for path in files]
         self._comes = [[record.comes for record in journal] for journal in journals]
-        self._away, self._speed = away, speed
-        self._begun: float | None = None
+        self._away = away
+        self.now = 0.0
+        """The present tick, by number."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -156,11 +156,6 @@ class CannedServer:
         self._server.server_close()
 
     @property
-    def now(self) -> float:
-        """The present tick, by number."""
-        return 0.0 if self._begun is None else (time.monotonic() - self._begun) * self._speed
-
-    @property
     def is_over(self) -> bool:
         """Whether all records are there."""
         return self.now > max(comes[-1] for comes in self._comes)
@@ -168,7 +163,6 @@ class CannedServer:
     def _answer(self, path: str) -> bytes:
         asked = urlsplit(path)
         if asked.path == "/there":
-            self._begun = self._begun or time.monotonic()
             now = self.now
             there = {str(n): bisect_right(comes, now) for n, comes in enumerate(self._comes)}
             if self._away.start <= now < self._away.stop:

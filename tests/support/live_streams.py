@@ -10,10 +10,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from analytics.jobs import collect, evaluate
@@ -29,6 +31,7 @@ from tests.support.killed_jobs import versions, wait_for_group
 BUCKETS: Final = 4
 RECORDS: Final = 40
 """Records of each broker set in one batch."""
+STOP_S: Final = 300.0
 _EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
 
 
@@ -60,6 +63,7 @@ class LiveStream:
         self._log = directory / f"{job}.log"
         self._command = [sys.executable, "-m", "tests.support.live_streams", job]
         self._command += [str(tables), str(self.checkpoint), url]
+        self._environment = os.environ | {"SPARK_HOME": str(spark_home(directory))}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -72,6 +76,7 @@ class LiveStream:
                 stderr=out,
                 start_new_session=True,
                 cwd=Path(__file__).parents[2],
+                env=self._environment,
             )
 
     @property
@@ -101,10 +106,24 @@ class LiveStream:
         os.kill(next(executors(self.process.pid)), signal.SIGKILL)
 
     def stop(self) -> None:
-        """Let it end after its batch."""
-        self.check()
-        (self.checkpoint / STOP_FILE).touch()
-        assert self.process.wait(300) == 0, self._log.read_text()[-3000:]
+        """Let it end after its batch. A driver that begins removes the marker of an earlier end."""
+        deadline = time.monotonic() + STOP_S
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, f"{self.job} does not end in {STOP_S} s"
+            (self.checkpoint / STOP_FILE).touch()
+            time.sleep(0.2)
+        assert self.process.returncode == 0, self._log.read_text()[-3000:]
+
+
+def spark_home(directory: Path) -> Path:
+    """Return a directory with what the installed Spark has: workers write below it."""
+    home = directory / "spark"
+    home.mkdir(exist_ok=True)
+    for path in Path(pyspark.__file__).parent.iterdir():
+        link = home / path.name
+        if path.name != "work" and not link.is_symlink():
+            link.symlink_to(path)
+    return home
 
 
 def executors(group: int) -> Iterator[int]:

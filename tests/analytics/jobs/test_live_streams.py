@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from itertools import cycle, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,20 +26,32 @@ from analytics.moments import to_us
 from analytics.tables import TableRoot
 from analytics.tables.files import read_file
 from analytics.tables.log import commits
-from tests.support.canned_samples import CannedServer, Record, journals, workloads, write
+from tests.support.canned_samples import (
+    PERIOD_S,
+    CannedServer,
+    Record,
+    journals,
+    workloads,
+    write,
+)
 from tests.support.evaluated_once import at_once
+from tests.support.killed_jobs import versions
 from tests.support.live_streams import LiveStream, run
 from tests.support.spark import spark
 from tests.support.table_rows import assert_same
+from tests.truth.steps import SECOND
 from tests.truth.workload import Truth
 
 __all__ = ["spark"]
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3600)]
 IS_WHOLE = os.environ.get("TIDEMARK_STREAMS") == "whole"
-BROKERS, PAIRS, TICKS = (5, 100, 1440) if IS_WHOLE else (2, 5, 120)
-SPEED = 3.0 if IS_WHOLE else 1.5
-"""Ticks per second."""
-KILL_EVERY_S = 60.0 if IS_WHOLE else 10.0
+BROKERS, PAIRS, TICKS = (5, 100, 1440) if IS_WHOLE else (2, 5, 80)
+SPEED = 4.0
+"""Ticks per second, at most."""
+AHEAD = 18
+"""How many ticks samples are ahead of evaluation, at most."""
+KILL_EVERY_S = 60.0 if IS_WHOLE else 5.0
+KILLS_MOST = 1000 if IS_WHOLE else 2
 AWAY = range(TICKS // 2, TICKS // 2 + 20)
 LATE_MOST = 100 if IS_WHOLE else 30
 KEYS = {
@@ -52,17 +64,43 @@ KEYS = {
 }
 
 
-def through_kills(jobs: Mapping[str, LiveStream], server: CannedServer) -> dict[str, int]:
+class Watched(NamedTuple):
+    """The running streams and what they work on."""
+
+    jobs: Mapping[str, LiveStream]
+    server: CannedServer
+    tables: Path
+    first_tick: int
+
+    def move_time(self, seconds: float) -> None:
+        """Let time go by as fast as evaluation follows, so that late samples are late for it."""
+        until = self._evaluated() + AHEAD
+        if until < TICKS:
+            self.server.now = max(self.server.now, min(self.server.now + seconds * SPEED, until))
+        else:
+            self.server.now += seconds * SPEED
+
+    def _evaluated(self) -> int:
+        """Number of ticks that are evaluated."""
+        if not versions(self.tables, ("lag",)):
+            return 0
+        mark = TableRoot(self.tables).watermark("lag")
+        assert mark is not None
+        return (to_us(mark) - self.first_tick) // (PERIOD_S * SECOND) + 1
+
+
+def through_kills(watched: Watched) -> dict[str, int]:
     """Run both jobs until all samples are there, and kill by turns; return the counts."""
+    jobs = watched.jobs
     for job in jobs.values():
         job.start()
     turns = cycle([(job, is_driver) for is_driver in (True, False) for job in jobs.values()])
     counts: dict[str, int] = {}
     (job, is_driver), due = next(turns), time.monotonic() + KILL_EVERY_S
-    while not server.is_over:
+    while not watched.server.is_over:
         for each in jobs.values():
             each.check()
-        if time.monotonic() >= due and job.has_written:
+        if sum(counts.values()) < KILLS_MOST and time.monotonic() >= due and job.has_written:
             if is_driver:
                 job.kill_driver()
                 job.start()
@@ -71,7 +109,8 @@ def through_kills(jobs: Mapping[str, LiveStream], server: CannedServer) -> dict[
             name = f"{'driver' if is_driver else 'executor'} of {job.job}"
             counts[name] = counts.get(name, 0) + 1
             (job, is_driver), due = next(turns), time.monotonic() + KILL_EVERY_S
-        time.sleep(0.1)
+        time.sleep(0.2)
+        watched.move_time(0.2)
     return counts
 
 
@@ -138,11 +177,13 @@ def test_streams_through_kills_and_late_samples_leave_the_tables_of_a_batch(
     for truth, path in zip(truths, files, strict=True):
         write(truth, path)
     tables = tmp_path / "tables"
-    with CannedServer(files, plan, away=AWAY, speed=SPEED) as server:
+    with CannedServer(files, plan, away=AWAY) as server:
         jobs = {
             name: LiveStream(name, tables, server.url, tmp_path) for name in ("collect", "evaluate")
         }
-        kills = through_kills(jobs, server)
+        began = time.monotonic()
+        kills = through_kills(Watched(jobs, server, tables, int(truths[0].ticks()[0])))
+        took_s = time.monotonic() - began
         for name, job in jobs.items():
             job.stop()
             run(spark, name, tables, job.checkpoint, server.url, ends=True)
@@ -174,7 +215,8 @@ def test_streams_through_kills_and_late_samples_leave_the_tables_of_a_batch(
         assert np.array_equal(np.asarray(rows["revised_at"].is_valid()), is_late), name
         counts[name] = {"rows": rows.num_rows, "revised": int(is_late.sum())}
     late = sum(record.comes - record.tick > 2 for journal in plan for record in journal)
-    print(f"kills {kills}; {late} late records, {sum(n - 1 for n in sent.values())} twice")
+    twice = sum(sent.values()) - len(sent)
+    print(f"{took_s:.0f} s, kills {kills}; {late} records late, {twice} twice")
     print(f"{max(map(len, again.values()))} revisions; {counts}")
     assert counts["lag"]["revised"] > 0
     assert sum(kills.values()) > 0

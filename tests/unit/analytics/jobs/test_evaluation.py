@@ -117,6 +117,19 @@ def test_an_evaluation_of_a_range_is_no_revision(root: TableRoot, kernel: Kernel
     assert root.rows_of(file)["revised_at"].null_count == 8
 
 
+def test_an_evaluation_of_a_range_writes_the_states_in_it_again(
+    root: TableRoot, kernel: Kernel
+) -> None:
+    # A stream left them before the samples of the range were filled in.
+    for tick in (END, TICKS[3]):
+        write_state(root, tick, 0, state_of(END))
+    Evaluation(root, Rules()).ticks(root, (0, END, TICKS[7]), Writer(root))
+    assert kernel.calls == [(END, END, TICKS[3]), (TICKS[3], TICKS[3], TICKS[7])]
+    state = read_state(root, TICKS[3], 0)
+    assert state is not None
+    assert state["until"].to_pylist() == [TICKS[3]]
+
+
 def test_a_revision_begins_at_the_newest_state_before_it_and_writes_later_ones_again(
     root: TableRoot, kernel: Kernel
 ) -> None:
