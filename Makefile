@@ -19,7 +19,7 @@ export PIP_NO_INPUT := 1
 # Where it is set, every process of every test compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: java lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee kafka sim simulation-group simulation-mutants drill stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize dist lock clean alert-drill streams
+.PHONY: java help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee kafka sim simulation-group simulation-mutants drill stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize dist lock clean alert-drill streams
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -149,9 +149,6 @@ lag-drill: analytics ## The same through a real Prometheus, every number held ag
 
 lag-scenarios: analytics ## Random groups that are well or fail, judged by us and by Burrow's rules; SEEDS=20 FIRST=1
 	$(BIN)/python -m tests.support.lag_scenarios --seeds $(or $(SEEDS),20) --first $(or $(FIRST),1)
-
-lag-kills: analytics ## Spark drivers that collect and evaluate, killed ten times each; prints the seed
-	TIDEMARK_LAG_KILLS=$${TIDEMARK_LAG_KILLS:-10} $(BIN)/pytest -s -n0 --timeout 3600 tests/analytics/jobs/test_kills.py
 
 streams: analytics ## collect and evaluate over six hours of 500 pairs with kills, late and repeated samples, a source away; prints the seed
 	TIDEMARK_STREAMS=whole $(BIN)/pytest -s -n0 --timeout 3600 tests/analytics/jobs/test_live_streams.py

@@ -1,7 +1,7 @@
-"""collect and evaluate as streams in processes of their own, on clusters of two executors.
+"""collect and evaluate as streams in processes of their own, on any master of Spark.
 
-`python -m tests.support.live_streams collect|evaluate TABLES CHECKPOINT URL` runs one until it is
-stopped. `LiveStream` starts it, and kills its driver or an executor.
+`python -m tests.support.live_streams collect|evaluate TABLES CHECKPOINT URL MASTER` runs one until
+it is stopped. `LiveStream` starts it, and kills its driver or an executor.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run(
 class LiveStream:
     """One job in a process of its own."""
 
-    def __init__(self, job: str, tables: Path, url: str, directory: Path) -> None:
+    def __init__(self, job: str, tables: Path, url: str, directory: Path, master: str) -> None:
         self.job = job
         self._tables = tables
         self._writes = LANDED if job == "collect" else COMPUTED
@@ -62,7 +62,7 @@ class LiveStream:
         self.checkpoint = directory / job
         self._log = directory / f"{job}.log"
         self._command = [sys.executable, "-m", "tests.support.live_streams", job]
-        self._command += [str(tables), str(self.checkpoint), url]
+        self._command += [str(tables), str(self.checkpoint), url, master]
         self._environment = os.environ | {"SPARK_HOME": str(spark_home(directory))}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -137,10 +137,10 @@ def executors(group: int) -> Iterator[int]:
 
 
 def main() -> None:
-    job, tables, checkpoint, url = sys.argv[1:]
+    job, tables, checkpoint, url, master = sys.argv[1:]
     spark = session(
         job,
-        master="local-cluster[2,1,1024]",
+        master=master,
         buckets=BUCKETS,
         driver_memory="1g",
         extra={"spark.executor.memory": "1g", "spark.log.level": "ERROR"},
