@@ -9,14 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from analytics import runs
 from analytics.jobs import evaluate
-from analytics.jobs.evaluate import COMPUTED, Evaluation, ends
+from analytics.jobs.evaluate import COMPUTED, Evaluation, ends, replaced
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import STATUS_STATE, Evaluated, Window
 from analytics.moments import HOUR, from_us, to_us
+from analytics.runs import Fact
 from analytics.schema import REVISED_AT, TABLES
-from analytics.tables import TableRoot
-from analytics.tables.parts import Writer
+from analytics.tables import Span, TableRoot
+from analytics.tables.parts import Writer, Written
 from analytics.ticks.spark import Task
 from analytics.ticks.window import read_state, state_ticks, write_state
 from tests.support.lag_world import END, as_table
@@ -151,6 +153,28 @@ def test_a_revision_without_an_older_state_is_warmed_up(root: TableRoot, kernel:
     write_state(root, TICKS[5], 0, state_of(END))
     written(Evaluation(root, Rules()), task(2, 8, 6))
     assert kernel.calls[0] == (None, TICKS[1], TICKS[5])  # no positions: nothing to warm up with
+
+
+def test_a_batch_replaces_and_notes_what_it_evaluated_again_and_notes_what_it_left(
+    root: TableRoot,
+) -> None:
+    first, period = task(2, 8, 6), round(TICK / timedelta(microseconds=1))
+    tasks = [first, first._replace(bucket=1, after_us=first.after_us + 2 * period)]
+    facts = [each._asdict() | {"revised lag": 5} for each in [*tasks, task(6, 8, 6)]]
+    facts[0]["left_us"] = to_us(END - HOUR)
+    written = Written({}, facts)
+    spans = replaced(written, period)
+    assert spans == [
+        Span(to_us(TICKS[2]), to_us(TICKS[7]) + period, 0),
+        Span(to_us(TICKS[4]), to_us(TICKS[7]) + period, 1),
+    ]
+    with runs.run(root, "evaluate") as noted:
+        evaluate._note_late(noted, written, spans)
+    assert runs.revised_from(root, None) == TICKS[2]
+    rows = root.read("runs").to_pylist()
+    of_lag = [row for row in rows if row["fact"] == Fact.REVISED and row["subject"] == "lag"]
+    assert [row["rows"] for row in of_lag] == [15]
+    assert [row["until"] for row in rows if row["fact"] == Fact.LEFT] == [END - HOUR]
 
 
 def test_steps_are_an_hour_at_most_and_end_at_each_state() -> None:
