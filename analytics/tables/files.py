@@ -19,6 +19,7 @@ from analytics.schema import TABLES, fit, part_of
 from analytics.tables.layout import (
     TIME_COLUMN,
     Place,
+    as_stored,
     directory,
     parquet_options,
     partition_of,
@@ -60,8 +61,9 @@ class DataFile(NamedTuple):
         """Values of the partition columns."""
         return partition_of(Place(self.day_us, self.bucket))
 
-    def added(self, now_ms: int) -> AddAction:
-        """Return the action of Delta's log that adds it to its table."""
+    def added(self, now_ms: int, *, is_new: bool = True) -> AddAction:
+        """Return the action of Delta's log that adds it to its table. is_new: its rows are new,
+        and not those of other files, sorted."""
         time = TIME_COLUMN[self.table]
         stats = {
             "numRecords": self.rows,
@@ -69,11 +71,12 @@ class DataFile(NamedTuple):
             "maxValues": {time: _text(self.last_us)},
             "nullCount": {time: self.nulls},
         }
-        return AddAction(self.path, self.size, self.partition, now_ms, True, json.dumps(stats))
+        return AddAction(self.path, self.size, self.partition, now_ms, is_new, json.dumps(stats))
 
-    def removed(self, now_ms: int) -> RemoveAction:
-        """Return the action of Delta's log that removes it from its table."""
-        return RemoveAction(self.path, True, now_ms, self.size, self.partition)
+    def removed(self, now_ms: int, *, is_gone: bool = True) -> RemoveAction:
+        """Return the action of Delta's log that removes it from its table. is_gone: its rows go,
+        and are not in other files."""
+        return RemoveAction(self.path, is_gone, now_ms, self.size, self.partition)
 
 
 class Span(NamedTuple):
@@ -174,45 +177,88 @@ def write_files(root: Location, table: str, rows: pa.Table, *, buckets: int) -> 
     Raises ValueError if rows do not fit the table's schema.
     """
     rows = fit(rows, TABLES[table])
-    written = []
-    for place, piece in placed(table, rows, buckets):
-        times = piece.column(TIME_COLUMN[table])
-        first, last = _bounds(times)
-        day_us = place.hour_us // _DAY_US * _DAY_US
-        path = f"{directory(place)}/{from_us(place.hour_us):%H}-{uuid4().hex}.parquet"
-
-        def fill(out: BinaryIO, piece: pa.Table = piece) -> None:
-            pq.write_table(piece, out, row_group_size=_ROW_GROUP, **parquet_options(table))
-
-        size = root.put(f"{table}/{path}", fill)
-        written.append(
-            DataFile(
-                table,
-                path,
-                day_us,
-                place.bucket,
-                piece.num_rows,
-                size,
-                first,
-                last,
-                times.null_count,
-            )
-        )
-    return written
+    return [
+        write_file(root, table, place, [piece]) for place, piece in placed(table, rows, buckets)
+    ]
 
 
-def row_groups(root: Location, file: DataFile, columns: Sequence[str]) -> Iterator[pa.Table]:
+def write_file(
+    root: Location,
+    table: str,
+    place: Place,
+    pieces: Iterable[pa.Table],
+    *,
+    level: int = 3,
+    size_max: int | None = None,
+) -> DataFile:
+    """Write one file of a place, one row group or more for each piece; invisible until a commit.
+
+    pieces: rows in the table's order, of the schema of the table; at least one. level: of zstd.
+    size_max: takes no more pieces from this size on [bytes].
+    """
+    path = f"{directory(place)}/{from_us(place.hour_us):%H}-{uuid4().hex}.parquet"
+    facts: list[tuple[int, int, int, int]] = []
+
+    def fill(out: BinaryIO) -> None:
+        writer: pq.ParquetWriter | None = None
+        for piece in pieces:
+            stored, times = as_stored(piece), piece.column(TIME_COLUMN[table])
+            facts.append((*_bounds(times), piece.num_rows, times.null_count))
+            if writer is None:
+                writer = pq.ParquetWriter(out, stored.schema, **parquet_options(table, level))
+            writer.write_table(stored, row_group_size=_ROW_GROUP)
+            if size_max is not None and out.tell() >= size_max:
+                break
+        assert writer is not None, "a file has rows"
+        writer.close()
+
+    size = root.put(f"{table}/{path}", fill)
+    first, last, rows, nulls = zip(*facts, strict=True)
+    day_us = place.hour_us // _DAY_US * _DAY_US
+    return DataFile(
+        table, path, day_us, place.bucket, sum(rows), size, min(first), max(last), sum(nulls)
+    )
+
+
+def row_groups(
+    root: Location,
+    file: DataFile,
+    columns: Sequence[str],
+    *,
+    since_us: int | None = None,
+    before_us: int | None = None,
+) -> Iterator[pa.Table]:
     """Yield the rows of one file a row group at a time, so that a file of a day fits into memory.
 
-    Raises FileNotFoundError if the file is gone.
+    Row groups without rows of since <= time < before are left out. Raises FileNotFoundError if the
+    file is gone.
     """
     wanted = part_of(file.table, columns)
     with root.open(f"{file.table}/{file.path}") as source:
         parquet = pq.ParquetFile(source)
         there = [name for name in wanted.names if name in parquet.schema_arrow.names]
-        for number in range(parquet.num_row_groups):
+        for number in _groups_within(parquet, TIME_COLUMN[file.table], since_us, before_us):
             rows = parquet.read_row_group(number, columns=there, use_threads=False)
             yield fit(rows.select(there), wanted)
+
+
+def _groups_within(
+    parquet: pq.ParquetFile, time: str, since_us: int | None, before_us: int | None
+) -> list[int]:
+    """Return the numbers of the row groups that may have rows with since <= time < before."""
+    every = range(parquet.num_row_groups)
+    names = [parquet.schema.column(place).path for place in range(len(parquet.schema))]
+    if time not in names or (since_us is None and before_us is None):
+        return list(every)
+    place, found = names.index(time), []
+    for number in every:
+        stats = parquet.metadata.row_group(number).column(place).statistics
+        if stats is not None and stats.has_min_max and stats.null_count == 0:
+            is_early = since_us is not None and to_us(stats.max) < since_us
+            if is_early or (before_us is not None and to_us(stats.min) >= before_us):
+                continue
+        found.append(number)
+    return found
 
 
 def read_file(
@@ -236,15 +282,19 @@ def read_file(
         *([time] if ranged else []),
         *(["pair_id"] if pair_ids is not None else []),
     ]
+    since_us = None if since is None else to_us(since)
+    before_us = None if before is None else to_us(before)
     with root.open(f"{file.table}/{file.path}") as source:
-        rows = pq.ParquetFile(source).read(columns=list(dict.fromkeys(needed)), use_threads=False)
+        parquet = pq.ParquetFile(source)
+        groups = _groups_within(parquet, time, since_us, before_us)
+        rows = parquet.read_row_groups(groups, list(dict.fromkeys(needed)), use_threads=False)
     mask = np.ones(rows.num_rows, dtype=bool)
     if ranged:
         times = np.asarray(pc.fill_null(rows.column(time).cast(pa.int64()), 0))
-        if since is not None:
-            mask &= times >= to_us(since)
-        if before is not None:
-            mask &= times < to_us(before)
+        if since_us is not None:
+            mask &= times >= since_us
+        if before_us is not None:
+            mask &= times < before_us
     if pair_ids is not None:
         mask &= np.asarray(pc.is_in(rows.column("pair_id"), value_set=pair_ids))
     if not mask.all():

@@ -45,6 +45,14 @@ TIME_COLUMN: Final[Mapping[str, str]] = {table: time for table, (time, _) in _LA
 """The column that determines the hour of a row and the range of reads; null counts as 1970. It is
 `tick` where there is one: it identifies the snapshot of a row, `ts` the time of its values."""
 
+_REPEATED: Final = frozenset({"series_id", "pair_id", "ts"})
+"""Numbers and times that recur in runs or in every series: a dictionary has each once."""
+_STORE_TIMES: Final = frozenset(
+    {"head_store_ts", "oldest_undelivered_ts", "oldest_uncommitted_ts", "awaiting_delivery_ts"}
+)
+"""Store times of messages, which are whole milliseconds. Files have them in this unit, so that
+their differences need ten bits less. Readers get the table's unit."""
+
 BUCKETED: Final = frozenset(name for name, schema in TABLES.items() if "pair_id" in schema.names)
 """Tables that are also partitioned by bucket: those with rows of pairs."""
 
@@ -111,19 +119,31 @@ def placed(table: str, rows: pa.Table, buckets: int) -> Iterator[tuple[Place, pa
         yield place, chosen.sort_by(sort_keys(table))
 
 
-def parquet_options(table: str) -> dict[str, Any]:
+def as_stored(rows: pa.Table) -> pa.Table:
+    """Return rows as files have them: store times in milliseconds."""
+    fields = [
+        pa.field(field.name, pa.timestamp("ms", tz="UTC"), nullable=field.nullable)
+        if field.name in _STORE_TIMES
+        else field
+        for field in rows.schema
+    ]
+    return rows.cast(pa.schema(fields), safe=False)
+
+
+def parquet_options(table: str, level: int = 3) -> dict[str, Any]:
     """Options of pyarrow's writer: zstd, deltas for whole numbers and times, dictionaries for
-    names."""
-    names, deltas = [], {}
+    names, ids and decimals. Spark reads no other encoding that is smaller. level: of zstd."""
+    repeated, deltas = [], {}
     for field in TABLES[table]:
-        if pa.types.is_string(field.type) or pa.types.is_boolean(field.type):
-            names.append(field.name)
-        elif pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type):
+        is_number = pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type)
+        if is_number and field.name not in _REPEATED:
             deltas[field.name] = "DELTA_BINARY_PACKED"
+        else:
+            repeated.append(field.name)
     return {
         "compression": "zstd",
-        "compression_level": 3,
-        "use_dictionary": names,
+        "compression_level": level,
+        "use_dictionary": repeated,
         "column_encoding": deltas,
         "write_statistics": True,
     }

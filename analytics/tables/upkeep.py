@@ -1,9 +1,9 @@
-"""Upkeep of a table by Delta Lake's own procedures: expire, compact, vacuum.
+"""Upkeep of a table: expire, compact, vacuum.
 
 Each batch of a few seconds leaves a file per bucket; a reader of a day would open tens of
-thousands. Files of today are merged as they are; those of a day that has ended are sorted as well,
-which makes them a third as large. A reader keeps the version that it has opened: files go from disk
-a day after they became invisible.
+thousands. Files of today are merged as they are; those of a day that has ended are sorted as well
+(`sorting`). A reader keeps the version that it has opened: files go from disk a day after they
+became invisible.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+import pyarrow as pa
 from deltalake import ColumnProperties, DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
 from analytics.moments import from_us
 from analytics.schema import TABLES
-from analytics.tables.files import DataFile
-from analytics.tables.layout import parquet_options, sort_keys
+from analytics.tables.files import DataFile, files_of
+from analytics.tables.layout import parquet_options, partition_columns
 from analytics.tables.root import TableRoot
+from analytics.tables.sorting import sorted_files
+from shared.runtime.clock import SystemClock
 
 KEEP_DAYS: Final[Mapping[str, int]] = {
     **dict.fromkeys(TABLES, 14),
@@ -33,8 +36,6 @@ FILE_SIZE: Final = 256 << 20
 """Size of a sorted file [bytes], if its day and bucket have that much."""
 OPEN_FILE_SIZE: Final = 16 << 20
 """Size up to which files of a day that has not ended are merged [bytes]."""
-SORT_MEMORY: Final = 1 << 30
-"""Rows of a bucket are sorted on disk from this size on [bytes]."""
 _SETTLE: Final = timedelta(hours=1)  # after its end a day may still get files
 _VACUUM_HOURS: Final = 24
 LATELY: Final = timedelta(days=2)
@@ -68,17 +69,8 @@ def keep_up(
     todo = to_sort(files, today, are_sorted)
     done: list[str] = []
     for day, buckets in todo.items():
-        where: list[tuple[str, str, str | list[str]]] = [("date", "=", day)]
-        if None not in buckets:
-            where.append(("bucket", "in", [str(bucket) for bucket in buckets]))
         with _left_if_replaced(table):
-            _opened(root, table).optimize.z_order(
-                [name for name, _ in sort_keys(table)],
-                partition_filters=where,
-                target_size=FILE_SIZE,
-                max_spill_size=SORT_MEMORY,
-                writer_properties=_writing(table),
-            )
+            _sort(root, table, day, buckets)
             done.append(day)
     if any(day >= today for day in map(_day, files)):
         with _left_if_replaced(table):
@@ -123,6 +115,32 @@ def to_sort(
         if count > 1 or (day >= lately and day not in are_sorted):
             found.setdefault(day, []).append(bucket)
     return found
+
+
+def _sort(root: TableRoot, table: str, day: str, buckets: Sequence[int | None]) -> None:
+    """Sort these buckets of a day in one commit. Raises CommitFailedError if a job replaced some of
+    their files meanwhile."""
+    found = _opened(root, table)
+    old = [
+        file
+        for file in files_of(table, pa.table(found.get_add_actions(flatten=True)))
+        if _day(file) == day and file.bucket in buckets
+    ]
+    new = []
+    for bucket in buckets:
+        of_bucket = [file for file in old if file.bucket == bucket]
+        if of_bucket:
+            new += sorted_files(root.location, of_bucket, FILE_SIZE)
+    now_ms = SystemClock().wall_ms()
+    found.create_write_transaction(
+        [
+            *(file.added(now_ms, is_new=False) for file in new),
+            *(file.removed(now_ms, is_gone=False) for file in old),
+        ],
+        "append",
+        found.schema(),
+        partition_columns(table),
+    )
 
 
 def _opened(root: TableRoot, table: str) -> DeltaTable:
