@@ -231,13 +231,13 @@ RATES: Final = _table(
     (INT, "series_id!", "pair_id!"),
     (TIME, "segment"),  # start of the segment, a stretch of offsets without a cut
     (FLOAT, "dt_seconds"),
-    (INT, "produced", "consumed"),
-    (FLOAT, "produce_per_second", "consume_per_second"),
+    (INT, "produced", "consumed"),  # over dt_seconds: rates, except at the cut tick = segment
 )
 LAG: Final = _table(
     (TIME, "tick!", "ts"),
     (INT, "series_id!", "pair_id!", "lag", "lost", "ahead", "in_flight", "ready"),
-    (FLOAT, "age_seconds", "age_low_seconds", "age_high_seconds"),
+    (FLOAT, "age_seconds"),
+    (FLOAT, "age_low_seconds", "age_high_seconds"),  # null if age_method is exact: the age itself
     (TEXT, "age_method!"),
     (FLOAT, "progress"),
     (TEXT, "status!"),
@@ -251,7 +251,7 @@ PAIR_LAG: Final = _table(
     (TEXT, "cluster!", "broker!", "group!", "topic!"),
     (INT, "lag_sum", "lag_max"),
     (INT, "hidden_lag"),  # messages not dispatched yet, estimated
-    (FLOAT, "age_max_seconds", "age_p50_seconds", "age_p95_seconds", "objective_seconds"),
+    (FLOAT, "age_max_seconds", "objective_seconds"),
     (INT, "members"),
     (FLOAT, "produce_per_second", "consume_per_second", "progress"),
     (FLOAT, "drain_p10_seconds"),  # +inf: at this pace never

@@ -155,6 +155,22 @@ def nullable(values: Floats, kind: pa.DataType | None = None) -> pa.Array:
     return pa.array(values, mask=unknown)
 
 
+def thousandths(values: Floats) -> Floats:
+    """Return the values rounded to three decimals: seconds to the millisecond of the clocks that
+    they come from."""
+    rounded: Floats = np.rint(values * 1000) / 1000
+    return rounded
+
+
+def significant(values: Floats, digits: int) -> Floats:
+    """Return the values rounded to so many significant digits; 0, NaN and infinity stay."""
+    plain = np.isfinite(values) & (values != 0)
+    scale = np.zeros(values.shape)
+    np.log10(np.abs(values), out=scale, where=plain)
+    scale = 10.0 ** (digits - 1 - np.floor(scale))
+    return np.where(plain, np.rint(values * scale) / scale, values)
+
+
 def times(values: Ints) -> pa.Array:
     """Microseconds since 1970 as a column of times."""
     return pa.array(values, pa.int64()).cast(TIME)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +18,11 @@ from analytics.kernel.skew import skew
 from analytics.kernel.status import CODE, STATUSES, stands_still
 from analytics.schema import PAIR_LAG
 from analytics.statuses import Status
+
+RATE_DIGITS: Final = 4
+"""Significant digits of rates: as many as 15 s, measured to the millisecond, have."""
+ESTIMATE_DIGITS: Final = 3
+"""Significant digits of estimates, whose own spread is larger."""
 
 
 def pair_lag(judged: Judged, drain: Drain) -> pa.Table:
@@ -32,17 +39,16 @@ def pair_lag(judged: Judged, drain: Drain) -> pa.Table:
     numbers = {
         "lag_sum": rolled.lag_sum,
         "lag_max": rolled.lag_max,
-        "age_max_seconds": rolled.age_max,
-        "age_p50_seconds": rolled.age_p50,
-        "age_p95_seconds": rolled.age_p95,
+        "age_max_seconds": columns.thousandths(rolled.age_max),
         "objective_seconds": judged.facts.objective,
         "members": judged.facts.members,
-        "produce_per_second": rolled.produce_rate,
-        "consume_per_second": rolled.consume_rate,
-        "progress": rolled.progress,
-        "drain_p10_seconds": drain.quantiles[0],
-        "drain_p50_seconds": drain.quantiles[1],
-        "drain_p90_seconds": drain.quantiles[2],
+        "produce_per_second": columns.significant(rolled.produce_rate, RATE_DIGITS),
+        "consume_per_second": columns.significant(rolled.consume_rate, RATE_DIGITS),
+        "progress": columns.thousandths(rolled.progress),
+        **{
+            f"drain_p{share}_seconds": columns.significant(quantile, ESTIMATE_DIGITS)
+            for share, quantile in zip((10, 50, 90), drain.quantiles, strict=True)
+        },
         "queues": rolled.queues,
         "lagging": rolled.late,
         "stuck": rolled.counts[:, :, CODE[Status.STALLED]],
@@ -69,8 +75,10 @@ def pair_lag(judged: Judged, drain: Drain) -> pa.Table:
         **names,
         "hidden_lag": pa.nulls(pair.size, pa.int64()),
         "drain_method": columns.words(METHODS, drain.method[at]),
-        "skew": uneven.column("skew"),
-        "gini": uneven.column("gini"),
+        "skew": columns.nullable(
+            columns.significant(columns.floats(uneven, "skew"), ESTIMATE_DIGITS)
+        ),
+        "gini": columns.nullable(columns.thousandths(columns.floats(uneven, "gini"))),
         "skew_kind": uneven.column("skew_kind"),
         "status": columns.words(STATUSES, codes.astype(np.int64)),
         "status_since": columns.times(status.since[at].astype(np.int64)),

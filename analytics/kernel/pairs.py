@@ -37,8 +37,6 @@ class Rolled(NamedTuple):
     lag_max: Floats
     lost: Floats
     age_max: Floats
-    age_p50: Floats
-    age_p95: Floats
     dated: Bools
     """The oldest age is measured or interpolated, and no queue was cut at this tick."""
     ts: Floats
@@ -79,7 +77,6 @@ def roll_up(
     # the objective; otherwise each sample with a bounded age would end the pair's status.
     bounded = reported & (age.method[begin:] == BOUNDED) & (age.high[begin:] > objective)
     late = (ages - not_due > objective) | (bounded & np.isin(debounced.status, TICKETS))
-    p50, p95 = _quantiles(ages, oldest, starts)
     return Rolled(
         np.logical_or.reduceat(reported, starts, axis=1),
         _count(reported, starts),
@@ -87,8 +84,6 @@ def roll_up(
         np.fmax.reduceat(np.where(reported, lag.lag[begin:], np.nan), starts, axis=1),
         _sum(lag.lost[begin:], reported, starts),
         oldest,
-        p50,
-        p95,
         ~np.logical_or.reduceat(at_fault, starts, axis=1),
         np.fmax.reduceat(ts[begin:], starts, axis=1),
         _sum(motion.produce_rate, reported, starts),
@@ -117,24 +112,6 @@ def _by_status(debounced: Debounced, known: Known) -> Floats:
     row, series = np.nonzero(debounced.reported & (debounced.status != NEVER))
     flat = (row * pairs + known.pair[series]) * kinds + debounced.status[row, series]
     return np.bincount(flat, minlength=int(np.prod(size))).reshape(size).astype(np.float64)
-
-
-def _quantiles(ages: Floats, oldest: Floats, starts: Ints) -> tuple[Floats, Floats]:
-    """Median and 95th percentile of the known ages of each pair's queues."""
-    sizes = np.diff(np.append(starts, ages.shape[1]))
-    # If the oldest age of a pair is 0 or unknown, so are all its ages.
-    p50, p95 = oldest.copy(), oldest.copy()
-    for size in np.unique(sizes[sizes > 1]):
-        row, at = np.nonzero((oldest > 0) & (sizes == size))
-        in_order = np.sort(ages[row[:, None], starts[at][:, None] + np.arange(size)], axis=1)
-        last = (~np.isnan(in_order)).sum(axis=1) - 1
-        number = np.arange(row.size)
-        for share, out in ((0.5, p50), (0.95, p95)):
-            place = share * last
-            below = place.astype(np.int64)
-            low, high = in_order[number, below], in_order[number, np.minimum(below + 1, last)]
-            out[row, at] = low + (high - low) * (place - below)
-    return p50, p95
 
 
 class PairStatus(NamedTuple):

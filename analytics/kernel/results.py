@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from analytics.kernel import columns
-from analytics.kernel.age import MARKED, METHODS, Age
+from analytics.kernel.age import EXACT, MARKED, METHODS, Age
 from analytics.kernel.columns import Bools, Floats, Ints
 from analytics.kernel.debounce import NEVER, Debounced
 from analytics.kernel.evidence import evidence
@@ -79,8 +79,6 @@ def rates(judged: Judged) -> pa.Table:
             columns.nullable(motion.dt[at]),
             columns.nullable(motion.produced[at], pa.int64()),
             columns.nullable(motion.consumed[at], pa.int64()),
-            columns.nullable(motion.produce_rate[at]),
-            columns.nullable(motion.consume_rate[at]),
         ],
         schema=RATES,
     )
@@ -100,6 +98,9 @@ def lag(judged: Judged) -> pa.Table:
         in_flight, ready = (columns.nullable(each, pa.int64()) for each in taken)
     status = debounced.status[at]
     mark = len(METHODS) * age.clock[full].astype(np.int64)
+    seconds, low, high = age.age[full], age.low[full], age.high[full]
+    # An exact age is its own bounds. They are not repeated, or they would triple its size on disk.
+    exact = (age.method[full] == EXACT) & (mark == 0) & (low == seconds) & (high == seconds)
     tick, series_id, pair_id = _keys(judged, at)
     return pa.table(
         [
@@ -112,11 +113,11 @@ def lag(judged: Judged) -> pa.Table:
             columns.nullable(amounts.ahead[full], pa.int64()),
             in_flight,
             ready,
-            columns.nullable(age.age[full]),
-            columns.nullable(age.low[full]),
-            columns.nullable(age.high[full]),
+            columns.nullable(columns.thousandths(seconds)),
+            columns.nullable(columns.thousandths(np.where(exact, np.nan, low))),
+            columns.nullable(columns.thousandths(np.where(exact, np.nan, high))),
             columns.words(MARKED, age.method[full] + mark),
-            columns.nullable(judged.progress.progress[at]),
+            columns.nullable(columns.thousandths(judged.progress.progress[at])),
             columns.words(STATUSES, status.astype(np.int64)),
             columns.nullable_times(debounced.since[at]),
             reasons(judged, at),

@@ -81,6 +81,15 @@ class Columns:
         """Strings, null as empty."""
         return np.array(self.table.column(name).fill_null("").to_pylist(), np.str_)
 
+    def bound(self, end: str) -> Floats:
+        """A bound of the age, low or high; an exact age without one is its own bound."""
+        own = (self.words("age_method") == "exact") & np.isnan(self[f"age_{end}_seconds"])
+        return np.where(own, self["age_seconds"], self[f"age_{end}_seconds"])
+
+    def rate(self, name: str) -> Floats:
+        """Messages per second, from rows of rates; NaN at a cut."""
+        return np.where(self["segment"] == self["tick"], np.nan, self[name] / self["dt_seconds"])
+
     @property
     def seconds(self) -> Floats:
         """The tick of each row, after the beginning of 1970."""

@@ -59,8 +59,8 @@ def test_a_slow_consumer_falls_back_by_the_difference_of_the_rates() -> None:
     assert falling[late].all()
     assert np.isposinf(pair["drain_p50_seconds"][late]).all()
     rates = of_series(judged.rates, truth)
-    np.testing.assert_allclose(rates["produce_per_second"][1:], produced, atol=0.1)
-    np.testing.assert_allclose(rates["consume_per_second"][1:], consumed, atol=0.1)
+    np.testing.assert_allclose(rates.rate("produced")[1:], produced, atol=0.1)
+    np.testing.assert_allclose(rates.rate("consumed")[1:], consumed, atol=0.1)
     # The objective of 60 s is broken after 300 s; the status follows after four ticks more.
     found = after(truth, np.array([first(pair, "FALLING_BEHIND")]))
     assert 300.0 <= found[0] <= 375.0
@@ -145,7 +145,7 @@ def _bounded(truth: Truth) -> None:
     true_age = answer.age_seconds
     method = rows.words("age_method")
     known = ~np.isnan(rows["age_seconds"])
-    low, high = rows["age_low_seconds"], rows["age_high_seconds"]
+    low, high = rows.bound("low"), rows.bound("high")
     assert (low[known] <= true_age[known] + 1e-3).all()
     bounded_above = known & ~np.isnan(high)
     assert (true_age[bounded_above] <= high[bounded_above] + 1e-3).all()
@@ -176,6 +176,6 @@ def test_an_age_beyond_the_history_is_a_lower_bound_and_marked() -> None:
     answer = answers.series(truth, truth.pairs[0].readings[0])
     late = after(truth, rows["tick"]) > 3 * 3600.0
     assert set(rows.words("age_method")[late]) == {"bounded"}
-    assert (rows["age_low_seconds"][late] <= answer.age_seconds[late]).all()
-    assert (rows["age_seconds"][late] == rows["age_low_seconds"][late]).all()
+    assert (rows.bound("low")[late] <= answer.age_seconds[late]).all()
+    assert (rows["age_seconds"][late] == rows.bound("low")[late]).all()
     assert truth.start == DAWN

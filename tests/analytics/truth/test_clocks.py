@@ -59,14 +59,14 @@ def test_the_true_age_lies_within_the_bounds_after_a_failover(ahead_s: float) ->
     true = answer.age_seconds[at]
     late = given & (true > 0) & ~np.isnan(rows["age_seconds"])
     assert late.sum() > 8
-    assert (rows["age_low_seconds"][late] <= true[late] + 2e-3).all()
-    assert (rows["age_high_seconds"][late] >= true[late] - 2e-3).all()
+    assert (rows.bound("low")[late] <= true[late] + 2e-3).all()
+    assert (rows.bound("high")[late] >= true[late] - 2e-3).all()
     marked = np.char.endswith(rows.words("age_method").astype(np.str_), "_clock_off")
     assert marked.any() == (abs(ahead_s) > 1.0)
     # What the new master stored is by its own clock, exactly.
     own = late & (after(truth, rows["tick"]) > 615.0 + READ_LATER_S + 60.0)
     assert not marked[own].any()
-    np.testing.assert_allclose(rows["age_low_seconds"][own], rows["age_high_seconds"][own])
+    np.testing.assert_allclose(rows.bound("low")[own], rows.bound("high")[own])
 
 
 def test_without_a_measured_skew_the_bounds_are_not_known() -> None:
@@ -75,6 +75,6 @@ def test_without_a_measured_skew_the_bounds_are_not_known() -> None:
     words = rows.words("age_method").astype(np.str_)
     marked = np.char.endswith(words, "_clock_unknown")
     assert marked.any()
-    assert np.isnan(rows["age_low_seconds"][marked & (words == "exact_clock_unknown")]).all()
-    assert np.isnan(rows["age_high_seconds"][marked]).all()
+    assert np.isnan(rows.bound("low")[marked & (words == "exact_clock_unknown")]).all()
+    assert np.isnan(rows.bound("high")[marked]).all()
     assert not marked[after(truth, rows["tick"]) < 601.0].any()

