@@ -19,6 +19,7 @@ from analytics.kernel.window import Window
 from analytics.moments import HOUR, HOUR_US, from_us, hour_of, to_us
 from analytics.schema import GAPS, OFFSET_EVENTS, SERIES, fit
 from analytics.tables import TableRoot
+from analytics.tables.recent import read_recent
 
 _KEPT: Final = 8  # newest states, kept for repeated batches
 _STATES: Final = "_state/evaluate"
@@ -34,15 +35,14 @@ def read_window(
     since = after - timedelta(seconds=rules.history_s) + step
     before = until + step
     of_bucket = [bucket]
-    positions = root.read("positions", since=since, before=before, buckets=of_bucket)
     return Window(
-        positions=positions,
+        positions=read_recent(root, "positions", since, before, of_bucket),
         series=known_series(root, since, before, of_bucket),
-        pairs=root.read("pairs", since=since, before=before, buckets=of_bucket),
-        logs=root.read("logs", since=since, before=before),
+        pairs=read_recent(root, "pairs", since, before, of_bucket),
+        logs=read_recent(root, "logs", since, before),
         events=OFFSET_EVENTS.empty_table(),  # no source reports them; evaluation finds them
         gaps=_gaps(root, since, before),
-        replicas=root.read("replicas", since=since, before=before),
+        replicas=read_recent(root, "replicas", since, before),
     )
 
 
@@ -54,8 +54,8 @@ def known_series(
     A series is written once per hour, at its first row. Whole hours are therefore read, and
     last_seen is exact to the hour.
     """
-    rows = root.read("series", since=hour_of(since), before=hour_of(before) + HOUR, buckets=buckets)
-    return merged_series(rows)
+    begin, end = hour_of(since), hour_of(before) + HOUR
+    return merged_series(read_recent(root, "series", begin, end, buckets))
 
 
 def merged_series(rows: pa.Table) -> pa.Table:

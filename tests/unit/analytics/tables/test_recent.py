@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from analytics.tables import DataFile, TableRoot, recent
+from analytics.tables.recent import read_recent
+from tests.unit.analytics.tables.test_root import START, TICK, add, positions, same
+
+LOOK_BACK = timedelta(minutes=15)
+TICKS = 100
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[TableRoot]:
+    recent._kept.clear()
+    root = TableRoot.create(tmp_path, buckets=2)
+    rows = positions([1, 2], TICKS)
+    for tick in range(TICKS):
+        add(root, rows.slice(4 * tick, 4))
+    yield root
+    recent._kept.clear()
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of the files that were read."""
+    paths: list[str] = []
+    real = TableRoot.rows_of
+
+    def counted(self: TableRoot, file: DataFile, **of: object) -> object:
+        paths.append(file.path)
+        return real(self, file, **of)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TableRoot, "rows_of", counted)
+    return paths
+
+
+def check(root: TableRoot, tick: int, bucket: int = 0) -> None:
+    before = START + (tick + 1) * TICK
+    since = before - LOOK_BACK
+    found = read_recent(root, "positions", since, before, [bucket])
+    assert same(found, root.read("positions", since=since, before=before, buckets=[bucket]))
+
+
+def test_a_window_that_moves_reads_only_the_new_file(root: TableRoot, opened: list[str]) -> None:
+    before = START + 70 * TICK
+    read_recent(root, "positions", before - LOOK_BACK, before, [0])
+    assert len(opened) == 60
+    for _ in range(3):
+        before += TICK
+        opened.clear()
+        read_recent(root, "positions", before - LOOK_BACK, before, [0])
+        assert len(opened) == 1
+
+
+@pytest.mark.parametrize("bound", [0, 1 << 12, 1 << 28])
+def test_the_rows_are_those_of_the_table_however_little_is_kept(
+    root: TableRoot, monkeypatch: pytest.MonkeyPatch, bound: int
+) -> None:
+    monkeypatch.setattr(recent, "KEPT_BYTES_MAX", bound)
+    for tick in (70, 71, 80, 79, 20, 99):
+        for bucket in (0, 1):
+            check(root, tick, bucket)
+            assert sum(entry.size for entry in recent._kept.values()) <= bound
+
+
+def test_files_that_were_merged_meanwhile_are_read_from_their_start_if_asked(
+    root: TableRoot,
+) -> None:
+    check(root, 70)
+    found = root.delta("positions")
+    assert found is not None
+    found.optimize.compact()
+    for tick in (80, 81, 60, 90):  # 60: earlier than what was kept of the merged file
+        check(root, tick)
+
+
+def test_large_pieces_are_not_kept(root: TableRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "ENTRY_BYTES_MAX", 10)
+    check(root, 70)
+    assert not recent._kept
