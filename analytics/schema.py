@@ -85,6 +85,15 @@ SAMPLES: Final = _table(
     (TEXT, "labels!"),  # all others: `a="b",c="d"`, sorted, escaped as in exposition text
     (FLOAT, "value!"),
 )
+CODED_SAMPLES: Final = pa.schema(
+    [
+        pa.field(field.name, pa.dictionary(pa.int32(), TEXT), field.nullable)
+        if field.type == TEXT
+        else field
+        for field in SAMPLES
+    ]
+)
+"""The same with each text once per batch, for readers that do not pass samples through Spark."""
 SERIES: Final = _table(
     (INT, "series_id!", "pair_id!"),
     (TEXT, "cluster!", "broker!", "group!", "topic!"),

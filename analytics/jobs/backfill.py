@@ -33,6 +33,7 @@ from analytics.jobs.options import (
     whole_hours,
 )
 from analytics.moments import HOUR, HOUR_US, from_us, hour_of, steps, to_us
+from analytics.schema import CODED_SAMPLES
 from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.plan import Part
 from analytics.sources.prometheus.reader import Reader
@@ -174,7 +175,7 @@ def check_read(old: Collection[datetime], written: Written) -> None:
 
 def _fetch(reader: Reader, landing: Landing, _: TableRoot, part: Part, writer: Writer) -> None:
     """Fetch, shape and write one part, on an executor."""
-    batches = list(reader.read(part))
+    batches = list(reader.read(part, CODED_SAMPLES))
     if batches:
         landing.land(pa.Table.from_batches(batches), writer)
 

@@ -87,6 +87,17 @@ def codes(*columns: pa.ChunkedArray) -> tuple[Ints, ...]:
     return tuple(np.split(numbers, cuts))
 
 
+def equals(column: pa.ChunkedArray, text: str) -> pa.ChunkedArray:
+    """Return where a column of texts or of dictionaries of texts has this one; not at nulls."""
+    chunks = [
+        pc.equal(chunk.indices, pc.index(chunk.dictionary, text))
+        if pa.types.is_dictionary(chunk.type)
+        else pc.equal(chunk, text)
+        for chunk in column.chunks
+    ]
+    return pa.chunked_array([pc.fill_null(each, False) for each in chunks], pa.bool_())
+
+
 def joined(table: pa.Table, *names: str) -> pa.ChunkedArray:
     """Joined texts of several columns, for use as one key; null if any is null."""
     return pc.binary_join_element_wise(*(table.column(name) for name in names), "\x1f")

@@ -35,7 +35,9 @@ class Coded(NamedTuple):
 
     @classmethod
     def of(cls, table: pa.Table, column: str) -> Coded:
-        """One column of a table."""
+        """One column of a table, of texts or of dictionaries of texts."""
+        if pa.types.is_dictionary(table.schema.field(column).type):
+            return cls._of_dictionaries(table.column(column))
         values = table.column(column).combine_chunks()
         if isinstance(values, pa.ChunkedArray):  # combine_chunks of a column without rows
             values = (
@@ -44,6 +46,16 @@ class Coded(NamedTuple):
         encoded = values.cast(pa.string()).fill_null("").dictionary_encode()
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         return cls(codes, encoded.dictionary.to_pylist())
+
+    @classmethod
+    def _of_dictionaries(cls, column: pa.ChunkedArray) -> Coded:
+        chunks = column.unify_dictionaries().chunks
+        names = chunks[0].dictionary.to_pylist() if chunks else []
+        if column.null_count and "" not in names:
+            names.append("")
+        none = names.index("") if column.null_count else 0
+        codes = [np.asarray(chunk.indices.fill_null(none), np.int64) for chunk in chunks]
+        return cls(np.concatenate(codes) if codes else np.zeros(0, np.int64), names)
 
     def code(self, name: str) -> int:
         """Code of a name; -1 if no row has it."""

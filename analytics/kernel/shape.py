@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from analytics import schema
 from analytics.kernel import sampled, shape_positions
-from analytics.kernel.columns import Bools, Floats, Ints, nullable
+from analytics.kernel.columns import Bools, Floats, Ints, equals, nullable
 from analytics.kernel.sampled import (
     Grouped,
     Rows,
@@ -129,7 +129,7 @@ def shape(
     period_s: period of the ticks. counters: names of counters to keep; None: all. A repeated sample
     makes one row. Rows are sorted by series and time."""
     period_us = round(period_s * 1_000_000)
-    is_gap = pc.equal(samples.column("metric"), sampled.GAP_METRIC)
+    is_gap = equals(samples.column("metric"), sampled.GAP_METRIC)
     if pc.any(is_gap).as_py():  # rare, and a filter copies all strings
         samples = samples.filter(pc.invert(is_gap))
     rows = Rows(samples)

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analytics.kernel.columns import equals
 from analytics.kernel.sampled import CONTEXT, GAP_METRIC, label_value
 from analytics.moments import from_us
 from analytics.schema import GAPS, SAMPLES, Gap
@@ -26,7 +27,7 @@ DETAIL_MAX: Final = 300
 """Length of the detail of a gap, in characters."""
 UP: Final = "up"
 """Prometheus' own metric: 0 where a scrape failed."""
-SERVICES: Final = pa.array(["broker", "ha", "reput"])
+SERVICES: Final = ("broker", "ha", "reput")
 """Services whose samples are in the tables; failed scrapes of other services are not gaps."""
 
 
@@ -69,11 +70,14 @@ def batch(missing: Sequence[Missing], source: str) -> pa.RecordBatch:
 
 def split(samples: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Separate the samples from the gaps among them; the latter become the table ``gaps``."""
-    is_gap = pc.equal(samples.column("metric"), GAP_METRIC)
-    gaps = _down(samples)
-    if pc.any(is_gap).as_py():
-        gaps += [_gap_row(row) for row in samples.filter(is_gap).to_pylist()]
-        samples = samples.filter(pc.invert(is_gap))
+    gaps, kept = _down(samples), []
+    for batch in samples.to_batches():  # gaps are in few batches; a filter copies all texts
+        is_gap = equals(pa.chunked_array([batch.column("metric")]), GAP_METRIC).combine_chunks()
+        if pc.any(is_gap).as_py():
+            gaps += [_gap_row(row) for row in batch.filter(is_gap).to_pylist()]
+            batch = batch.filter(pc.invert(is_gap))
+        kept.append(batch)
+    samples = pa.Table.from_batches(kept, schema=samples.schema)
     return samples, pa.Table.from_pylist(gaps, schema=GAPS)
 
 
@@ -92,14 +96,14 @@ def _gap_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _down(samples: pa.Table) -> list[dict[str, Any]]:
     """Failed scrapes of Prometheus; each begins at the previous scrape if that is known."""
-    is_up = pc.and_(
-        pc.equal(samples.column("metric"), UP), pc.not_equal(samples.column("source"), CONTEXT)
+    is_up = pc.and_not(
+        equals(samples.column("metric"), UP), equals(samples.column("source"), CONTEXT)
     )
     if not pc.any(pc.and_(is_up, pc.equal(samples.column("value"), 0))).as_py():
         return []
-    is_up = pc.and_(is_up, pc.is_in(samples.column("service"), value_set=SERVICES))
-    rows = samples.filter(is_up).select(["target", "service", "ts", "value"])
-    rows = rows.sort_by([("target", "ascending"), ("ts", "ascending")]).to_pylist()
+    found = samples.filter(is_up).select(["target", "service", "ts", "value"]).to_pylist()
+    rows = [row for row in found if row["service"] in SERVICES]
+    rows.sort(key=lambda row: (row["target"], row["ts"]))
     return [
         {
             "source": "prometheus",

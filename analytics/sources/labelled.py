@@ -95,20 +95,28 @@ def escaped(value: str) -> str:
 
 
 def batches(
-    of: Sequence[Series], at: Ints, ts_us: Ints, values: Floats, source: str
+    of: Sequence[Series],
+    at: Ints,
+    ts_us: Ints,
+    values: Floats,
+    source: str,
+    schema: pa.Schema = SAMPLES,
 ) -> Iterator[pa.RecordBatch]:
-    """Samples as record batches of ``schema.SAMPLES``.
+    """Samples as record batches of ``schema.SAMPLES``, or of ``schema.CODED_SAMPLES``.
     at: index of the series of each sample. ts_us: microseconds since 1970."""
     columns = {
-        name: pa.array([each[place] for each in of], SAMPLES.field(name).type)
+        name: pa.array([each[place] for each in of], SAMPLES.field(name).type).cast(
+            schema.field(name).type
+        )
         for place, name in enumerate(Series._fields)
     }
+    origin = pa.array([source], pa.string()).cast(schema.field("source").type)
     for begin in range(0, len(at), BATCH_ROWS):
         part = slice(begin, begin + BATCH_ROWS)
         taken = pa.array(at[part])
         rows = len(taken)
         made: dict[str, pa.Array] = {name: column.take(taken) for name, column in columns.items()}
         made["ts"] = pa.array(ts_us[part]).cast(SAMPLES.field("ts").type)
-        made["source"] = pa.repeat(pa.scalar(source, pa.string()), rows)
+        made["source"] = origin.take(pa.array(np.zeros(rows, np.int8)))
         made["value"] = pa.array(values[part])
-        yield pa.RecordBatch.from_arrays([made[name] for name in SAMPLES.names], schema=SAMPLES)
+        yield pa.RecordBatch.from_arrays([made[name] for name in schema.names], schema=schema)

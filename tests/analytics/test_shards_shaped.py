@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from analytics.kernel.shape import shape
-from analytics.schema import SAMPLES, TABLES
+from analytics.schema import CODED_SAMPLES, SAMPLES, TABLES
 from analytics.sources.gaps import split
 from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.reader import Reader
@@ -20,12 +20,12 @@ from tests.truth.workload import Truth
 SECOND = 1_000_000
 
 
-def read(url: str, truth: Truth, **of: str) -> dict[str, pa.Table]:
+def read(url: str, truth: Truth, schema: pa.Schema, **of: str) -> dict[str, pa.Table]:
     """Tables out of every part by itself, put together."""
     reader = Reader(parse({"url": url, **of}))
     tables = defaultdict(list)
     for part in reader.plan(truth.start, truth.end + 60 * SECOND):
-        samples, gaps = split(pa.Table.from_batches(reader.read(part), schema=SAMPLES))
+        samples, gaps = split(pa.Table.from_batches(reader.read(part, schema), schema=schema))
         assert gaps.num_rows == 0
         for name, table in shape(samples, truth.period / SECOND).items():
             tables[name].append(table)
@@ -38,11 +38,11 @@ def _sorted(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("name", ["failover", "hot_queue", "poison_of_sixteen", "unknowns"])
-def test_shards_make_the_tables_of_the_whole(name: str) -> None:
+def test_shards_make_the_tables_of_the_whole_also_with_texts_as_codes(name: str) -> None:
     truth = cases.EVERY[name]()
     with RangeServer(served(samples_table(truth)), left_open=True) as server:
-        whole = read(server.url, truth)
-        sharded = read(server.url, truth, shards="4", context="true", slice="5m")
+        whole = read(server.url, truth, SAMPLES)
+        sharded = read(server.url, truth, CODED_SAMPLES, shards="4", context="true", slice="5m")
     assert whole["positions"].num_rows > 100
     for table in whole:
         assert whole[table].schema.equals(TABLES[table])

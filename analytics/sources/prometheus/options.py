@@ -37,7 +37,7 @@ HEADER: Final = "header."
 
 COLLECTED: Final = any_of("__name__", sorted(METRICS | TIMED | {"up"}))
 """Families that shaping reads, and the counters that are stored by default."""
-SCRAPES: Final = ",".join((any_of("__name__", ["up"]), any_of("service", SERVICES.to_pylist())))
+SCRAPES: Final = ",".join((any_of("__name__", ["up"]), any_of("service", SERVICES)))
 """Family with a sample for each scrape of one of our services."""
 CONTEXT: Final = any_of("__name__", sorted(METRICS - QUEUE_METRICS))
 """Families without a queue that shaping reads."""

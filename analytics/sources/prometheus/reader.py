@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import pyarrow as pa
 
-from analytics.schema import Gap
+from analytics.schema import SAMPLES, Gap
 from analytics.sources import gaps
 from analytics.sources.gaps import Missing, Unanswered
 from analytics.sources.http import fetch
@@ -51,8 +51,9 @@ class Reader:
         """Return parts for all samples with start < time <= end; microseconds since 1970."""
         return list(plan(self._options, start_us, end_us, only))
 
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """Yield the samples of a part, with gaps as rows. Raises BadOption for a bad selector."""
+    def read(self, part: Part, schema: pa.Schema = SAMPLES) -> Iterator[pa.RecordBatch]:
+        """Yield the samples of a part, with gaps as rows. schema: SAMPLES or CODED_SAMPLES. Raises
+        BadOption for a bad selector."""
         todo = [(part.start_us, part.end_us, 0)]
         slow_splits = 0
         has_values = False
@@ -74,12 +75,12 @@ class Reader:
                 continue
             if context is not None:
                 has_values |= _has_values(context)
-                yield from _kept(context, low, high, CONTEXT)
+                yield from _kept(context, low, high, CONTEXT, schema)
             has_values |= _has_values(found)
-            yield from _kept(found, low, high, SOURCE)
+            yield from _kept(found, low, high, SOURCE, schema)
         missing += self._holes(part, missing, has_values=has_values)
         if missing:
-            yield gaps.batch(missing, SOURCE)
+            yield gaps.batch(missing, SOURCE).cast(schema)
 
     def _holes(self, part: Part, unread: Sequence[Missing], *, has_values: bool) -> list[Missing]:
         """Times of the part at which the server scraped nothing. unread: known gaps."""
@@ -169,12 +170,13 @@ def _has_values(found: Samples) -> bool:
     return any(series.metric != "up" for series in found.series)
 
 
-def _kept(found: Samples, low: int, high: int, source: str) -> Iterator[pa.RecordBatch]:
+def _kept(
+    found: Samples, low: int, high: int, source: str, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """Samples in the slice. Some servers also send its start, which belongs to the previous
     slice."""
     inside = (found.ts_us > low) & (found.ts_us <= high)
     if inside.all():
-        return batches(found.series, found.at, found.ts_us, found.values, source)
-    return batches(
-        found.series, found.at[inside], found.ts_us[inside], found.values[inside], source
-    )
+        return batches(found.series, found.at, found.ts_us, found.values, source, schema)
+    at, ts_us, values = found.at[inside], found.ts_us[inside], found.values[inside]
+    return batches(found.series, at, ts_us, values, source, schema)
