@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from analytics.schema import LOGS, PAIRS, POSITIONS, SERIES, fit, pair_id, series_id
+from analytics.sources.prometheus.options import SCRAPES
 
 BEGIN_S: Final = 1_767_600_000  # a whole hour
 PERIOD_S: Final = 15
@@ -177,18 +178,25 @@ class _Canned(BaseHTTPRequestHandler):
 def slices(queues: int) -> Callable[[Mapping[str, list[str]]], bytes]:
     """Return answers of each range of SLICE_S with the samples of the queues of one group.
 
-    The body is built once. For each range only its times are replaced, so that the server costs
-    almost nothing compared with the reader. There are four series per queue.
+    A body is built once for each length of range. For each range only its times are replaced, so
+    that the server costs almost nothing compared with the reader. There are four series per queue.
+    The question when the server scraped gets a single series.
     """
-    template = _template(queues)
+    templates: dict[int, bytes] = {}
 
     def answer(fields: Mapping[str, list[str]]) -> bytes:
         if "time" not in fields:
             return b'{"status":"success","data":{"resultType":"scalar","result":[1,"1"]}}'
-        body, span = template, _RANGE.search(fields["query"][0])
+        query = fields["query"][0]
+        span = _RANGE.search(query)
         assert span is not None, fields
-        end_ms = round(float(fields["time"][0]) * 1000)
-        first = (end_ms - int(span[1]) + 1) // 1_000_000
+        end_ms, length_ms = round(float(fields["time"][0]) * 1000), int(span[1])
+        if query.startswith("{" + SCRAPES):
+            return _scrapes(end_ms, length_ms)
+        body = templates.get(length_ms)
+        if body is None:
+            body = templates[length_ms] = _template(queues, length_ms // 1000)
+        first = (end_ms - length_ms + 1) // 1_000_000
         for index, mark in enumerate((b"[@", b"[#", b"[~")):
             body = body.replace(mark, b"[%d" % (first + index))
         return body
@@ -196,10 +204,20 @@ def slices(queues: int) -> Callable[[Mapping[str, list[str]]], bytes]:
     return answer
 
 
-def _template(queues: int) -> bytes:
+def _scrapes(end_ms: int, length_ms: int) -> bytes:
+    """Build the answer to the question when the server scraped."""
+    period_ms = PERIOD_S * 1000
+    first_ms = (end_ms - length_ms) // period_ms * period_ms + period_ms
+    points = [[at / 1000 + 0.3, "1"] for at in range(first_ms, end_ms, period_ms)]
+    metric = {"__name__": "up", "job": "tidemark-broker", "instance": "n0:8081"}
+    result = {"resultType": "matrix", "result": [{"metric": metric, "values": points}]}
+    return json.dumps({"status": "success", "data": result}, separators=(",", ":")).encode()
+
+
+def _template(queues: int, length_s: int) -> bytes:
     """Build one slice of four series per queue; times start with a mark per 1,000 s."""
     chance = np.random.default_rng(7)
-    ticks = np.arange(0, SLICE_S, PERIOD_S)
+    ticks = np.arange(0, length_s, PERIOD_S)
     marks = ["@#~"[at // 1000] + f"{at % 1000:03d}.3" for at in ticks.tolist()]
     target = {
         "cluster": "c", "broker": "g0", "replica": "n0", "service": "broker",
