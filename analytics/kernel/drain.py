@@ -162,4 +162,4 @@ def _lasts(amount: Floats, pace: Floats) -> Floats:
 def _quantiles(ring: Floats, least: int) -> list[Floats]:
     """Quantiles of each row's known values; NaN where fewer than `least` are known."""
     known = (~np.isnan(ring)).sum(axis=1) >= least
-    return [np.where(known, robust.quantile(ring, share), np.nan) for share in QUANTILES]
+    return [np.where(known, each, np.nan) for each in robust.quantiles(ring, QUANTILES)]

@@ -22,7 +22,7 @@ from analytics.kernel import columns, results
 from analytics.kernel.absence import excused, keeps_pace, unfinished
 from analytics.kernel.age import BOUNDED, Heads, age_of, at_least
 from analytics.kernel.clocks import clocks_of, widened
-from analytics.kernel.columns import SECOND, Bools, Floats
+from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 from analytics.kernel.debounce import debounce
 from analytics.kernel.drain import drain_of
 from analytics.kernel.events import Found, series_events
@@ -114,7 +114,10 @@ def _news(rows: pa.Table, key: str) -> pa.Table:
     """Return the rows without repeated samples, which an earlier tick already had."""
     if not rows.num_rows:
         return rows
-    ids, ts, tick = (columns.ints(rows, key), *(columns.micros(rows, c) for c in ("ts", "tick")))
+    ts, tick = columns.micros(rows, "ts"), columns.micros(rows, "tick")
+    if _have_one_tick_each(ts, tick):
+        return rows
+    ids = columns.ints(rows, key)
     apart = np.diff(ids)
     order = None
     if not ((apart > 0) | ((apart == 0) & (np.diff(ts) >= 0))).all():
@@ -128,6 +131,16 @@ def _news(rows: pa.Table, key: str) -> pa.Table:
     if order is not None:
         new[order] = new.copy()
     return rows.filter(pa.array(new))
+
+
+def _have_one_tick_each(ts: Ints, tick: Ints) -> bool:
+    """Whether no time of a snapshot is at two ticks. All rows of a snapshot share both, so there
+    are few different times."""
+    encoded = pa.array(ts).dictionary_encode()
+    at = encoded.indices.to_numpy()
+    tick_of = np.empty(len(encoded.dictionary), np.int64)
+    tick_of[at] = tick
+    return bool((tick_of[at] == tick).all())
 
 
 def _nothing(state: pa.Table | None) -> Evaluated:

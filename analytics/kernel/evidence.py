@@ -31,6 +31,8 @@ USES: Final[Mapping[Status, tuple[str, ...]]] = {
     Status.LAGGING: (*_AGE, "progress"),
 }
 """The numbers that the rule of each status uses."""
+EXPLAINED: Final = [CODE[status] for status in USES]
+"""Codes of the statuses that have evidence."""
 _NUMBER: Final = {rule.status: rule.number for rule in RULES}
 
 

@@ -52,7 +52,5 @@ def _times(table: pa.Table) -> tuple[Ints, Ints]:
 def _process(logs: pa.Table, node: Ints) -> Ints:
     """A number for each run of a node; the name of the node and its start time identify a run."""
     started = pc.fill_null(logs.column("up_since").cast(pa.int64()), -1).to_numpy()
-    together = np.stack([node, np.asarray(started, dtype=np.int64)], axis=1)
-    if together.size == 0:
-        return np.zeros(0, dtype=np.int64)
-    return np.asarray(np.unique(together, axis=0, return_inverse=True)[1], np.int64).reshape(-1)
+    runs, run = np.unique(np.asarray(started, dtype=np.int64), return_inverse=True)
+    return node * runs.size + run.reshape(-1)

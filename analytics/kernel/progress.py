@@ -53,10 +53,10 @@ def batches_of(grid: Positions, lag: Floats, still: Floats, gap: Floats, rules: 
     if not seldom.any():
         return Batches(np.broadcast_to(np.bool_(True), commit.shape), seldom, overdue, soon)
     corner = lag == 0
-    before = np.full(commit.shape[1], np.nan)
+    before, present = np.full(commit.shape[1], np.nan), grid.present
     for row, now in enumerate(commit):
         # A commit first seen after a hole may be much older than a period.
-        seen = grid.present[row - 1] if row else True
+        seen = present[row - 1] if row else True
         corner[row] |= ~np.isnan(now) & (now != before) & seen
         np.copyto(before, now, where=~np.isnan(now))
     return Batches(corner, seldom, overdue, soon)

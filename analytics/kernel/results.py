@@ -11,7 +11,7 @@ from analytics.kernel import columns
 from analytics.kernel.age import EXACT, MARKED, METHODS, Age
 from analytics.kernel.columns import Bools, Floats, Ints
 from analytics.kernel.debounce import NEVER, Debounced
-from analytics.kernel.evidence import evidence
+from analytics.kernel.evidence import EXPLAINED, evidence
 from analytics.kernel.facts import Facts, Logs
 from analytics.kernel.grid import Known, Positions, Ticks
 from analytics.kernel.lag import Lag, delivered
@@ -121,7 +121,7 @@ def lag(judged: Judged) -> pa.Table:
             columns.words(STATUSES, status.astype(np.int64)),
             columns.nullable_times(debounced.since[at]),
             reasons(judged, at),
-            evidence(status, _numbers(judged, at)),
+            _evidence(judged, judged.debounced, at),
         ],
         schema=LAG,
     )
@@ -165,7 +165,7 @@ def changes(judged: Judged) -> pa.Table:
     of_pairs = judged.pair_status
     at_pair = places(_changed(of_pairs.status, of_pairs.before), judged.row)
     parts = [
-        _changes(judged, debounced, at, evidence(debounced.status[at], _numbers(judged, at))),
+        _changes(judged, debounced, at, _evidence(judged, debounced, at)),
         _changes(judged, debounced, events, pa.array(['{"event":"unrequested"}'] * events.row.size))
         .drop_columns("level")
         .append_column("level", pa.array([Level.TICKET] * events.row.size, pa.string()))
@@ -217,6 +217,16 @@ def _keys(judged: Judged, at: Places) -> tuple[pa.Array, pa.Array, pa.Array]:
         pa.array(known.series_id[at.series]),
         pa.array(known.pair_id[known.pair[at.series]]),
     )
+
+
+def _evidence(judged: Judged, debounced: Debounced, at: Places) -> pa.Array:
+    """Evidence of each row; only the numbers of rows that have any are gathered."""
+    status = debounced.status[at]
+    some = np.flatnonzero(np.isin(status, EXPLAINED))
+    texts = evidence(status[some], _numbers(judged, Places(at.row[some], at.series[some])))
+    where = np.full(status.size, -1, np.int64)
+    where[some] = np.arange(some.size)
+    return texts.take(pa.array(where, mask=where < 0))
 
 
 def _numbers(judged: Judged, at: Places) -> dict[str, Floats]:

@@ -5,6 +5,7 @@ All functions work along the last axis of an array, for all rows at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -16,15 +17,23 @@ SIGMA_PER_MAD: Final = 1.4826  # of a normal distribution
 
 def quantile(values: Floats, share: float) -> Floats:
     """Return the quantile of the known values, with linear interpolation; NaN without any."""
+    return quantiles(values, (share,))[0]
+
+
+def quantiles(values: Floats, shares: Sequence[float]) -> list[Floats]:
+    """Return several quantiles like `quantile`; the values are sorted once."""
     ordered = np.sort(values, axis=-1)  # NaN is last
     known = np.count_nonzero(~np.isnan(values), axis=-1)
-    place = np.maximum(known - 1, 0) * share
-    below = np.floor(place).astype(np.int64)
-    above = np.minimum(below + 1, np.maximum(known - 1, 0))
-    low = np.take_along_axis(ordered, below[..., None], -1)[..., 0]
-    high = np.take_along_axis(ordered, above[..., None], -1)[..., 0]
-    result: Floats = low + (high - low) * (place - below)
-    return result
+    last = np.maximum(known - 1, 0)
+    results: list[Floats] = []
+    for share in shares:
+        place = last * share
+        below = np.floor(place).astype(np.int64)
+        above = np.minimum(below + 1, last)
+        low = np.take_along_axis(ordered, below[..., None], -1)[..., 0]
+        high = np.take_along_axis(ordered, above[..., None], -1)[..., 0]
+        results.append(low + (high - low) * (place - below))
+    return results
 
 
 def median(values: Floats) -> Floats:

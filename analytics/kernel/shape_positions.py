@@ -265,7 +265,8 @@ def positions_and_series(rows: Rows, pairs: Pairs, scrapes: Scrapes) -> tuple[pa
         ),
         schema.SERIES,
     )
-    order = [("series_id", "ascending"), ("ts", "ascending"), ("replica", "ascending")]
+    keys = ("pair_id", "series_id", "ts", "replica")
+    order = [(name, "ascending") for name in keys]
     return positions.sort_by(order), named.sort_by("series_id")
 
 

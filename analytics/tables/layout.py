@@ -8,7 +8,7 @@ not span two hours; compaction merges those of a day.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from analytics.schema import TABLES
 _LAYOUT: Final[Mapping[str, tuple[str, str]]] = {
     "samples": ("ts", "target metric labels group topic queue"),
     "series": ("last_seen", "series_id"),
-    "positions": ("tick", "series_id"),
+    "positions": ("tick", "pair_id series_id"),
     "logs": ("tick", "cluster broker replica"),
     "pairs": ("tick", "pair_id"),
     "replicas": ("tick", "cluster broker replica peer"),
@@ -29,8 +29,8 @@ _LAYOUT: Final[Mapping[str, tuple[str, str]]] = {
     "offset_events": ("tick", "series_id"),
     "messages": ("store_ts", "broker physical_offset"),
     "gaps": ("from_ts", "source subject"),
-    "rates": ("tick", "series_id"),
-    "lag": ("tick", "series_id"),
+    "rates": ("tick", "pair_id series_id"),
+    "lag": ("tick", "pair_id series_id"),
     "pair_lag": ("tick", "pair_id"),
     "status_changes": ("tick", "pair_id series_id"),
     "stages": ("tick", "pair_id"),
@@ -68,7 +68,6 @@ def sort_keys(table: str) -> list[tuple[str, str]]:
     """Sort order of a file's rows: similar rows are adjacent, then by time."""
     time, order = _LAYOUT[table]
     leading = order.split()
-    time = "ts" if "ts" in TABLES[table].names else time
     return [(name, "ascending") for name in (*leading, *(() if time in leading else (time,)))]
 
 
@@ -116,7 +115,27 @@ def placed(table: str, rows: pa.Table, buckets: int) -> Iterator[tuple[Place, pa
         chosen = rows if len(found) == 1 else rows.filter(pa.array(keys == key))
         hour, bucket = divmod(int(key), buckets)
         place = Place(hour * HOUR_US, bucket if table in BUCKETED else None)
-        yield place, chosen.sort_by(sort_keys(table))
+        yield place, in_order(chosen, table)
+
+
+def in_order(rows: pa.Table, table: str) -> pa.Table:
+    """Return the rows in the table's order; as they are if evaluation has made them in it."""
+    keys = sort_keys(table)
+    return rows if _is_sorted(rows, [name for name, _ in keys]) else rows.sort_by(keys)
+
+
+def _is_sorted(rows: pa.Table, names: Sequence[str]) -> bool:
+    """Whether the rows are known to be sorted by these columns; False if one has texts or nulls."""
+    equal = np.ones(max(rows.num_rows - 1, 0), np.bool_)
+    for name in names:
+        column = rows.column(name)
+        if column.null_count or pa.types.is_string(column.type):
+            return False
+        values = np.asarray(column.cast(pa.int64()))
+        if (equal & (values[1:] < values[:-1])).any():
+            return False
+        equal &= values[1:] == values[:-1]
+    return True
 
 
 def as_stored(rows: pa.Table) -> pa.Table:

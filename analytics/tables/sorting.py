@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from analytics.moments import HOUR_US
 from analytics.schema import TABLES, part_of
 from analytics.tables.files import DataFile, row_groups, write_file
-from analytics.tables.layout import TIME_COLUMN, Place, sort_keys
+from analytics.tables.layout import TIME_COLUMN, Place, in_order, sort_keys
 from analytics.tables.location import Location
 
 SORT_ROWS: Final = 1 << 21
@@ -44,17 +44,17 @@ def sorted_files(root: Location, files: Sequence[DataFile], size_max: int) -> li
 
 def _pieces(root: Location, files: Sequence[DataFile]) -> Iterator[pa.Table]:
     """Yield sorted pieces of one or more whole hours, or of a part of one large hour."""
-    keys = sort_keys(files[0].table)
+    table = files[0].table
     pending: list[pa.Table] = []
     for hour_us in sorted({hour_us for file in files for hour_us in file.hours}):
         inside = [file for file in files if file.may_hold(hour_us, hour_us + HOUR_US)]
         for chosen in _shares(root, inside, hour_us):
             pending.append(_rows(root, inside, hour_us, chosen))
             if chosen is not None or sum(each.num_rows for each in pending) >= _PIECE_ROWS:
-                yield pa.concat_tables(pending).sort_by(keys)
+                yield in_order(pa.concat_tables(pending), table)
                 pending = []
     if pending:
-        yield pa.concat_tables(pending).sort_by(keys)
+        yield in_order(pa.concat_tables(pending), table)
 
 
 def _shares(root: Location, files: Sequence[DataFile], hour_us: int) -> Iterator[pa.Array | None]:
