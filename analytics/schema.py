@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ TIME: Final = pa.timestamp("us", tz="UTC")
 TEXT, BOOL, FLOAT = pa.string(), pa.bool_(), pa.float64()
 INT, INT32 = pa.int64(), pa.int32()
 _HASH_KEY: Final = b"tidemark series 1"
+IDS_KEPT: Final = 1 << 17
+"""Hashes that a process keeps, because each tick has the same series."""
 
 
 def _table(*columns: Sequence[Any]) -> pa.Schema:
@@ -386,12 +389,14 @@ def part_of(table: str, names: Iterable[str] | None) -> pa.Schema:
     return TABLES[table] if names is None else pa.schema([TABLES[table].field(n) for n in names])
 
 
+@lru_cache(IDS_KEPT)
 def pair_id(cluster: str, broker: str, group: str, topic: str) -> int:
     """Id of a pair: a group and a topic on one broker set. All its series are in the same
     bucket."""
     return _hashed(cluster, broker, group, topic)
 
 
+@lru_cache(IDS_KEPT)
 def series_id(cluster: str, broker: str, group: str, topic: str, queue: int) -> int:
     """Id of a series: one queue of a pair."""
     return _hashed(cluster, broker, group, topic, str(queue))
