@@ -234,6 +234,7 @@ def tick_evaluated() -> float:
     """Evaluate a tick whose look-back is in files of one tick; return the core-seconds."""
     from analytics.jobs.evaluate import Evaluation
     from analytics.kernel.rules import Rules
+    from analytics.ticks.spark import Task
 
     place = WORK_DIR / "analytics_scale_tick"
     shutil.rmtree(place, ignore_errors=True)
@@ -250,7 +251,8 @@ def tick_evaluated() -> float:
         until = to_us(BEGIN) + number * PERIOD_S * 1_000_000
         began, writer = time.process_time(), Writer(root)
         for bucket in range(root.buckets):
-            evaluation.bucket(bucket, until - PERIOD_S * 1_000_000, until, writer)
+            after = until - PERIOD_S * 1_000_000
+            evaluation.bucket(Task(bucket, after, until, after, until), writer)
         commit(root, "evaluate", writer)
         used = time.process_time() - began
     shutil.rmtree(place)
