@@ -9,7 +9,7 @@ import click
 from services.ha.config import ENV_PREFIX, HaConfig, LocalHaConfig
 from services.ha.lease import stores
 from services.ha.service import SERVICE, run
-from services.ha.startup import secret_of, tls_of
+from services.ha.startup import load_credentials
 from shared.runtime.command import check_config_option, run_service
 
 
@@ -55,8 +55,7 @@ def main(
 
 def look(settings: HaConfig) -> None:
     """Read the files that the settings name. Raises BadConfig."""
-    secret_of(settings)
-    tls_of(settings)
+    load_credentials(settings)
     stores.check_files(settings.cluster)
 
 

@@ -29,16 +29,14 @@ from services.ha.shell.page_writer import PageWriter
 from services.ha.shell.probes import Probes
 from services.ha.shell.replica_disk import ReplicaDisk
 from services.ha.shell.replica_store import ReplicaStore
+from services.ha.shell.secret_rotation import SecretRotation
 from services.ha.shell.streaming import LogViews
 from services.ha.shell.trace_log import log_confirmed
 from services.ha.shell.watch import SnapshotReader, Watch
-from services.ha.startup import (
-    load_credentials,
-    setup_from,
-    status_before,
-)
+from services.ha.startup import load_credentials, secret_files, setup_from, status_before
 from services.ha.wire.handshake import Identity
 from services.ha.wire.versions import SPOKEN
+from shared.cluster.group_secret import Recipient
 from shared.files.lock_probe import LockProbe
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import StoreDir
@@ -85,6 +83,7 @@ class Ha:
         self._setup = setup_from(config)
         self._replica: Replica | None = None
         self._runner: EffectRunner | None = None
+        self._rotation: SecretRotation | None = None
         self._control = Control(self._command, self._status, timeout_s=config.command_timeout_s)
 
     async def run(self) -> None:
@@ -94,6 +93,9 @@ class Ha:
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         credentials = await asyncio.to_thread(load_credentials, config)
         await asyncio.to_thread(stores.check_files, config.cluster)
+        setup = self._setup
+        recipient = Recipient(setup.cluster, setup.group, setup.own.name)
+        self._rotation = SecretRotation(secret_files(config), credentials, recipient)
         async with AsyncExitStack() as closing:
             probes = Probes(self._clock, self._state)
             admin = AdminServer(
@@ -103,6 +105,7 @@ class Ha:
                 port=config.admin_port,
                 routes=[
                     *probes.routes(),
+                    *self._rotation.routes(),
                     *self._control.port_routes(config.order_hosts),
                 ],
             )
@@ -168,7 +171,8 @@ class Ha:
         self, held: ReplicaStore, found: Found, doorbell: Doorbell, credentials: Credentials
     ) -> None:
         """Run the replica until stop."""
-        config, positions = self._config, held.positions
+        config, positions, rotation = self._config, held.positions, self._rotation
+        assert rotation is not None, "the credentials were read before the store"
         async with AsyncExitStack() as closing:
             views = LogViews(held.directory, positions)
             closing.callback(views.close)
@@ -222,6 +226,7 @@ class Ha:
                 {
                     "replica": lambda: runner.run(self._stop),
                     "watch": lambda: watch.run(self._stop),
+                    "secret": lambda: rotation.watch(self._stop),
                     "leave": self._leave,
                 },
             )
@@ -309,5 +314,7 @@ class Ha:
 
     def _status(self) -> Mapping[str, Any]:
         if self._replica is None:
-            return status_before(self._setup, self._health.state)
-        return self._replica.status(self._clock.boot_ms())
+            found = status_before(self._setup, self._health.state)
+        else:
+            found = self._replica.status(self._clock.boot_ms())
+        return found if self._rotation is None else {**found, "secret": self._rotation.status()}

@@ -1,4 +1,4 @@
-"""Builds the replica's setup, the secret and TLS from the settings.
+"""Builds the replica's setup, the credentials and TLS from the settings.
 
 Step before: ``config``, whose rules between fields hold. Step after: ``service`` runs the parts.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final
 from services.ha.config import HaConfig
 from services.ha.core.setup import Setup
 from services.ha.shell.links import Credentials
-from shared.cluster.secret_file import read_secret
+from services.ha.shell.secret_files import SecretFiles
 from shared.runtime.clock import boot_id
 from tidemark.errors import BadConfig
 
@@ -26,7 +26,13 @@ UNKNOWN: Final = (
 
 def load_credentials(config: HaConfig) -> Credentials:
     """Read the files that the settings name. Blocks. Raises BadConfig."""
-    return Credentials(secret_of(config), tls_of(config))
+    return Credentials(secret_files(config).read(), tls_of(config))
+
+
+def secret_files(config: HaConfig) -> SecretFiles:
+    """Return the files of the group's secret."""
+    assert config.cluster.secret_file is not None, "the settings of a group were checked"
+    return SecretFiles(config.cluster.secret_file)
 
 
 def setup_from(config: HaConfig) -> Setup:
@@ -66,12 +72,6 @@ def status_before(setup: Setup, state: str) -> dict[str, Any]:
         "alarms": [],
         "reason": reason,
     }
-
-
-def secret_of(config: HaConfig) -> bytes:
-    """Return the group's secret. Blocks. Raises BadConfig."""
-    assert config.cluster.secret_file is not None, "checked with the settings"
-    return read_secret(config.cluster.secret_file, "cluster.secret_file")
 
 
 def tls_of(config: HaConfig) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:

@@ -9,12 +9,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+from shared.cluster.group_secret import SECRET_SIZE_MAX, SECRET_SIZE_MIN
 from tidemark.errors import BadConfig
 
 log = logging.getLogger(__name__)
 
-SECRET_SIZE_MIN: Final = 16
-SECRET_SIZE_MAX: Final = 4096
 ROOT: Final = 0
 
 
@@ -29,14 +28,14 @@ def read_secret(path: Path, setting: str) -> bytes:
         status = path.stat()
     except OSError as error:
         raise BadConfig(
-            f"{setting} {path} cannot be read: {error.strerror}. Nothing was started.",
+            f"{setting} {path} cannot be read: {error.strerror}. It is not used.",
             "Write the same secret there on every node of the group.",
             path=path,
         ) from error
     if not SECRET_SIZE_MIN <= len(secret) <= SECRET_SIZE_MAX:
         raise BadConfig(
             f"{setting} {path} holds {len(secret)} bytes; {SECRET_SIZE_MIN} to "
-            f"{SECRET_SIZE_MAX} are a secret. Nothing was started.",
+            f"{SECRET_SIZE_MAX} are a secret. It is not used.",
             "Write a longer one, for example `openssl rand -hex 32`, the same on every node.",
             path=path,
         )

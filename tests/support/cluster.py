@@ -41,13 +41,15 @@ class Cluster(NodeGroup[Node]):
         hosts: Sequence[str] = (),
         prefixes: Sequence[tuple[str, ...]] = (),
         through: Callable[[str, str, int], int] | None = None,
+        own_secrets: bool = False,
         **settings: Mapping[str, object] | None,
     ) -> None:
         """cluster: more settings of [cluster], on every node, for example another lease.
         environment, settings: as for ``Node``, for every node. hosts, prefixes: for each node, its
         address and what comes before its commands, if nodes have network namespaces of their own;
         default: all on the loopback. through: takes a node, another node and that one's replication
-        port; returns the port under which the first node reaches it.
+        port; returns the port under which the first node reaches it. own_secrets: each node has a
+        file of its own with the group's secret, as nodes on several machines have.
         """
         names = [f"n{number}" for number in range(nodes)]
         self.hosts = dict(zip(names, hosts or [LOOPBACK] * nodes, strict=True))
@@ -56,6 +58,10 @@ class Cluster(NodeGroup[Node]):
 
         def make(name: str, ports: dict[str, int], table: dict[str, object]) -> Node:
             reached = table if through is None else {**table, "nodes": self._reached(name, through)}
+            if own_secrets:
+                reached["secret_file"] = str(
+                    self._own_secret(name, Path(str(table["secret_file"])))
+                )
             return Node(
                 directory / name,
                 environment=environment,
@@ -79,6 +85,17 @@ class Cluster(NodeGroup[Node]):
             dialled = port if other == name else through(name, other, port)
             found.append(f"{other}={self.hosts[other]}:{dialled}")
         return found
+
+    def own_secret(self, name: str) -> Path:
+        """File with the secret of a node, if each has its own."""
+        return self.directory / "secrets" / name / "secret"
+
+    def _own_secret(self, name: str, common: Path) -> Path:
+        path = self.own_secret(name)
+        path.parent.mkdir(parents=True)
+        path.touch(0o600)
+        path.write_bytes(common.read_bytes())
+        return path
 
     def restart(self, name: str, *roles: str) -> None:
         """SIGKILL services of a node (default: all) and start them again at once."""

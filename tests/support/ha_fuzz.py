@@ -131,7 +131,7 @@ def replayed(rng: Random) -> bytes:
     )
     accepting = handshake.Accepting(
         identity._replace(node="tidemark-0"),
-        secret=rng.randbytes(32),
+        accepted=[rng.randbytes(32)],
         nonce=rng.randbytes(handshake.NONCE_SIZE),
         nodes=("tidemark-0", "tidemark-1"),
     )

@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 
 from tidemark.cli.cluster_calls import ClusterCalls, node_of
+from tidemark.cli.cluster_secret import NodeSecrets, Rotation, read_secret_file
 from tidemark.cli.hand_over import hand_over
 from tidemark.cli.output import (
     addresses,
@@ -36,6 +37,7 @@ NODE_COLUMNS: Final = [
 ]  # fmt: skip
 GROUP_COLUMNS: Final = ["broker_group", "master", "epoch", "topics", "nodes"]
 LEFT_COLUMNS: Final = ["group", "messages", "seconds", "why"]
+SECRET_COLUMNS: Final = ["node", "proves", "accepts", "file", "reason"]
 HISTORY_COLUMNS: Final = ["epoch", "start", "node", "at_ms"]
 
 
@@ -281,6 +283,56 @@ def resync(node: str, group: str | None, url: str) -> None:
     say(f"{node} is emptied: {what}, queues and index are copied again from the master")
     typed = group or click.prompt("Type the group's name to continue", err=True)
     print_facts(run(calls.at(node, "resync", {"group": typed})))
+
+
+@cluster.command("rotate-secret")
+@click.option(
+    "--new-secret-file",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="File with the new secret; the same one when the command is repeated.",
+)
+@click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path),
+    help="File with the present secret, e.g. this node's cluster.secret_file: seals the new one.",
+)
+@click.option("--by-hand", is_flag=True, help="Say what to change on each node, and wait for it.")
+@click.option("--dry-run", is_flag=True, help="Show each node's secrets; change nothing.")
+@click.option(
+    "--timeout-s",
+    type=click.FloatRange(1.0, 86_400.0),
+    default=300.0,
+    show_default=True,
+    help="Longest wait for all nodes in each of the three steps.",
+)
+@with_broker
+def rotate_secret(
+    new_secret_file: Path,
+    secret_file: Path | None,
+    by_hand: bool,
+    dry_run: bool,
+    timeout_s: float,
+    url: str,
+) -> None:
+    """Replace the secret that nodes prove to each other, while the group serves."""
+    if by_hand == (secret_file is not None):
+        raise click.UsageError("give either --secret-file or --by-hand")
+    new = read_secret_file(new_secret_file)
+    rotation = Rotation(ClusterCalls(addresses(url)), new, secret_file, timeout_s=timeout_s)
+    nodes = run(rotation.nodes() if dry_run else rotation.run())
+    print_rows([_secret_row(node) for node in nodes], SECRET_COLUMNS)
+
+
+def _secret_row(node: NodeSecrets) -> dict[str, object]:
+    seen = node.seen
+    return {
+        "node": node.node,
+        "proves": None if seen is None else seen.proves,
+        "accepts": None if seen is None else ", ".join(seen.accepts),
+        "file": node.file or None,
+        "reason": node.reason or None,
+    }
 
 
 @cluster.command("hand-over")

@@ -85,6 +85,15 @@ class ClusterCalls:
         """Send a command to a node. Raises Refusal, Unreachable and others."""
         return await self._order(node_of(await self.view(), node), command, order)
 
+    async def own_view(self, admin: str) -> dict[str, Any]:
+        """Return what the ha at an admin URL reports. Raises Unreachable, BrokenAnswer."""
+        return await _call("GET", f"{admin}/v1/cluster", None, timeout_s=VIEW_TIMEOUT_S)
+
+    async def at_port(self, node: str, command: str, order: Mapping[str, object]) -> dict[str, Any]:
+        """Send a command to a node's admin port, also from the node itself."""
+        admin = node_of(await self.view(), node)["admin"]
+        return await _call("POST", f"{admin}/v1/cluster/{command}", order)
+
     async def at_master(
         self, command: str, order: Mapping[str, object], *, or_any: bool = False
     ) -> dict[str, Any]:

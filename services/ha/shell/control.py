@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -20,13 +19,21 @@ from yarl import URL
 
 from services.ha.core.effects import Reply
 from services.ha.core.events import Command
+from services.ha.shell.command_bodies import (
+    BODY_S,
+    TEXT_TYPE,
+    Answer,
+    error_answer,
+    error_body,
+    json_answer,
+    read_arguments,
+)
 from shared.runtime.doorbell import socket_path
 from shared.runtime.health import end_line
 from tidemark.errors import (
     BadRequest,
     ClusterRefused,
     Overloaded,
-    SlowRequest,
     TidemarkError,
     UnknownCall,
 )
@@ -44,10 +51,6 @@ COMMANDS: Final = frozenset(
         "adopt",
     }
 )
-BODY_SIZE_MAX: Final = 64 << 10
-BODY_S: Final = 5.0
-"""Limit of the time in which the body of a command arrives, so that idle clients occupy no
-connection."""
 COMMANDS_MAX: Final = 16
 """Commands that wait at a time; even two operators at once are unusual."""
 ADVICE: Final = "Check `tidemark cluster status` before you give another command."
@@ -56,7 +59,6 @@ SHUTDOWN_S: Final = 1.0
 OWN_ARGUMENT: Final = "reason"
 """Argument of commands that this process gives itself before it ends; after them it takes no
 lease."""
-TEXT_TYPE: Final = "application/json"
 
 
 class CommandTimeout(TidemarkError):
@@ -75,13 +77,6 @@ class ForeignOrder(ClusterRefused):
     """A command on the admin port may come from a web page that an operator has open."""
 
     code, title, status = "foreign-order", "The order may come from a web page", 403
-
-
-class Answer(NamedTuple):
-    """Status and body of an answer."""
-
-    status: int
-    body: Mapping[str, Any]
 
 
 class Control:
@@ -115,7 +110,9 @@ class Control:
 
         async def on_command(request: web.Request) -> web.Response:
             why = foreign(request.headers, hosts)
-            return await self._on_command(request) if why is None else _error(ForeignOrder(*why))
+            return (
+                await self._on_command(request) if why is None else error_answer(ForeignOrder(*why))
+            )
 
         return self._routes(on_command)
 
@@ -173,7 +170,7 @@ class Control:
         return Answer(200, reply.body) if reply.ok else _refused(name, reply.body)
 
     async def _on_status(self, _: web.Request) -> web.Response:
-        return _json(Answer(200, self._status()))
+        return json_answer(Answer(200, self._status()))
 
     async def _on_refused(self, request: web.Request) -> web.Response:
         """Refuse a command: clients of the port may read the status, commands come from the node
@@ -184,21 +181,16 @@ class Control:
             "and TIDEMARK_HA_CLUSTER_NODE are set, as in the container ha of a pod: "
             "`kubectl exec POD -c ha -- tidemark cluster ...`.",
         )
-        return _error(error)
+        return error_answer(error)
 
     async def _on_command(self, request: web.Request) -> web.Response:
         try:
-            body = await _read_body(request, timeout_s=min(BODY_S, self._timeout_s))
-            arguments = _arguments(body)
+            arguments = await read_arguments(request, timeout_s=min(BODY_S, self._timeout_s))
             if OWN_ARGUMENT in arguments:
                 raise BadRequest(f"{OWN_ARGUMENT} is not a valid argument. Nothing was done.")
-            return _json(await self.command(request.match_info["command"], arguments))
-        except SlowRequest as error:
-            answer = _error(error)
-            answer.force_close()  # the rest of the body may arrive; it is not a request
-            return answer
+            return json_answer(await self.command(request.match_info["command"], arguments))
         except TidemarkError as error:
-            return _error(error)
+            return error_answer(error)
 
 
 class ControlSocket:
@@ -276,77 +268,9 @@ def _is_address(host: str) -> bool:
     return True
 
 
-async def _read_body(request: web.Request, *, timeout_s: float) -> bytes:
-    """Return the body, bounded in size and time. Raises BadRequest, SlowRequest."""
-    if request.content_length is not None and request.content_length > BODY_SIZE_MAX:
-        raise _too_large()
-    body = bytearray()
-    try:
-        async with asyncio.timeout(timeout_s):
-            async for chunk in request.content.iter_any():
-                body += chunk
-                if len(body) > BODY_SIZE_MAX:
-                    raise _too_large()
-    except TimeoutError:
-        raise SlowRequest(
-            f"{len(body)} bytes of the body arrived within {timeout_s:g} s, and not its end. "
-            "Nothing was done.",
-            "Send the whole body with the request.",
-        ) from None
-    return bytes(body)
-
-
-def _too_large() -> BadRequest:
-    return BadRequest(f"the body is larger than {BODY_SIZE_MAX} bytes. Nothing was done.")
-
-
-def _arguments(body: bytes) -> dict[str, str]:
-    """Return the arguments: a JSON object of texts, numbers and booleans. Raises BadRequest."""
-    try:
-        values: object = json.loads(body) if body else {}
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is not JSON: {error}. Nothing was done.") from None
-    if not isinstance(values, dict):
-        raise BadRequest("the body is not a JSON object. Nothing was done.")
-    found: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, bool):
-            found[name] = "true" if value else "false"
-        elif isinstance(value, (str, int)):
-            found[name] = str(value)
-        elif isinstance(value, list) and all(isinstance(part, str) for part in value):
-            found[name] = ",".join(value)
-        else:
-            raise BadRequest(
-                f"{name} must be a string, a number, true, false or a list of strings. "
-                "Nothing was done."
-            )
-    return found
-
-
 def _refused(name: str, body: Mapping[str, Any]) -> Answer:
     """Return an error in the form of all API calls, with all facts of the replica."""
     error = ClusterRefused(
         str(body.get("detail", f"{name} is refused.")), str(body.get("advice", ""))
     )
-    return Answer(error.status, {**_error_body(error), **body})
-
-
-def _error_body(error: TidemarkError) -> dict[str, Any]:
-    return {
-        "code": error.code,
-        "title": error.title,
-        "detail": error.detail,
-        "advice": error.advice,
-        "retriable": error.retriable,
-    }
-
-
-def _error(error: TidemarkError) -> web.Response:
-    return _json(Answer(error.status, _error_body(error)))
-
-
-def _json(answer: Answer) -> web.Response:
-    return web.Response(
-        text=json.dumps(answer.body) + "\n", status=answer.status, content_type=TEXT_TYPE
-    )
+    return Answer(error.status, {**error_body(error), **body})

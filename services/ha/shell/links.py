@@ -24,6 +24,7 @@ from services.ha.wire.frames import BadFrame, Frame, FrameType
 from services.ha.wire.handshake import NONCE_SIZE, Accepting, Connecting, Identity, Peer
 from services.ha.wire.payloads import Ack
 from services.ha.wire.versions import SPOKEN, Versions
+from shared.cluster.group_secret import Secrets
 from shared.cluster.nodes import Node
 from shared.runtime import connection_errors
 from shared.runtime.listening import listening_on
@@ -32,12 +33,16 @@ from shared.runtime.rate_limited_logger import RateLimitedLogger
 BACKLOG: Final = 64
 
 
-class Credentials(NamedTuple):
-    """The secret of the group and the TLS contexts of this node."""
+class Credentials:
+    """The secrets and the TLS contexts of this node."""
 
-    secret: bytes
-    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None
-    """Contexts to accept and to connect with; None: without TLS."""
+    def __init__(self, secrets: Secrets, tls: tuple[ssl.SSLContext, ssl.SSLContext] | None) -> None:
+        """tls: contexts to accept and to connect with; None: without TLS."""
+        self.secrets, self.tls = secrets, tls
+
+    def replace(self, secrets: Secrets) -> None:
+        """Use other secrets from the next link on."""
+        self.secrets = secrets
 
 
 class LinkSettings(NamedTuple):
@@ -72,7 +77,7 @@ class Links:
         an event to the replica. acknowledged: called with a node's name and the seconds between
         sending bytes to it and its ACK that they are on its disk.
         """
-        self._own, self._secret, self._tls = own, credentials.secret, credentials.tls
+        self._own, self._credentials, self._tls = own, credentials, credentials.tls
         self._settings, self._nodes = settings, settings.nodes
         self._views, self._post, self._log = views, post, LinkLog(limited_log)
         self._acknowledged = acknowledged
@@ -241,7 +246,7 @@ class Links:
         nonce = secrets.token_bytes(NONCE_SIZE)
         proof = Accepting(
             self._own,
-            secret=self._secret,
+            accepted=self._credentials.secrets.accepted,
             nonce=nonce,
             nodes=self._nodes,
             versions=self._settings.versions,
@@ -268,7 +273,7 @@ class Links:
         nonce = secrets.token_bytes(NONCE_SIZE)
         proof = Connecting(
             self._own,
-            secret=self._secret,
+            secret=self._credentials.secrets.proved,
             nonce=nonce,
             nodes=self._nodes,
             wanted=name,

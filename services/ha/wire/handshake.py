@@ -7,6 +7,8 @@
    and its identity. If the peer knows the secret and does not fit, it sends REFUSED with the reason
    instead.
 
+While the secret is rotated the accepting side has two, and answers with the one that was proved.
+
 CHALLENGE names the versions of the accepting side, ANSWER the highest version of the other side and
 the one to use. If there is no common version, ANSWER still names its highest one and is refused, so
 that both sides learn that their versions differ, and that the peer has the secret. A side with a
@@ -24,7 +26,7 @@ from __future__ import annotations
 
 import hmac
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -32,9 +34,9 @@ from services.ha.lease.value import Member
 from services.ha.wire.frames import BadFrame, Frame, FrameType
 from services.ha.wire.payload_fields import INCARNATION_SIZE, Reader, put_hex, put_text
 from services.ha.wire.versions import SPOKEN, Versions, common
+from shared.cluster.group_secret import SECRET_SIZE_MIN
 
 NONCE_SIZE: Final = 32
-SECRET_SIZE_MIN: Final = 16
 FRAME_SIZE_MAX: Final = 2048
 """Limit of a frame's length field until the handshake is over: the first limit of ``Decoder``."""
 
@@ -114,13 +116,14 @@ class Accepting:
         self,
         own: Identity,
         *,
-        secret: bytes,
+        accepted: Sequence[bytes],
         nonce: bytes,
         nodes: Collection[str],
         versions: Versions = SPOKEN,
     ) -> None:
+        """accepted: the secrets of which the peer has to prove one."""
         self._own = own
-        self._secret = _fit(secret, nonce)
+        self._accepted = [_fit(secret, nonce) for secret in accepted]
         self._nodes = nodes
         self._versions = versions
         self._challenge = _CHALLENGE.pack(_MAGIC, versions.highest, versions.lowest, nonce)
@@ -135,43 +138,42 @@ class Accepting:
         if self._over or frame.type is not FrameType.ANSWER:
             raise Refused(Reason.OUT_OF_ORDER, f"a {frame.type.name} frame instead of ANSWER")
         self._over = True
-        body = self._proved(frame)
+        body, secret = self._proved(frame)
         reader = Reader(body, "ANSWER")
         try:
             version, highest = _VERSIONS.unpack(reader.take(_VERSIONS.size))
             # Checked before everything whose layout a version may have changed.
             if version != min(self._versions.highest, highest) or version < self._versions.lowest:
                 detail = f"version {version} of {highest} asked for; {self._speaks()}"
-                raise self._refusal(frame, Reason.PROTOCOL_VERSION, detail)
+                raise self._refusal(frame, secret, Reason.PROTOCOL_VERSION, detail)
             reader.take(NONCE_SIZE)
             peer, wanted = _take_identity(reader), reader.text()
             _end(reader, of=highest, own=self._versions)
         except BadFrame as error:
             raise Refused(Reason.OUT_OF_ORDER, str(error)) from error
         if misfit := _misfit(self._own, peer, self._nodes, wanted):
-            raise self._refusal(frame, *misfit)
+            raise self._refusal(frame, secret, *misfit)
         welcome = _put_identity(self._own)
-        proof = _proof(self._secret, b"welcome", self._challenge, bytes(frame.payload), welcome)
+        proof = _proof(secret, b"welcome", self._challenge, bytes(frame.payload), welcome)
         send = Frame(FrameType.WELCOME, 0, welcome + proof)
         return Step(send, Peer(Member(peer.node, peer.incarnation), version))
 
     def _speaks(self) -> str:
         return f"{self._own.node} speaks {self._versions}"
 
-    def _proved(self, frame: Frame) -> bytes:
-        """Return ANSWER without its HMAC, after checking it."""
+    def _proved(self, frame: Frame) -> tuple[bytes, bytes]:
+        """Return ANSWER without its HMAC, and the secret that the HMAC proves. Raises Refused."""
         payload = bytes(frame.payload)
         body, proof = payload[:-_MAC_SIZE], payload[-_MAC_SIZE:]
-        expected = _proof(self._secret, b"answer", self._challenge, body)
-        if not hmac.compare_digest(proof, expected):
-            detail = "a peer that does not know the secret"
-            raise Refused(Reason.WRONG_SECRET, detail)
-        return body
+        for secret in self._accepted:
+            if hmac.compare_digest(proof, _proof(secret, b"answer", self._challenge, body)):
+                return body, secret
+        raise Refused(Reason.WRONG_SECRET, "a peer that does not know the secret")
 
-    def _refusal(self, frame: Frame, reason: Reason, detail: str) -> Refused:
+    def _refusal(self, frame: Frame, secret: bytes, reason: Reason, detail: str) -> Refused:
         shown = detail.encode()[:_DETAIL_SIZE_MAX].decode(errors="ignore")
         body = _U8.pack(reason) + put_text(shown)
-        proof = _proof(self._secret, b"refused", self._challenge, bytes(frame.payload), body)
+        proof = _proof(secret, b"refused", self._challenge, bytes(frame.payload), body)
         return Refused(reason, detail, Frame(FrameType.REFUSED, 0, body + proof))
 
 

@@ -14,6 +14,7 @@ from services.ha.shell.streaming import LogViews
 from services.ha.wire.frames import Frame
 from services.ha.wire.handshake import Accepting, Connecting, Identity, Peer
 from services.ha.wire.versions import common
+from shared.cluster.group_secret import Secrets
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from shared.runtime.rate_limited_logger import RateLimitedLogger
@@ -71,7 +72,7 @@ class JudgedLinks(Links):
         setup = ha.setup
         super().__init__(
             Identity(setup.cluster, setup.group, ha.node, incarnation, setup.file_size),
-            Credentials(SECRET, None),
+            Credentials(Secrets(SECRET, (SECRET,)), None),
             LinkSettings(
                 nodes={node.name: node for node in setup.nodes},
                 connect_timeout_s=setup.times.link_dead_ms / 1000,

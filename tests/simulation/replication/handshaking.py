@@ -101,7 +101,7 @@ def _both(connects: Side, accepts: Side) -> tuple[Connecting, Accepting]:
     )
     accepting = Accepting(
         accepts.own,
-        secret=accepts.secret,
+        accepted=[accepts.secret],
         nonce=accepts.nonce,
         nodes=accepts.nodes,
         versions=accepts.versions,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from services.ha.core.effects import Reply
 from services.ha.core.events import Command
 from services.ha.core.switch_orders import STOPPING
-from services.ha.shell.control import Answer, CommandTimeout, Control
+from services.ha.shell.command_bodies import Answer
+from services.ha.shell.control import CommandTimeout, Control
 from tests.simulation.replication.loop import CLIENT
 from tests.simulation.replication.violation import Violation
 from tidemark.errors import TidemarkError

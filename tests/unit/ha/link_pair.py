@@ -11,6 +11,7 @@ from services.ha.core.events import Event, LinkDown, LinkUp, Received
 from services.ha.shell.links import Credentials, Links, LinkSettings
 from services.ha.shell.streaming import LogViews
 from services.ha.wire.handshake import Identity
+from shared.cluster.group_secret import Secrets
 from shared.cluster.nodes import Node
 from shared.runtime.rate_limited_logger import RateLimitedLogger
 from tests.support.node import free_port
@@ -42,6 +43,7 @@ class End:
         nodes: dict[str, Node],
         *,
         secret: bytes = SECRET,
+        accepted: tuple[bytes, ...] = (),
         cluster: str = "test",
         file_size: int = FILE_SIZE,
         connections_max: int = 8,
@@ -56,9 +58,10 @@ class End:
         self.took: list[tuple[str, float]] = []
         self.news = asyncio.Event()
         self.paced = RateLimitedLogger(monotonic)
+        self.credentials = Credentials(Secrets(secret, accepted or (secret,)), None)
         self.links = Links(
             Identity(cluster, "g0", name, name.encode().hex().rjust(32, "0"), file_size),
-            Credentials(secret, None),
+            self.credentials,
             LinkSettings(
                 nodes=nodes,
                 connect_timeout_s=2.0,

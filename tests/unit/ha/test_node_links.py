@@ -16,6 +16,7 @@ from services.ha.shell.link import Link
 from services.ha.wire import frames, payloads
 from services.ha.wire.frames import Frame, FrameType, encode
 from services.ha.wire.payloads import Ack
+from shared.cluster.group_secret import Secrets
 from tests.unit.ha.link_pair import End, OneLog, two_nodes
 
 STATUS = Frame(FrameType.STATUS, 7, b"")
@@ -268,3 +269,33 @@ async def test_a_bad_frame_of_an_authenticated_peer_ends_the_link_and_is_reporte
         await other.until(other.downs, "the end")
         assert other.downs()[0].reason.startswith("bad-frame")
         assert not other.frames()
+
+
+async def test_while_the_secret_is_rotated_each_side_is_answered_with_what_it_proved() -> None:
+    old, new = b"the old secret 16", b"the new secret 16"
+    nodes = two_nodes()
+    async with (
+        End("n0", nodes, secret=old, accepted=(old, new)) as one,
+        End("n1", nodes, secret=new, accepted=(new, old)) as other,
+    ):
+        one.links.connect("n1")
+        other.links.connect("n0")
+        await one.until(lambda: len(one.ups()) == 2, "the links of both")
+
+
+async def test_other_secrets_are_used_by_the_next_link_and_existing_ones_stay() -> None:
+    nodes = two_nodes()
+    async with End("n0", nodes) as one, End("n1", nodes) as other:
+        one.links.connect("n1")
+        await one.until(one.ups, "the link")
+        await other.until(other.ups, "the link")
+        new = Secrets(b"the new secret 16", (b"the new secret 16",))
+        other.credentials.replace(new)
+        one.links.send(one.ups()[0].link, STATUS)
+        await other.until(other.frames, "a frame on the link made before")
+        other.links.connect("n0")
+        await other.until(other.downs, "the refusal")
+        assert "wrong-secret" in other.downs()[0].reason
+        one.credentials.replace(new)
+        other.links.connect("n0")
+        await one.until(lambda: len(one.ups()) == 2, "a link with the new secret")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from services.ha.config import HaConfig, LocalHaConfig
-from services.ha.startup import secret_of, setup_from, status_before, tls_of
+from services.ha.startup import secret_files, setup_from, status_before, tls_of
 from shared.cluster.config import ClusterConfig
-from shared.cluster.secret_file import SECRET_SIZE_MAX
+from shared.cluster.group_secret import SECRET_SIZE_MAX
 from shared.files.store_config import LocalStoreConfig, StoreConfig
 from shared.runtime.config import load
 from tidemark.errors import BadConfig
@@ -91,12 +91,12 @@ def test_settings_are_read_from_a_file(tmp_path: Path) -> None:
 def test_a_secret_that_is_none_is_refused(tmp_path: Path, size: int) -> None:
     (tmp_path / "secret").write_bytes(b"x" * size + b"\n")
     with pytest.raises(BadConfig, match="secret_file"):
-        secret_of(config(tmp_path))
+        secret_files(config(tmp_path)).read()
 
 
 def test_a_missing_secret_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match="No such file"):
-        secret_of(config(tmp_path))
+        secret_files(config(tmp_path)).read()
 
 
 def test_a_secret_is_read_without_its_line_end(
@@ -105,11 +105,11 @@ def test_a_secret_is_read_without_its_line_end(
     path = tmp_path / "secret"
     path.write_bytes(b"0123456789abcdef\n")
     path.chmod(0o600)
-    assert secret_of(config(tmp_path)) == b"0123456789abcdef"
+    assert secret_files(config(tmp_path)).read().accepted == (b"0123456789abcdef",)
     assert not caplog.records
     path.chmod(0o644)
     with caplog.at_level(logging.WARNING):
-        secret_of(config(tmp_path))
+        secret_files(config(tmp_path)).read()
     assert "others than the owner" in caplog.text
 
 

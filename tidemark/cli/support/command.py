@@ -116,6 +116,8 @@ def _settings(
             named = (asked.settings.get("cluster") or {}).get(name)
             if named is not None:
                 secrets += _secret(bundle, Path(named))
+                for rotated in Path(named).parent.glob(f"{Path(named).name}.*"):
+                    secrets += _secret(bundle, rotated)
     return found, secrets
 
 

@@ -16,7 +16,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from services.ha.core.effects import Reply
 from services.ha.core.events import Command
-from services.ha.shell.control import BODY_SIZE_MAX, COMMANDS_MAX, Control, ControlSocket
+from services.ha.shell.command_bodies import BODY_SIZE_MAX
+from services.ha.shell.control import COMMANDS_MAX, Control, ControlSocket
 from tests.support.still_clock import until
 
 

@@ -18,7 +18,7 @@ def test_what_waits_for_a_peer_that_has_closed_is_dropped() -> None:
     # transport would wait for the peer to take the bytes, and the link would not end.
     owner, transport = Mock(spec=Links), Mock(spec=asyncio.Transport)
     transport.get_write_buffer_size.return_value = 0
-    proof = Accepting(OWN, secret=b"s" * 32, nonce=bytes(NONCE_SIZE), nodes=["a", "b"])
+    proof = Accepting(OWN, accepted=[b"s" * 32], nonce=bytes(NONCE_SIZE), nodes=["a", "b"])
     link = Link(1, cast(Links, owner), proof, node=None, buffer_max=1000)
     link.connection_made(transport)
     assert not link.eof_received()

@@ -27,7 +27,7 @@ def accepting(
     versions: Versions = SPOKEN,
 ) -> Accepting:
     nonce_bytes = bytes([nonce]) * 32
-    return Accepting(own, secret=secret, nonce=nonce_bytes, nodes=NODES, versions=versions)
+    return Accepting(own, accepted=[secret], nonce=nonce_bytes, nodes=NODES, versions=versions)
 
 
 def connecting(
@@ -331,7 +331,7 @@ def test_every_frame_of_the_handshake_fits_its_limit() -> None:
     longest = Identity("c" * 255, "g" * 255, "n" * 255, "11" * 16, 1 << 62)
     nodes = ("m" * 255, longest.node)
     listens = Accepting(
-        longest._replace(node="m" * 255), secret=SECRET, nonce=b"1" * 32, nodes=nodes
+        longest._replace(node="m" * 255), accepted=[SECRET], nonce=b"1" * 32, nodes=nodes
     )
     connects = Connecting(longest, secret=SECRET, nonce=b"2" * 32, nodes=nodes, wanted="m" * 255)
     answer = sent(connects.take(listens.begin()))
