@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
-from shared.cluster.nodes import Node
+from shared.cluster.nodes import NODES_MAX, Node, parse_node
 from shared.cluster.time_rules import PROFILES, TimeRules
 from shared.runtime.config import Ruled, setting
 
-NODES_MAX: Final = 9
 ETCD_ENDPOINT: Final = re.compile(r"(https?)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@]+):[0-9]{1,5}")
 
 
@@ -28,7 +27,8 @@ class ClusterConfig(Ruled):
     group: str = setting("g0", says="one master and its slaves")
     node: str = setting("", says="which of nodes this one is; empty: alone")
     nodes: tuple[str, ...] = ()
-    """``name=host:port`` of replication, for all replicas; the first one bootstraps the group."""
+    """``name=host:port`` of replication, for all replicas; the first one bootstraps the group.
+    After ``tidemark cluster add-node`` or ``remove-node`` the list in the lease counts instead."""
     api: tuple[str, ...] = ()
     """``name=URL`` for clients, of every node."""
     admin: tuple[str, ...] = ()
@@ -124,12 +124,12 @@ class ClusterConfig(Ruled):
         apis, admins = _by_name("api", self.api), _by_name("admin", self.admin)
         found = []
         for name, address in _by_name("nodes", self.nodes).items():
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-                raise ValueError(f"cluster.nodes: {name}={address} is not name=host:port")
             if name not in apis or name not in admins:
                 raise ValueError(f"cluster.api and cluster.admin need a URL of {name}")
-            found.append(Node(name, host.strip("[]"), int(port), apis[name], admins[name]))
+            try:
+                found.append(parse_node(name, address, apis[name], admins[name]))
+            except ValueError as error:
+                raise ValueError(f"cluster.nodes: {error}") from None
         return tuple(found)
 
     @property

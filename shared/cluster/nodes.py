@@ -1,12 +1,14 @@
-"""A configured node of a group and its addresses. Pure."""
+"""A node of a group and its addresses. Pure."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+NODES_MAX: Final = 9
 
 
 class Node(NamedTuple):
-    """One configured replica and its addresses; its ordinal is its position in the list."""
+    """One replica and its addresses; its ordinal is its position in the list."""
 
     name: str
     host: str
@@ -16,3 +18,11 @@ class Node(NamedTuple):
     """URL for clients, e.g. ``http://tidemark-0.tidemark:8080``."""
     admin: str
     """URL of ha's admin port, for the ``tidemark cluster`` commands."""
+
+
+def parse_node(name: str, address: str, api: str, admin: str) -> Node:
+    """Return the node with the replication address ``host:port``. Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ValueError(f"{name}={address} is not name=host:port")
+    return Node(name, host.strip("[]"), int(port), api, admin)

@@ -42,6 +42,7 @@ class Cluster(NodeGroup[Node]):
         prefixes: Sequence[tuple[str, ...]] = (),
         through: Callable[[str, str, int], int] | None = None,
         own_secrets: bool = False,
+        later: Sequence[str] = (),
         **settings: Mapping[str, object] | None,
     ) -> None:
         """cluster: more settings of [cluster], on every node, for example another lease.
@@ -49,7 +50,8 @@ class Cluster(NodeGroup[Node]):
         address and what comes before its commands, if nodes have network namespaces of their own;
         default: all on the loopback. through: takes a node, another node and that one's replication
         port; returns the port under which the first node reaches it. own_secrets: each node has a
-        file of its own with the group's secret, as nodes on several machines have.
+        file of its own with the group's secret, as nodes on several machines have. later: nodes
+        that the configurations of the others do not have, to be added to the running group.
         """
         names = [f"n{number}" for number in range(nodes)]
         self.hosts = dict(zip(names, hosts or [LOOPBACK] * nodes, strict=True))
@@ -58,6 +60,8 @@ class Cluster(NodeGroup[Node]):
 
         def make(name: str, ports: dict[str, int], table: dict[str, object]) -> Node:
             reached = table if through is None else {**table, "nodes": self._reached(name, through)}
+            if name not in later:
+                reached = {**reached, **_without(later, reached)}
             if own_secrets:
                 reached["secret_file"] = str(
                     self._own_secret(name, Path(str(table["secret_file"])))
@@ -204,3 +208,11 @@ class Cluster(NodeGroup[Node]):
                     f"the logs of {names[0]} and {name} differ at {start + at}, below {confirm}"
                 )
         return confirm
+
+
+def _without(names: Sequence[str], table: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the lists of nodes in a [cluster] table without some of them."""
+    return {
+        field: [entry for entry in table[field] if entry.partition("=")[0] not in names]
+        for field in ("nodes", "api", "admin")
+    }

@@ -258,6 +258,36 @@ def remove_member(node: str, url: str) -> None:
     print_facts(run(ClusterCalls(addresses(url)).at_master("remove-member", {"node": node})))
 
 
+@cluster.command("add-node")
+@click.argument("node", metavar="NAME=HOST:PORT")
+@click.option("--api", required=True, help="URL for clients.")
+@click.option("--admin", required=True, help="URL of ha's admin port.")
+@with_broker
+def add_node(node: str, api: str, admin: str, url: str) -> None:
+    """Add a node to the running group; it copies the log and then joins the in-sync set."""
+    name, equals, replication = node.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{node} is not NAME=HOST:PORT")
+    order = {"node": name, "replication": replication, "api": api, "admin": admin}
+    print_facts(run(ClusterCalls(addresses(url)).at_master("add-node", order)))
+
+
+@cluster.command("remove-node")
+@click.argument("node")
+@with_broker
+def remove_node(node: str, url: str) -> None:
+    """Remove NODE from the running group for good; a master hands over first."""
+    print_facts(run(_remove_node(ClusterCalls(addresses(url)), node)))
+
+
+async def _remove_node(calls: ClusterCalls, node: str) -> dict[str, Any]:
+    """Remove a node, after a switchover if it is the master. Raises Refusal and others."""
+    if (await calls.view())["master"] == node:
+        master = (await calls.at_master("switchover", {}))["master"]
+        return await calls.at(master, "remove-node", {"node": node})
+    return await calls.at_master("remove-node", {"node": node})
+
+
 @cluster.command("recreate-lease")
 @click.option("--stopped", multiple=True, help="A node that is known to be stopped; repeatable.")
 @click.option("--in-sync", multiple=True, help="A member of the in-sync set, if no node knows it.")

@@ -13,13 +13,12 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 
 from shared.cluster.config import ClusterConfig
 from shared.cluster.grant import Slots
-from shared.cluster.nodes import Node
 from shared.runtime.doorbell import socket_path
 from tidemark.clock import Clock
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -34,12 +33,18 @@ WATCH_S: Final = 0.2
 ANSWER_SIZE_MAX: Final = 4 << 20
 
 
+class MasterAddress(NamedTuple):
+    """The master, and where clients reach it."""
+
+    name: str
+    api: str
+
+
 class ClusterView:
     """The group as ha sees it. Belongs to one event loop."""
 
     def __init__(self, config: ClusterConfig, run_dir: Path, slots: Slots, clock: Clock) -> None:
         self._config = config
-        self._nodes = {node.name: node for node in config.replicas}
         self._socket = str(socket_path(run_dir, SOCKET_NAME))
         self._slots = slots
         self._clock = clock
@@ -49,10 +54,13 @@ class ClusterView:
         self._session: aiohttp.ClientSession | None = None
 
     @property
-    def master(self) -> Node | None:
+    def master(self) -> MasterAddress | None:
         """The master as last known; None: there is none, or it is unknown."""
-        name = None if self._known is None else self._known.get("master")
-        return self._nodes.get(name) if isinstance(name, str) else None
+        known = {} if self._known is None else self._known
+        for node in known.get("nodes", ()):
+            if node["node"] == known.get("master"):
+                return MasterAddress(node["node"], node["api"])
+        return None
 
     @property
     def master_from(self) -> int | None:

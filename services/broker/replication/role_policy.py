@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from services.broker.log.term import GrantedTerm
-from shared.cluster.nodes import Node
+from services.broker.replication.cluster_view import MasterAddress
 from tidemark.errors import NotMaster, NotServing
 
 
 class SlavePolicy:
     """A slave, or a node without a role yet: it serves only reads that any node may serve."""
 
-    def __init__(self, master: Callable[[], Node | None]) -> None:
+    def __init__(self, master: Callable[[], MasterAddress | None]) -> None:
         """master: returns the master as this node knows it; None: there is none, or it is
         unknown."""
         self._master = master

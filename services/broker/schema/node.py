@@ -158,6 +158,9 @@ class Cluster(Answer, frozen=True):
     paused: bool | UnsetType | None = UNSET
     lease: dict[str, Any] | UnsetType | None = UNSET
     history: list[ClusterEpoch] | UnsetType = UNSET
+    nodes_version: Annotated[
+        Count | UnsetType, Meta(description="Raised when an operator adds or removes a node.")
+    ] = UNSET
     reason: str | UnsetType | None = UNSET
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from services.ha.core import admin_rules as rules
-from services.ha.core import lease_edits
+from services.ha.core import lease_edits, members
 from services.ha.core.effects import Publish, Reply
 from services.ha.core.events import Command
 from services.ha.core.following import DAMAGED
@@ -78,10 +78,12 @@ class AdminCommands:
                     raise rules.Refused(
                         f"{node} follows: it would be in the set again as soon as it has caught "
                         "up. Nothing was changed.",
-                        "Stop the node first. Take it out of cluster.nodes of every node if it is "
-                        "not to come back.",
+                        "Stop the node first; or remove it from the group: `tidemark cluster "
+                        "remove-node`.",
                     )
                 self._leadership.edits.begin(token, lease_edits.without_member(context, node))
+            case "add-node" | "remove-node":
+                self._change_nodes(order)
             case "recreate-lease":
                 if self._recreating is not None:
                     raise rules.Refused("the same order waits already. Nothing was done.")
@@ -127,6 +129,33 @@ class AdminCommands:
             )
         except rules.Refused as refused:
             self.context.out.put(refused.reply(order.token))
+
+    def _change_nodes(self, order: Command) -> None:
+        """Begin a change of the group's nodes. Raises Refused."""
+        context, term = self.context, self._leadership.term
+        if term is None:
+            master, _ = master_of(context, self.peers)
+            raise rules.Refused(
+                f"{context.name} is not the master. Nothing was changed.",
+                "Send the order to the master.",
+                master=master,
+            )
+        if term.switch is not None:
+            raise rules.Refused("a switch is under way. Nothing was changed.", "Try again.")
+        name = order.arguments.get("node", "")
+        if order.name == "add-node":
+            change = members.with_node(context, members.requested_node(order.arguments))
+            what = f"{name} is being added to the group"
+        elif name == context.name:
+            raise rules.Refused(
+                f"{name} is the master. Nothing was changed.",
+                "Make another node the master first: `tidemark cluster switchover`.",
+            )
+        else:
+            change = members.without_node(context, term, name)
+            what = f"{name} is being removed from the group"
+        members.check_agreement(context, self.peers, term)
+        self._leadership.edits.begin(order.token, change, what=what)
 
     def _order_failover(self, order: Command) -> None:
         context, token = self.context, order.token

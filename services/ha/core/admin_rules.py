@@ -52,8 +52,8 @@ class AlreadySo(Exception):
 
 
 def no_such_node(context: ReplicaContext, name: str) -> Refused:
-    """Return the refusal of a command for a node that is not configured."""
-    names = ", ".join(context.setup.names)
+    """Return the refusal of a command for a node that the group does not have."""
+    names = ", ".join(context.names)
     return Refused(f"there is no node {name!r}; the group has {names}. Nothing was changed.")
 
 
@@ -123,6 +123,8 @@ def guard_failover(context: ReplicaContext, peers: Peers, order: Command) -> Los
             f"{context.name} cannot lead: {why}. Nothing was done.",
             "See `tidemark cluster status`.",
         )
+    if context.is_removed:
+        raise Refused(f"{context.name} is not a node of the group. Nothing was done.")
     if not lease_over(context):
         raise Refused(
             "the lease has not run out: its holder may be alive. Nothing was done.",
@@ -160,6 +162,12 @@ def recreated(context: ReplicaContext, peers: Peers, promised: int, order: Comma
             "Start each such node; or make sure that it is stopped, and name it with --stopped.",
         )
     statuses = [status for status in answers.values() if status is not None]
+    for status in statuses:
+        if (status.facts.members or 0) > context.members.version:
+            raise Refused(
+                f"{status.node} knows later nodes of the group. Nothing was done.",
+                f"Give the command to {status.node}.",
+            )
     epoch = max([promised, context.data_epoch, session.seen[0]])
     version = session.seen[1]
     for status in statuses:
@@ -193,8 +201,9 @@ def recreated(context: ReplicaContext, peers: Peers, promised: int, order: Comma
         in_sync=tuple(sorted(in_sync)),
         in_sync_version=version + 1,
         min_in_sync=context.setup.min_in_sync,
-        replicas=context.setup.names,
+        replicas=context.names,
         handover_to=first.node,
+        members=context.members_to_write(),
     )
 
 

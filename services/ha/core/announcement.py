@@ -31,7 +31,9 @@ class Announcement:
         """Send PROMISE to the connected nodes that have not answered."""
         context = self._context
         for node, sent_ms in self._sent_ms.items():
-            peer = self._peers.by_node[node]
+            peer = self._peers.by_node.get(node)
+            if peer is None:
+                continue  # it was removed from the group
             if peer.link is None:
                 # A connection that is being closed delays the next one; then the next call hurries.
                 if node not in self._hurried and peer.closing is None:

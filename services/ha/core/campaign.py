@@ -74,9 +74,10 @@ def taken(lease: Lease, context: ReplicaContext, epoch: int) -> Lease:
         in_sync=in_sync,
         in_sync_version=version,
         min_in_sync=context.setup.least_in_sync(lease),
-        replicas=context.setup.names,
+        replicas=context.names,
         handover_to=None,
         master_address=context.setup.own.api,
+        members=context.members_to_write(),
     )
 
 
@@ -126,7 +127,7 @@ class ElectionDelay:
     def _rank(self, lease: Lease) -> int:
         """Return the number of candidates with priority: those with a longer log, then in
         configured order."""
-        context, names = self._context, self._context.setup.names
+        context, names = self._context, self._context.names
         mine = (context.end, -names.index(context.name))
         rank = 0
         for member in lease.in_sync:

@@ -55,7 +55,7 @@ class Damage:
         if term is not None:
             context.logs_agree()
             # Slaves without a link count too: one that rejects the stream closes its link at once.
-            for node in context.setup.names:
+            for node in context.names:
                 status = None if node == context.name else self._peers.fresh(node)
                 met.update(self._places(None if status is None else status.facts.refused_at))
         places = {(context.incarnation, at) for at in met if at is not None}

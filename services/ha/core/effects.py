@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from services.ha.lease.value import Lease, Stored
 from services.ha.wire.frames import Frame
+from shared.cluster.nodes import Node
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.epochs import EpochStart
 
@@ -34,6 +35,12 @@ class LeaseCreate(NamedTuple):
 
     request: int
     lease: Lease
+
+
+class UseNodes(NamedTuple):
+    """Accept links of these nodes, and connect to them, from now on."""
+
+    nodes: tuple[Node, ...]
 
 
 class Connect(NamedTuple):
@@ -210,6 +217,7 @@ Effect = (
     LeaseGet
     | LeasePut
     | LeaseCreate
+    | UseNodes
     | Connect
     | Send
     | Stream

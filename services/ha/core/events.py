@@ -147,7 +147,7 @@ class Command(NamedTuple):
 
     token: int
     name: str
-    """One of switchover, failover, pause, resume, remove-member, recreate-lease, resync, adopt."""
+    """One of ``control.COMMANDS``."""
     arguments: dict[str, str]
 
 

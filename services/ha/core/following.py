@@ -233,8 +233,9 @@ class Following:
         self._settling = False
         context.ends_at(done.end)
         context.durable = done.durable
-        peer = self._peers.by_node[master.node]
-        if not copies(context.state) or self.master != master or peer.link != link:
+        peer = self._peers.by_node.get(master.node)
+        is_present = copies(context.state) and self.master == master
+        if not is_present or peer is None or peer.link != link:
             return
         self._tried = link
         status = self._peers.fresh(master.node)

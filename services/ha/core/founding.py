@@ -46,7 +46,7 @@ def hindrance(context: ReplicaContext, peers: Peers) -> str | None:
             f"There is no lease yet, and {', '.join(sorted(holding))} hold records. Empty all "
             "nodes but the one whose records the group is to have."
         )
-    founder = holding[0] if holding else context.setup.names[0]
+    founder = holding[0] if holding else context.names[0]
     return None if founder == context.name else f"There is no lease yet; {founder} makes it."
 
 
@@ -58,8 +58,9 @@ def first_lease(context: ReplicaContext, epoch: int) -> Lease:
         in_sync=(context.member,),
         in_sync_version=1,
         min_in_sync=context.setup.min_in_sync,
-        replicas=context.setup.names,
+        replicas=context.names,
         master_address=context.setup.own.api,
+        members=context.members_to_write(),
     )
 
 

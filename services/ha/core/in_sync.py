@@ -200,7 +200,11 @@ class InSync:
         enough, and is stored. 3. It is acknowledged at ``disk``, or never confirmed.
         """
         counted = [self._published] if not self._perhaps else [self._published, self._perhaps]
-        return min(sum(self._is_heard(member, now_ms) for member in each) for each in counted)
+        return min(self.heard_of(each, now_ms) for each in counted)
+
+    def heard_of(self, members: Iterable[Member], now_ms: int) -> int:
+        """Return how many of these members were heard lately."""
+        return sum(self._is_heard(member, now_ms) for member in members)
 
     def _is_heard(self, member: Member, now_ms: int) -> bool:
         if member == self._own:

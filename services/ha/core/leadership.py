@@ -28,6 +28,8 @@ from services.ha.lease.value import Lease
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 UNADOPTED: Final = "unadopted-store"
+REMOVED: Final = "removed-node"
+"""Alarm of a node that the group does not have."""
 UNANSWERED_MAX: Final = 3
 """Consecutive requests without an outcome that raise an alarm."""
 
@@ -187,6 +189,7 @@ class Leadership:
             context.calm("lease-went-backwards")
             context.calm("lease-missing")
             context.known_lease = session.stored.lease
+            self._note_members(session.stored.lease)
         if context.initialised or not context.holds_records:
             self.promises.see(session.seen)
         elif (
@@ -200,6 +203,23 @@ class Leadership:
                 "already. No record was changed. `tidemark cluster adopt` lets the master compare "
                 "the log with its own, and cut or copy what differs; or empty the store.",
             )
+
+    def _note_members(self, lease: Lease) -> None:
+        """Follow the nodes that the lease has, if they are later than those known here."""
+        context = self.context
+        if not context.note_members(lease):
+            return
+        self.peers.follow_members()
+        if self.term is not None:
+            self.term.leave_removed()
+        if context.is_removed:
+            context.alarm(
+                REMOVED,
+                f"{context.name} is not a node of the group: it was removed, or not added yet. It "
+                "copies nothing and cannot become master. `tidemark cluster add-node` adds it.",
+            )
+        else:
+            context.calm(REMOVED)
 
     def _lease_of_term(self, term: Mastership, settled: WriteOutcome | None) -> None:
         session = self.context.session

@@ -29,6 +29,8 @@ class _Edit(NamedTuple):
     creates: bool
     """The lease may be absent or have gone back."""
     since_ms: int
+    what: str
+    """What is under way, for the refusal of a second change."""
     attempts: int = 0
     wanted: Lease | None = None
     """The proposed lease; None if none is unsettled."""
@@ -46,12 +48,20 @@ class LeaseEdits:
         self._edit: _Edit | None = None
 
     def begin(
-        self, token: int, change: Callable[[Lease | None], Lease], *, creates: bool = False
+        self,
+        token: int,
+        change: Callable[[Lease | None], Lease],
+        *,
+        creates: bool = False,
+        what: str = "another order changes the lease",
     ) -> None:
-        """Begin a change; the command is answered when it is settled. Raises Refused."""
+        """Begin a change; the command is answered when it is settled. Raises Refused.
+
+        what: the change in words, for the refusal of another one meanwhile.
+        """
         if self._edit is not None:
-            raise Refused("another order changes the lease. Nothing was done.", "Try again.")
-        self._edit = _Edit(token, change, creates, self._context.now_ms)
+            raise Refused(f"{self._edit.what}. Nothing was done.", "Try again.")
+        self._edit = _Edit(token, change, creates, self._context.now_ms, what)
         self.tick()
 
     def tick(self) -> None:
@@ -140,7 +150,8 @@ class LeaseEdits:
 
 def _body(lease: Lease) -> dict[str, Any]:
     in_sync = [member.node for member in lease.in_sync]
-    return {"epoch": lease.epoch, "paused": lease.paused, "in_sync": in_sync}
+    body = {"epoch": lease.epoch, "paused": lease.paused, "in_sync": in_sync}
+    return body if lease.members is None else {**body, "nodes": list(lease.replicas)}
 
 
 def set_paused(paused: bool) -> Callable[[Lease | None], Lease]:
@@ -180,7 +191,7 @@ def without_member(context: ReplicaContext, node: str) -> Callable[[Lease | None
             )
         remaining = tuple(member for member in lease.in_sync if member.node != node)
         if remaining == lease.in_sync:
-            if node not in context.setup.names:
+            if node not in context.names:
                 raise no_such_node(context, node)
             raise AlreadySo(f"{node} is not in the in-sync set. Nothing was changed.")
         if len(remaining) < lease.min_in_sync:

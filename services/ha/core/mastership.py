@@ -258,6 +258,12 @@ class Mastership:
                 context.out.put(Publish(((Slot.LEASE_DEADLINE, deadline_ms),)))
         self.turn()
 
+    def leave_removed(self) -> None:
+        """End the links of nodes that were removed from the group: nothing of them counts."""
+        for link in list(self.links.values()):
+            if link.peer.node not in self._context.names:
+                self._drop(link, f"{link.peer.node} was removed from the group")
+
     def follows(self, node: str) -> bool:
         """Return whether a slave of that name is linked."""
         return any(link.peer.node == node for link in self.links.values())
@@ -466,8 +472,10 @@ class Mastership:
             context.out.put(*session.propose(change, now))
             # From here on the change may be published, so the members that it adds are waited for.
             self._know_set()
-        elif session.due(now):
-            context.out.put(*session.renew(now))
+        elif session.due(now) or lease.members != context.members_to_write():
+            # A node of an earlier version may have held the lease, and written it without members.
+            kept = lease._replace(members=context.members_to_write())
+            context.out.put(*session.propose(kept, now))
 
     def _know_set(self) -> None:
         session = self._context.session

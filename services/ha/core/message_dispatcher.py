@@ -201,6 +201,9 @@ class MessageDispatcher:
     def _status(self, link: int, payload: Status | StatusOk) -> None:
         if isinstance(payload, StatusOk):
             self.peers.received_status(link, payload)
+            if (payload.facts.members or 0) > self.context.members.version:
+                # Read at once, and not only when the next read is due.
+                self.context.out.put(*self.context.session.read(self.context.now_ms))
             return
         promised = self.promises.promised
         status = own_status(self.context, self._leadership.term, promised)

@@ -85,19 +85,41 @@ class Peer:
 
 
 class Peers:
-    """All other configured nodes."""
+    """All other nodes of the group."""
 
     def __init__(self, context: ReplicaContext) -> None:
         self._context = context
         self.by_node = {node: Peer(node) for node in context.others}
         self.incoming: dict[int, Incoming] = {}
         self._outgoing: dict[int, Peer] = {}
+        self._nodes = context.members.nodes
         self._began_ms: int | None = None
+
+    def follow_members(self) -> None:
+        """Connect to new nodes of the group, and leave those that were removed or have moved."""
+        context, before = self._context, self._nodes
+        self._nodes = context.members.nodes
+        gone = {node.name for node in before if node not in self._nodes} - {context.name}
+        gone |= self.by_node.keys() - set(context.others)
+        for node in gone:
+            for link, incoming in tuple(self.incoming.items()):
+                if incoming.peer.node == node:
+                    self.close(link, f"{node} was removed from the group")
+            peer = self.by_node.pop(node, None)
+            if peer is not None and peer.link is not None:
+                self._outgoing.pop(peer.link)
+                context.out.put(Close(peer.link, f"{node} was removed from the group"))
+        for node in context.others:
+            if node not in self.by_node:
+                self.by_node[node] = Peer(node)
 
     # Connections
 
     def up(self, link: int, peer: Member, *, outbound: bool, version: int) -> Peer | None:
         """Note a new connection; return the peer that it leads to, if this node made it."""
+        if peer.node not in self._context.others:
+            self.close(link, "not a node of the group")  # it was removed during the handshake
+            return None
         if not outbound:
             # A node makes one connection at a time. If its machine lost power, this end of the
             # last one was never closed, and such ends would fill the port's connections.
@@ -106,10 +128,7 @@ class Peers:
                     self.close(old, f"{peer.node} has connected again")
             self.incoming[link] = Incoming(link, peer, version)
             return None
-        known = self.by_node.get(peer.node)
-        if known is None:
-            self.close(link, "not a configured node")
-            return None
+        known = self.by_node[peer.node]
         known.link, known.connecting_ms, known.member = link, None, peer
         known.version, known.pause_ms, known.reason = version, RECONNECT_MS, ""
         known.heard_ms, known.asked_ms = self._context.now_ms, None

@@ -92,7 +92,7 @@ class Replica:
             case Received():
                 self._dispatcher.received(event)
             case LeaseAnswered():
-                self.leadership.answered(event)
+                self._lease_answered(event)
             case Copied():
                 self.following.copied(event)
             case CopyFault(code, detail) if code == DAMAGE and not self._halts_for_damage:
@@ -230,6 +230,13 @@ class Replica:
         fitness = context.cannot_open, context.trouble, context.stalls_are_over, gate_open
         if fitness != self._fitness:
             self._fitness = fitness
+            self._dispatcher.broadcast_status()
+
+    def _lease_answered(self, event: LeaseAnswered) -> None:
+        version = self.context.members.version
+        self.leadership.answered(event)
+        if self.context.members.version != version:
+            # It acknowledges the nodes to the master, or makes the others read them.
             self._dispatcher.broadcast_status()
 
     def _link_down(self, link: int, node: str, reason: str) -> None:

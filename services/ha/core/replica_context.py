@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from services.ha.core.counters import Counters
-from services.ha.core.effects import Level, Note, Publish
+from services.ha.core.effects import Level, Note, Publish, UseNodes
 from services.ha.core.events import NodeSnapshot
 from services.ha.core.liveness import Liveness
 from services.ha.core.outbox import Outbox
@@ -19,7 +19,7 @@ from services.ha.core.recovered_table import without_bytes_dropped
 from services.ha.core.setup import Found, Halt, LogBytes, Setup
 from services.ha.core.states import State, Trigger, next_state
 from services.ha.lease.session import LeaseSession
-from services.ha.lease.value import Holder, Lease, Member
+from services.ha.lease.value import Holder, Lease, Member, Membership
 from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 from tidemark.formats.epochs import EpochStart
 
@@ -96,6 +96,8 @@ class ReplicaContext:
         self._alarm_said_ms: dict[str, int] = {}
         self.known_lease: Lease | None = None
         """The lease as last seen, even if it is gone since; None: none was seen."""
+        self.members = Membership(0, setup.nodes)
+        """The nodes of the group as last seen; they never go back to an earlier version."""
 
     @property
     def name(self) -> str:
@@ -162,8 +164,35 @@ class ReplicaContext:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The other configured nodes."""
-        return tuple(name for name in self.setup.names if name != self.name)
+        """The other nodes to connect to; none if this one was removed from the group."""
+        return () if self.is_removed else tuple(n for n in self.names if n != self.name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the group's nodes in ordinal order."""
+        return tuple(node.name for node in self.members.nodes)
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether an operator removed this node from the group, or has not added it yet."""
+        return self.name not in self.names
+
+    def note_members(self, lease: Lease) -> bool:
+        """Take later nodes from the lease, and use them for links; return whether there are."""
+        if lease.members is None or lease.members.version <= self.members.version:
+            return False
+        self.members = lease.members
+        self.out.put(UseNodes(self.members.nodes))
+        self.say(
+            "nodes-changed",
+            f"the group has the nodes {', '.join(self.names)}",
+            version=self.members.version,
+        )
+        return True
+
+    def members_to_write(self) -> Membership | None:
+        """Return the nodes for a lease: None while they are the configured ones."""
+        return self.members if self.members.version else None
 
     @property
     def broker_serves(self) -> bool:

@@ -22,7 +22,7 @@ class Setup(NamedTuple):
     """This node."""
     nodes: tuple[Node, ...]
     """All configured nodes in ordinal order, this one included; the first one bootstraps the
-    group."""
+    group. ``ReplicaContext.members`` has the present ones."""
     min_in_sync: int
     """min_in_sync of the first lease of a group."""
     times: TimeRules
@@ -38,17 +38,13 @@ class Setup(NamedTuple):
     def least_in_sync(self, lease: Lease) -> int:
         """Return ``min_in_sync`` of the next term.
 
-        A group that was founded with a default keeps it: one more configured node must not make its
-        sends wait for two copies, and one node less must not weaken the promise.
+        A group that was founded with a default keeps it: one more node must not make its sends wait
+        for two copies, and one node less must not weaken the promise.
         """
-        return (
-            self.min_in_sync if self.sets_min_in_sync else min(lease.min_in_sync, len(self.nodes))
-        )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the configured nodes in ordinal order."""
-        return tuple(node.name for node in self.nodes)
+        if self.sets_min_in_sync:
+            return self.min_in_sync
+        nodes = self.nodes if lease.members is None else lease.members.nodes
+        return min(lease.min_in_sync, len(nodes))
 
 
 class Halt(NamedTuple):

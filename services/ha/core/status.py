@@ -36,6 +36,7 @@ def own_status(context: ReplicaContext, term: Mastership | None, promised: int) 
         refused_at=context.refused_at,
         hindrance="" if term is None or term.gate_open else term.hindrance,
         in_sync_at=context.known_in_sync_at,
+        members=context.members.version,
         lag_ms={} if term is None else term.in_sync.lags_ms(context.end, context.now_ms),
     )
     return StatusOk(
@@ -130,7 +131,8 @@ def cluster_status(
         "paused": None if lease is None else lease.paused,
         "lease": _lease(context, term),
         "opening_ms": None if term is None else term.opening_ms,
-        "nodes": [_node(node, context, peers, term, master, end) for node in context.setup.nodes],
+        "nodes_version": context.members.version,
+        "nodes": [_node(node, context, peers, term, master, end) for node in context.members.nodes],
         "history": [
             {"epoch": entry.epoch, "start": entry.start} for entry in context.table[-TABLE_LONG:]
         ],
@@ -177,13 +179,16 @@ def _node(
     master: str | None,
     end: int | None,
 ) -> dict[str, Any]:
-    """Return what is known here of one configured node."""
+    """Return what is known here of one node of the group."""
     peer = peers.by_node.get(node.name)
     status: StatusOk | None
     seen_ms_ago: int | None = 0
     reason: str | None = None
-    if peer is None:
+    if node.name == context.name:
         status = own_status(context, term, context.session.seen[0])
+    elif peer is None:
+        status, seen_ms_ago = None, None
+        reason = f"{context.name} was removed from the group"
     else:
         status = peer.status
         seen_ms_ago = None if peer.status_ms is None else context.now_ms - peer.status_ms

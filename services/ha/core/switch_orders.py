@@ -117,7 +117,7 @@ class SwitchOrders:
         if to == context.name:
             detail = f"{to} is the master already. Nothing was changed."
             raise rules.AlreadySo(detail, master=to, epoch=term.epoch)
-        if to is not None and to not in context.setup.names:
+        if to is not None and to not in context.names:
             raise rules.no_such_node(context, to)
         fit = fit_targets(term, self.peers, ordered=True)
         chosen = [member for member in fit if to is None or member.node == to]

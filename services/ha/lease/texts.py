@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from services.ha.lease.value import Holder, Lease, Member
+import msgspec
+
+from services.ha.lease.value import Holder, Lease, Member, Membership
+from shared.cluster.nodes import NODES_MAX, Node
 from tidemark.offsets import Epoch
 
 I64_MAX: Final = (1 << 63) - 1
 DIGITS_MAX: Final = 19
 """Digits of I64_MAX: longer texts are not converted."""
 
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 TEXT_NAMES: Final = frozenset(
     {
         *("epoch", "isr", "isrVersion", "minISR", "replicas", "renewed"),
-        *("handoverTo", "masterAddr", "paused"),
+        *("handoverTo", "masterAddr", "paused", "members"),
     }
 )
 """Names that `texts_of` may return."""
@@ -28,6 +32,23 @@ TEXT_NAMES: Final = frozenset(
 
 class UnreadableLease(ValueError):
     """The object exists and is not a valid lease."""
+
+
+class _Node(msgspec.Struct):
+    """A node of the group as it is written; unknown fields of a later version are ignored."""
+
+    name: _Text
+    host: _Text
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+    api: _Text
+    admin: _Text
+
+
+class _Members(msgspec.Struct):
+    """The nodes of the group as they are written."""
+
+    version: Annotated[int, msgspec.Meta(ge=1, le=I64_MAX)]
+    nodes: Annotated[list[_Node], msgspec.Meta(min_length=1, max_length=NODES_MAX)]
 
 
 def texts_of(lease: Lease) -> dict[str, str]:
@@ -46,6 +67,9 @@ def texts_of(lease: Lease) -> dict[str, str]:
         texts["masterAddr"] = lease.master_address
     if lease.paused:
         texts["paused"] = "true"
+    if lease.members is not None:
+        nodes = [node._asdict() for node in lease.members.nodes]
+        texts["members"] = _json({"version": lease.members.version, "nodes": nodes})
     return texts
 
 
@@ -65,6 +89,7 @@ def lease_of(holder: str, texts: Mapping[str, str]) -> Lease:
         handover_to=texts.get("handoverTo") or None,
         master_address=texts.get("masterAddr", ""),
         paused=paused == "true",
+        members=_membership(texts["members"]) if "members" in texts else None,
     )
 
 
@@ -103,6 +128,20 @@ def _members(text: str) -> tuple[Member, ...]:
     if len({member.node for member in members}) != len(members):
         raise UnreadableLease(f"isr is {text!r}: a node is in it twice")
     return members
+
+
+def _membership(text: str) -> Membership:
+    """Return the nodes. Raises UnreadableLease: without them a removed node could come back."""
+    try:
+        found = msgspec.json.decode(text, type=_Members)
+    except msgspec.DecodeError as error:
+        raise UnreadableLease(f"members is {text!r}: {error}") from error
+    nodes = tuple(
+        Node(each.name, each.host, each.port, each.api, each.admin) for each in found.nodes
+    )
+    if len({node.name for node in nodes}) != len(nodes):
+        raise UnreadableLease(f"members is {text!r}: a node is in it twice")
+    return Membership(found.version, nodes)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
+from shared.cluster.nodes import Node
 from tidemark.offsets import Epoch
 
 # ``wire.payloads`` refuses what a peer sends in another form.
@@ -41,6 +42,14 @@ class Holder(NamedTuple):
         return Member(self.node, self.incarnation)
 
 
+class Membership(NamedTuple):
+    """The nodes of the group."""
+
+    version: int
+    """Raised by every change of an operator; 0: as configured, and not in the lease."""
+    nodes: tuple[Node, ...]
+
+
 class Lease(NamedTuple):
     """Content of the object."""
 
@@ -53,7 +62,7 @@ class Lease(NamedTuple):
     """Raised by every change of in_sync."""
     min_in_sync: int
     replicas: tuple[str, ...]
-    """Configured nodes, as recorded when the group was founded."""
+    """Names of the nodes, for people; ``members`` counts."""
     renewed: int = 0
     """Changes with every write, because an unchanged object would keep its version."""
     handover_to: str | None = None
@@ -62,6 +71,8 @@ class Lease(NamedTuple):
     """Address of the holder for clients."""
     paused: bool = False
     """Automatic failover is off: no node campaigns."""
+    members: Membership | None = None
+    """The nodes, once an operator has changed them; None: as configured."""
 
 
 class Stored(NamedTuple):

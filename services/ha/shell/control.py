@@ -46,6 +46,8 @@ COMMANDS: Final = frozenset(
         "pause",
         "resume",
         "remove-member",
+        "add-node",
+        "remove-node",
         "recreate-lease",
         "resync",
         "adopt",

@@ -134,6 +134,8 @@ class EffectRunner:
                 self._links.send(link, frame)
             case effects.Publish(slots):
                 self._publish(slots)
+            case effects.UseNodes(nodes):
+                self._links.use_nodes(nodes)
             case effects.Connect(node):
                 self._links.connect(node)
             case effects.Close(link, reason):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from services.ha.core.events import Done, Event, LinkDown, LinkUp, Received
@@ -49,7 +49,7 @@ class LinkSettings(NamedTuple):
     """The nodes of the group and the limits of links."""
 
     nodes: Mapping[str, Node]
-    """All configured nodes by name."""
+    """The nodes by name, until ``use_nodes``."""
     connect_timeout_s: float
     proof_timeout_s: float
     connections_max: int
@@ -129,13 +129,19 @@ class Links:
 
     # -- effects --------------------------------------------------------------------------------
 
+    def use_nodes(self, nodes: Iterable[Node]) -> None:
+        """Accept and make links of these nodes from now on; existing ones are closed by effects."""
+        self._nodes = {node.name: node for node in nodes}
+
     def connect(self, name: str) -> None:
         """Connect to a node, unless a connection made here exists or is being made."""
         if name in self._attempts or any(
             link.node == name and not link.closing for link in self._proved.values()
         ):
             return
-        self._attempts[name] = asyncio.create_task(self._attempt(name), name=f"connect to {name}")
+        # Looked up now: the node may be removed from the group before the task begins.
+        attempt = self._attempt(self._nodes[name])
+        self._attempts[name] = asyncio.create_task(attempt, name=f"connect to {name}")
 
     def send(self, number: int, frame: Frame) -> None:
         """Send a frame. Does nothing if the link has ended; the replica gets its LinkDown."""
@@ -268,9 +274,8 @@ class Links:
 
     # -- connecting -----------------------------------------------------------------------------
 
-    async def _attempt(self, name: str) -> None:
-        node = self._nodes[name]
-        nonce = secrets.token_bytes(NONCE_SIZE)
+    async def _attempt(self, node: Node) -> None:
+        name, nonce = node.name, secrets.token_bytes(NONCE_SIZE)
         proof = Connecting(
             self._own,
             secret=self._credentials.secrets.proved,
@@ -305,7 +310,8 @@ class Links:
         """Report a connection to a node that could not be made or authenticated."""
         if self._attempts.pop(name, None) is None:
             return
-        self._log.unreached(name, self._nodes[name].host, reason)
+        if (node := self._nodes.get(name)) is not None:
+            self._log.unreached(name, node.host, reason)
         self._post(LinkDown(0, name, reason))
 
     def _link(self, proof: Accepting | Connecting, node: str | None) -> Link:

@@ -62,7 +62,7 @@ class Reason(IntEnum):
     SAME_NAME = 6
     """Two processes with one node's name, or a node that reached itself."""
     UNKNOWN_NODE = 7
-    """The peer is not configured."""
+    """The group does not have the peer: it was removed, or not added yet."""
     WRONG_NODE = 8
     """The address leads to another node than configured."""
     FILE_SIZE_DIFFERS = 9
@@ -297,7 +297,7 @@ def _misfit(
     if peer.node == own.node:
         return Reason.SAME_NAME, f"{peer.node} {peer.incarnation} and {own.incarnation}"
     if peer.node not in nodes:
-        return Reason.UNKNOWN_NODE, f"{peer.node} is not configured"
+        return Reason.UNKNOWN_NODE, f"{peer.node} is not a node of the group"
     if wanted != own.node:
         return Reason.WRONG_NODE, f"{own.node} where {wanted} was to be"
     if peer.file_size != own.file_size:

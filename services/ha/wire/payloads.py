@@ -175,6 +175,8 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     """(epoch, version) of the lease that contained ``StatusOk.in_sync``."""
     lag_ms: Annotated[dict[NodeName, Offset | None], Meta(max_length=MEMBERS_MAX)] = {}
     """Lag of each slave, of a master."""
+    members: Offset | None = None
+    """Version of the group's nodes that it uses; None: an earlier release, which has none."""
 
 
 class StatusOk(Struct, frozen=True, omit_defaults=True):

@@ -107,7 +107,7 @@ class JudgedLinks(Links):
             # The start of ha that proved its identity here, which may have ended since.
             other = cast(Transport, link._transport).other.owner
             versions = self._settings.versions, other.versions
-            nodes, turn = tuple(self._nodes), network.connections_count
+            nodes, turn = tuple(self._settings.nodes), network.connections_count
             check_handshake(self.member, peer.member, versions, nodes, turn)
             if peer.version != common(*versions):
                 raise Violation(f"{self._ha.node} uses version {peer.version} with {node}")

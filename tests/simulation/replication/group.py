@@ -71,6 +71,7 @@ class Group:
         self._nodes = tuple(
             Node(name, name, 9000, f"http://{name}:8080", f"http://{name}:8090") for name in names
         )
+        self.history.configured = self._nodes
         self._commands = 0
 
     @property
@@ -247,6 +248,24 @@ class Group:
         self._commands += 1
         service.command(Command(self._commands, name, arguments), refused=refused)
         return self._commands
+
+    @property
+    def removed(self) -> list[Machine]:
+        """Machines that are no node of the group now, as the lease has it."""
+        members = None if self.lease.stored is None else self.lease.stored.lease.members
+        names = {*self.machines} if members is None else {node.name for node in members.nodes}
+        return [machine for name, machine in self.machines.items() if name not in names]
+
+    def add_node(self, machine: Machine) -> None:
+        """Order the master to add a node that was removed."""
+        own = next(node for node in self._nodes if node.name == machine.name)
+        arguments = {
+            "node": own.name,
+            "replication": f"{own.host}:{own.port}",
+            "api": own.api,
+            "admin": own.admin,
+        }
+        self.command("add-node", arguments)
 
     def _lease_changed(self, before: Stored | None, now: Stored | None) -> None:
         if (

@@ -152,6 +152,12 @@ class JudgedReplica:
         if ha.write_trace is not None:
             ha.trace(f"  do {_short(effect)}")
         match effect:
+            case do.UseNodes():
+                member, version = (
+                    self._replica.context.member,
+                    self._replica.context.members.version,
+                )
+                history.used_nodes[member] = max(version, history.used_nodes.get(member, 0))
             case do.Grant():
                 history.granted(effect.epoch, ha.holder, ha.machine.boot)
             case do.Stream(link, frame):

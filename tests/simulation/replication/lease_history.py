@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from services.ha.lease.value import Holder, Lease, Member, Stored
+from shared.cluster.nodes import Node
 from tests.simulation.replication.confirmed_log import ConfirmedLog
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.process import Process
@@ -38,6 +39,10 @@ class LeaseHistory(ConfirmedLog):
         self.sets: dict[tuple[int, int], list[tuple[Member, ...]]] = {}
         """In-sync sets that the lease had, by epoch and version; more than one if it went back."""
         self.holder: Holder | None = None
+        self.configured: tuple[Node, ...] = ()
+        """The nodes with which the group began."""
+        self.used_nodes: dict[Member, int] = {}
+        """The latest version of the nodes that each member has used."""
         self.member_us: dict[Member, int] = {}
         """When each member left the set, or when the lease was last written with that member."""
         self._sent_ms: dict[int, tuple[Process, int]] = {}
@@ -106,6 +111,7 @@ class LeaseHistory(ConfirmedLog):
                         f"{member.node} joins the set, and its table has no epoch {lease.epoch}"
                     )
         self._newest = shown
+        self._check_nodes(before.lease if before is not None else None, lease)
         if before is not None:
             self._must_have_run_out(before.lease, lease)
             self._must_not_be_paused(before.lease, lease)
@@ -124,6 +130,30 @@ class LeaseHistory(ConfirmedLog):
             self._note_holder(lease.epoch, lease.holder)
         self.published, self.holder = lease.in_sync, lease.holder
         self.check_members(f"in version {now.version} of the lease, epoch {lease.epoch}")
+
+    def _check_nodes(self, before: Lease | None, now: Lease) -> None:
+        """Check that the nodes change one at a time, by the master, with a majority of the set."""
+        nodes = () if now.members is None else now.members.nodes
+        for member in now.in_sync:
+            if nodes and member.node not in {node.name for node in nodes}:
+                raise Violation(f"{member.node} is in the in-sync set and no node of the group")
+        if before is None or self.went_back or now.members == before.members:
+            return
+        version = 0 if before.members is None else before.members.version
+        if now.members is None or now.members.version != version + 1:
+            raise Violation(f"the nodes {before.members} become {now.members}")
+        earlier = {*(before.members.nodes if before.members else self.configured)}
+        if len({*nodes} ^ earlier) != 1:
+            raise Violation(f"more or less than one node changes from {before} to {now}")
+        if now.holder is None or now.holder != before.holder:
+            raise Violation(f"the nodes change, and not by the master: {before}, {now}")
+        own = now.holder.member
+        agree = [m for m in before.in_sync if m == own or self.used_nodes.get(m, 0) >= version]
+        if 2 * len(agree) <= len(before.in_sync):
+            raise Violation(
+                f"{own.node} changes the nodes of version {version}, which only {agree} of "
+                f"{before.in_sync} use"
+            )
 
     def leases_since(self, since_us: int) -> list[Lease]:
         """Contents that the lease has had since that time."""

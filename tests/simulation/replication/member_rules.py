@@ -196,9 +196,9 @@ class MemberRules:
             return
         if self._term is not None and master == self._ha.node:
             for member, copy in self._present.items():
-                node = nodes[member.node]
-                if node["role"] is None:
-                    continue  # It does not answer on the connection of this node.
+                node = nodes.get(member.node)
+                if node is None or node["role"] is None:
+                    continue  # It was removed, or does not answer on the connection of this node.
                 self._must_show(member, copy, node["lag_ms"], now_ms)
                 shown = node["durable_end"], node["lag_bytes"]
                 known = copy.end, max(0, own_end - copy.end)

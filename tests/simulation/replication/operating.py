@@ -92,7 +92,7 @@ class Operating(Trying):
             self._must_be_within(machine, "deadline_in_ms", left_ms, TIMES.lease_ms)
         elif left_ms is not None or reported["opening_ms"] is not None:
             raise Violation(f"{machine.name} is a slave and reports a deadline: {reported}")
-        if [node["node"] for node in reported["nodes"]] != list(group.machines):
+        if sorted(node["node"] for node in reported["nodes"]) != sorted(group.machines):
             raise Violation(f"{machine.name} reports the nodes {reported['nodes']}")
         for node in reported["nodes"]:
             self._check_node(machine, node, holder.node)

@@ -62,6 +62,7 @@ class Fault(Enum):
     END_NODE = "all services of a node are shut down cleanly, and started again"
     PAUSE = "an operator pauses automatic failover, until all is healed"
     REMOVE = "an operator removes a member of the in-sync set"
+    NODES = "an operator removes a node from the group, or adds it again"
     REFUSED = "an operator gives a command that must be refused"
     RESYNC = "an operator has a node copied anew"
     NEW_VOLUME = "a node gets an empty disk"

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from tests.simulation.replication import planted_acks as acks
 from tests.simulation.replication import planted_logs as logs
+from tests.simulation.replication import planted_nodes as nodes
 from tests.simulation.replication import planted_shells as shells
 from tests.simulation.replication.plan import Fault
 
@@ -36,6 +37,8 @@ HASTE: Final = (Fault.HASTY, Fault.SLOW_DISK, Fault.LEASE_DEAF)
 SILENCE: Final = (Fault.STOP,)
 FLUSHES: Final = (Fault.SWITCH, Fault.SLOW_DISK, Fault.LATE_APPEND, Fault.LEASE_UNREACHABLE)
 SWITCHES: Final = (Fault.SWITCH, Fault.STALL, Fault.LATE_APPEND)
+NODES: Final = (Fault.NODES, Fault.SWITCH, Fault.CUT)
+NODES_LATE: Final = (Fault.NODES, Fault.LEASE_DEAF, Fault.LEASE_UNREACHABLE, Fault.CUT)
 REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
 
 FAULTS: Final[dict[str, Planted]] = {
@@ -137,5 +140,20 @@ FAULTS: Final[dict[str, Planted]] = {
     ),
     "state-read-from-the-confirm-offset": Planted(
         shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 4
+    ),
+    "removed-node-kept-in-the-set": Planted(
+        nodes.REMOVED_NODE_KEPT_IN_THE_SET, "in the in-sync set and no node of the group", 0, NODES
+    ),
+    "links-of-removed-nodes-kept": Planted(
+        nodes.links_of_removed_nodes_kept, "in the in-sync set and no node of the group", 0, NODES
+    ),
+    "nodes-changed-from-an-old-lease": Planted(
+        nodes.change_from_an_old_lease, "A: |lacks some of the|joins the set", 0, NODES
+    ),
+    "two-changes-of-nodes-at-once": Planted(
+        nodes.two_changes_at_once, "the nodes .* become|more or less than one node", 0, NODES
+    ),
+    "nodes-changed-without-agreement": Planted(
+        nodes.CHANGED_WITHOUT_AGREEMENT, "changes the nodes of version", 0, NODES_LATE
     ),
 }

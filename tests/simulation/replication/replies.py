@@ -122,6 +122,12 @@ class Replies:
                     arguments["node"] not in [member.node for member in lease.in_sync]
                     for lease in leases
                 )
+            case "add-node" | "remove-node":
+                # What the lease has had since, not only what it has: another order may undo it.
+                is_so = any(
+                    (arguments["node"] in lease.replicas) == (command.name == "add-node")
+                    for lease in leases
+                )
             case "resync" if body.get("changed"):
                 is_begun = ha.machine.is_being_emptied
                 is_so = is_begun or ha.machine.incarnation != replica.context.incarnation

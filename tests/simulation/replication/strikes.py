@@ -172,6 +172,8 @@ class Strikes:
                 self._group.command("pause", {}, machine)
             case Fault.REMOVE:
                 self._group.command("remove-member", {"node": self._other(machine).name})
+            case Fault.NODES:
+                self._change_nodes(machine)
             case Fault.AT_SLOT:
                 machine.arm(random.choice(WATCHED), lambda: self._strike_at_once(machine))
             case Fault.AT_FILE:
@@ -206,6 +208,17 @@ class Strikes:
             case Fault.CLOCK:
                 self._history.clocks_wrong = True
                 machine.clock.jump(random.choice((300, 2_000, 100_000)))
+
+    def _change_nodes(self, machine: Machine) -> None:
+        """Add a removed node, or remove one; sometimes give orders to two nodes at once."""
+        random, removed = self._random, self._group.removed
+        if removed and random.random() < 0.7:
+            self._group.add_node(random.choice(removed))
+        else:
+            self._group.command("remove-node", {"node": machine.name})
+        if random.random() < 0.3:
+            other = self._other(machine)
+            self._group.command("remove-node", {"node": machine.name}, other)
 
     def _switch(self, tries: int) -> None:
         """Repeat the command until it is accepted, as an operator does. A fault may strike the

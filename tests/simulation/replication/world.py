@@ -218,8 +218,10 @@ class World:
                     continue
                 pair = ha.node, other.node
                 begun_us = max(ha.process.resumed_us, other.process.resumed_us, self._healed_us)
-                is_there = ha.replica.peers.by_node[other.node].link is not None
+                peer = ha.replica.peers.by_node.get(other.node)
+                is_there = peer is not None and peer.link is not None
                 judged = self.group.healed and not ha.process.paused and not other.process.paused
+                judged = judged and not self.group.removed
                 if is_there or not judged or begun_us > self._linked_us.get(pair, 0):
                     self._linked_us[pair] = now_us
                 elif now_us - self._linked_us[pair] > LINKED_US:
@@ -294,6 +296,8 @@ class World:
             group.command("recreate-lease", named, machine)
         elif stored.lease.paused:
             group.command("resume", {}, machine)
+        elif group.removed:
+            group.add_node(group.removed[0])
         self.timeline.after(700_000, lambda: self._operate(heals))
 
     def _heal(self) -> None:
@@ -328,8 +332,8 @@ class World:
     def _leave_unhealed(self) -> None:
         """Leave services of one node unhealed, while the other nodes are enough."""
         left, group, holder = self.group.plan.left, self.group, self.history.holder
-        if left is None:
-            return
+        if left is None or group.removed:
+            return  # The nodes that remain may be exactly the minimum.
         master = holder.node if holder is not None else next(iter(group.machines))
         others = [name for name in group.machines if name != master]
         self._left = name = master if left.at_master else self.timeline.random.choice(others)

@@ -265,3 +265,28 @@ def test_an_incomplete_node_name_selects_no_node() -> None:
     assert own_node({NODE_VARIABLE: "n0"}) is None
     assert own_node({RUN_DIR_VARIABLE: "/run", NODE_VARIABLE: ""}) is None
     assert own_node({RUN_DIR_VARIABLE: "/run", NODE_VARIABLE: "n0"}) == OwnNode("n0", Path("/run"))
+
+
+def test_a_node_is_added_at_the_master(url: str) -> None:
+    where = ("--api", "http://n3:8080", "--admin", "http://n3:8083")
+    assert _run("add-node", "n3=10.0.0.3:8084", *where, url=url).exit_code == 0
+    order = {
+        "node": "n3",
+        "replication": "10.0.0.3:8084",
+        "api": "http://n3:8080",
+        "admin": "http://n3:8083",
+    }
+    assert Group.orders == [("/n0/v1/cluster/add-node", order)]
+    assert _run("add-node", "n3", *where, url=url).exit_code == 2
+
+
+def test_a_slave_is_removed_at_the_master_and_a_master_after_a_switchover(url: str) -> None:
+    assert _run("remove-node", "n1", url=url).exit_code == 0
+    assert Group.orders == [("/n0/v1/cluster/remove-node", {"node": "n1"})]
+    Group.orders.clear()
+    Group.answers["/n0/v1/cluster/switchover"] = (200, {"master": "n1"})
+    assert _run("remove-node", "n0", url=url).exit_code == 0
+    assert Group.orders == [
+        ("/n0/v1/cluster/switchover", {}),
+        ("/n1/v1/cluster/remove-node", {"node": "n0"}),
+    ]

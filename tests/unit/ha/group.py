@@ -154,9 +154,11 @@ class Group:
 
     def connect(self, source: str, target: str) -> None:
         node, other = self.nodes[source], self.nodes[target]
-        if other.replica is None or {(source, target), (target, source)} & self.cut:
+        is_cut = {(source, target), (target, source)} & self.cut
+        if other.replica is None or is_cut or source not in other.known:
             node_replica = node.replica
-            self.later(3, lambda: node.tell(node_replica, ev.LinkDown(0, target, "refused")))
+            why = "refused" if source in other.known else "unknown-node"
+            self.later(3, lambda: node.tell(node_replica, ev.LinkDown(0, target, why)))
             return
         link = Link(self.number(), source, target)
         self.links[link.number] = link

@@ -146,6 +146,8 @@ class Node:
         """ha is stopped: events wait until it runs again."""
         self._missed: list[ev.Event] = []
         self.replica: Replica | None = None
+        self.known: set[str] = set()
+        """Names of the nodes whose links are accepted."""
         self.lock: str | None = None
         self.wanting: int | None = None
         self.notes: list[do.Note] = []
@@ -215,6 +217,7 @@ class Node:
         )
         self.raised.clear()
         setup = self.group.setup(self.name, f"{self.index + 1:08x}{self.starts:08x}")
+        self.known = {node.name for node in self.group.configured}
         self.replica = Replica(
             setup, found, log=volume, random=Random(self.starts * 7 + self.index).random
         )
@@ -312,6 +315,8 @@ class Node:
         match effect:
             case do.LeaseGet() | do.LeasePut() | do.LeaseCreate():
                 group.ask_lease(self, effect)
+            case do.UseNodes(nodes):
+                self.known = {node.name for node in nodes}
             case do.Connect(node):
                 group.connect(self.name, node)
             case do.Send(link, frame):

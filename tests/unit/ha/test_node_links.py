@@ -299,3 +299,24 @@ async def test_other_secrets_are_used_by_the_next_link_and_existing_ones_stay() 
         one.credentials.replace(new)
         other.links.connect("n0")
         await one.until(lambda: len(one.ups()) == 2, "a link with the new secret")
+
+
+async def test_only_the_present_nodes_are_linked() -> None:
+    nodes = two_nodes()
+    async with End("n0", nodes) as one, End("n1", nodes) as other:
+        other.links.use_nodes([nodes["n1"]])
+        one.links.connect("n1")
+        await one.until(one.downs, "the refusal")
+        assert "unknown-node: n1 says: n0 is not a node of the group" in one.downs()[0].reason
+        other.links.use_nodes(nodes.values())
+        one.links.connect("n1")
+        await one.until(one.ups, "the link")
+
+
+async def test_a_node_that_is_removed_while_it_is_connected_to_is_given_up() -> None:
+    nodes = two_nodes()
+    async with End("n0", nodes) as one:
+        one.links.connect("n1")
+        one.links.use_nodes([nodes["n0"]])
+        await one.until(one.downs, "the failure")
+        assert one.downs()[0].node == "n1"

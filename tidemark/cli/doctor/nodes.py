@@ -74,6 +74,7 @@ async def check_nodes(urls: Sequence[str]) -> list[Finding]:
         for answer in first
         if answer.view is None
     ]
+    found += [_removed(answer) for answer in first if _is_removed(answer)]
     by_name = dict(zip(named, apis, strict=True))
     for (name, (_, admin)), answer, problem in zip(named.items(), apis, lives, strict=True):
         found.append(_api_of(name, answer))
@@ -136,6 +137,20 @@ def own_names(view: Mapping[str, Any]) -> set[str]:
     if len(nodes) == 1:
         return {str(nodes[0].get("node"))}
     return {str(node.get("node")) for node in nodes if node.get("seen_ms_ago") == 0}
+
+
+def _is_removed(answer: NodeAnswer) -> bool:
+    """Whether the node that answers was removed from its group, or not added yet."""
+    alarms = () if answer.view is None else answer.view.get("alarms", ())
+    return any(alarm["code"] == "removed-node" for alarm in alarms)
+
+
+def _removed(answer: NodeAnswer) -> Finding:
+    return About("nodes.removed", answer.url).error(
+        "doctor-removed-node",
+        f"the node at {answer.url} is not a node of its group: it copies nothing",
+        "Stop its services, or add it again with `tidemark cluster add-node`.",
+    )
 
 
 def _api_of(name: str, answer: NodeAnswer) -> Finding:

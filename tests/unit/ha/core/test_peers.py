@@ -113,7 +113,7 @@ def test_a_node_speaks_for_itself_alone() -> None:
 def test_a_stranger_is_not_kept() -> None:
     context, peers = made()
     assert peers.up(9, Member("x", "1" * 32), outbound=True, version=SPOKEN.highest) is None
-    assert context.out.take() == [Close(9, "not a configured node")]
+    assert context.out.take() == [Close(9, "not a node of the group")]
 
 
 def test_what_another_one_saw_of_the_lease_makes_an_older_one_go_back() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.ha.lease.texts import UnreadableLease, holder_of, holder_text, lease_of, texts_of
-from services.ha.lease.value import Holder, Lease, Member
+from services.ha.lease.value import Holder, Lease, Member, Membership
+from shared.cluster.nodes import Node
 from tests.support.for_each import for_each
 from tidemark.offsets import Epoch
 
@@ -20,6 +21,7 @@ HELD = Lease(
     replicas=("a", "b"),
     renewed=99,
 )
+NODE = '{"name":"a","host":"h","port":1,"api":"x","admin":"y"}'
 NAMES = st.text("abcdefgh-0", min_size=1, max_size=8)
 NUMBERS = st.integers(0, (1 << 63) - 1)
 
@@ -38,7 +40,16 @@ def leases(draw: st.DrawFn) -> Lease:
         handover_to=draw(st.none() | NAMES),
         master_address=draw(st.just("") | NAMES),
         paused=draw(st.booleans()),
+        members=draw(st.none() | memberships()),
     )
+
+
+@st.composite
+def memberships(draw: st.DrawFn) -> Membership:
+    names = draw(st.lists(NAMES, unique=True, min_size=1, max_size=9))
+    ports = st.integers(1, 65_535)
+    nodes = tuple(Node(name, draw(NAMES), draw(ports), draw(NAMES), draw(NAMES)) for name in names)
+    return Membership(draw(st.integers(1, (1 << 63) - 1)), nodes)
 
 
 @given(leases())
@@ -47,7 +58,9 @@ def test_a_lease_comes_back_as_it_was(lease: Lease) -> None:
 
 
 def test_the_texts_are_those_that_people_read() -> None:
-    assert texts_of(HELD._replace(paused=True, handover_to="b", master_address="http://a:1")) == {
+    nodes = (Node("a", "h", 1, "http://a:1", "http://a:2"),)
+    shown = HELD._replace(paused=True, handover_to="b", master_address="http://a:1")
+    assert texts_of(shown._replace(members=Membership(2, nodes))) == {
         "epoch": "4",
         "isr": f'[["a","{"1f" * 16}"],["b","{"2f" * 16}"]]',
         "isrVersion": "7",
@@ -57,6 +70,8 @@ def test_the_texts_are_those_that_people_read() -> None:
         "handoverTo": "b",
         "masterAddr": "http://a:1",
         "paused": "true",
+        "members": '{"version":2,"nodes":[{"name":"a","host":"h","port":1,"api":"http://a:1",'
+        '"admin":"http://a:2"}]}',
     }
     assert holder_text(HELD.holder) == f"a/{'1f' * 16}/0123456789abcdef"
 
@@ -87,11 +102,23 @@ def test_the_texts_are_those_that_people_read() -> None:
         ("replicas", "{}"),
         ("replicas", "[1]"),
         ("paused", "yes"),
+        ("members", ""),
+        ("members", "[]"),
+        ("members", '{"version":1,"nodes":[]}'),
+        ("members", f'{{"version":0,"nodes":[{NODE}]}}'),
+        ("members", f'{{"version":1,"nodes":[{NODE},{NODE}]}}'),
+        ("members", '{"version":1,"nodes":[{"name":"a","host":"h","port":0}]}'),
     ],
 )
 def test_what_is_not_a_lease_is_refused_by_name(name: str, text: str) -> None:
     with pytest.raises(UnreadableLease, match=name):
         lease_of("", texts_of(HELD) | {name: text})
+
+
+def test_unknown_fields_of_a_node_are_ignored() -> None:
+    node = NODE.replace("}", ',"zone":"z1"}')
+    texts = texts_of(HELD) | {"members": f'{{"version":1,"nodes":[{node}],"more":1}}', "more": "x"}
+    assert lease_of("", texts).members == Membership(1, (Node("a", "h", 1, "x", "y"),))
 
 
 @pytest.mark.parametrize("name", sorted(texts_of(HELD)))
