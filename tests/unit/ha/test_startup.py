@@ -39,7 +39,8 @@ def config(tmp_path: Path) -> HaConfig:
 
 def test_the_replica_gets_its_identity(tmp_path: Path) -> None:
     setup, other = setup_from(config(tmp_path)), setup_from(config(tmp_path))
-    assert (setup.own.name, setup.names, setup.min_in_sync) == ("n1", ("n0", "n1"), 1)
+    assert (setup.own.name, setup.min_in_sync) == ("n1", 1)
+    assert [each.name for each in setup.nodes] == ["n0", "n1"]
     assert setup.times.lease_ms == 3000
     assert len(setup.process) == 16
     assert setup.process != other.process

@@ -9,9 +9,9 @@ import pytest
 from services.broker.log.ack_levels import AckLevel
 from services.broker.log.confirmer import Confirmer
 from services.broker.log.term import EndlessTerm, GrantedTerm
+from services.broker.replication.cluster_view import MasterAddress
 from services.broker.replication.role_policy import MasterPolicy, PromotingPolicy, SlavePolicy
 from shared.cluster import grant
-from shared.cluster.nodes import Node
 from tests.unit.broker.replication.page import DEADLINE_MS, NONCE, Page, StillClock
 from tidemark.errors import Fenced, NodeAlone, NotMaster, NotServing, SwitchingOver
 from tidemark.formats.checkpoint import Slot
@@ -178,7 +178,7 @@ async def test_waits_end_with_the_term(page: Page, clock: StillClock) -> None:
 
 
 def test_a_slave_refers_callers_to_the_master() -> None:
-    known: list[Node | None] = [Node("n1", "h", 1, "http://n1:8080", "http://n1:8083"), None]
+    known: list[MasterAddress | None] = [MasterAddress("n1", "http://n1:8080"), None]
     standing = SlavePolicy(lambda: known[0])
     standing.check_reads(anywhere=True)
     for check in (standing.check_sends, lambda: standing.check_reads(anywhere=False)):
