@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.replication.plan import Fault
 from tests.simulation.replication.run import Outcome, run_seed
 
 SEEDS = int(os.environ.get("TIDEMARK_GROUP_SEEDS", "60"))
@@ -37,6 +38,23 @@ def test_no_fault_loses_confirmed_records(first: int) -> None:
     assert total.faults > 10 * len(outcomes)
     assert total.acked > 10 * len(outcomes)
     assert total.read > 50 * len(outcomes)
+
+
+CHANGED_NODES = (
+    (Fault.NODES,),
+    (Fault.NODES, Fault.SWITCH, Fault.CUT, Fault.KILL),
+    (Fault.NODES, Fault.LEASE_DEAF, Fault.LATE_CHANGE, Fault.POWER),
+    (Fault.NODES, Fault.ISOLATE, Fault.STOP, Fault.SWITCH),
+    (Fault.NODES, Fault.RESYNC, Fault.NEW_VOLUME, Fault.REMOVE),
+)
+
+
+@pytest.mark.timeout(600 + 20 * CHUNK)
+@pytest.mark.parametrize("faults", CHANGED_NODES)
+def test_no_change_of_the_nodes_loses_confirmed_records(faults: tuple[Fault, ...]) -> None:
+    seeds = range(FIRST_SEED, FIRST_SEED + max(4, SEEDS // 15))
+    outcomes = [run_seed(seed, faults=faults) for seed in seeds]
+    assert sum(outcome.acked for outcome in outcomes) > 5 * len(outcomes)
 
 
 def test_a_seed_is_the_same_history_every_time() -> None:

@@ -147,6 +147,11 @@ class LeaseHistory(ConfirmedLog):
             raise Violation(f"more or less than one node changes from {before} to {now}")
         if now.holder is None or now.holder != before.holder:
             raise Violation(f"the nodes change, and not by the master: {before}, {now}")
+        changed = {node.name for node in {*nodes} ^ earlier}
+        kept = tuple(member for member in before.in_sync if member.node not in changed)
+        removes = len(nodes) < len(earlier)
+        if now.in_sync != (kept if removes else before.in_sync):
+            raise Violation(f"with the nodes the in-sync set changes from {before} to {now}")
         own = now.holder.member
         agree = [m for m in before.in_sync if m == own or self.used_nodes.get(m, 0) >= version]
         if 2 * len(agree) <= len(before.in_sync):

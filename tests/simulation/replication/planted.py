@@ -38,7 +38,7 @@ SILENCE: Final = (Fault.STOP,)
 FLUSHES: Final = (Fault.SWITCH, Fault.SLOW_DISK, Fault.LATE_APPEND, Fault.LEASE_UNREACHABLE)
 SWITCHES: Final = (Fault.SWITCH, Fault.STALL, Fault.LATE_APPEND)
 NODES: Final = (Fault.NODES, Fault.SWITCH, Fault.CUT)
-NODES_LATE: Final = (Fault.NODES, Fault.LEASE_DEAF, Fault.LEASE_UNREACHABLE, Fault.CUT)
+NODES_LATE: Final = (Fault.NODES, Fault.NODES, Fault.LEASE_UNREACHABLE, Fault.RESET_LINKS)
 REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
 
 FAULTS: Final[dict[str, Planted]] = {
@@ -77,7 +77,7 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.two_incarnations_of_a_node, "two incarnations of one node", 14
     ),
     "promotion-of-a-non-member": Planted(
-        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 4
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 10
     ),
     "candidate-removed-as-the-old-holder": Planted(
         logs.candidate_removed_as_the_old_holder,
@@ -145,15 +145,18 @@ FAULTS: Final[dict[str, Planted]] = {
         nodes.REMOVED_NODE_KEPT_IN_THE_SET, "in the in-sync set and no node of the group", 0, NODES
     ),
     "links-of-removed-nodes-kept": Planted(
-        nodes.links_of_removed_nodes_kept, "in the in-sync set and no node of the group", 0, NODES
+        nodes.links_of_removed_nodes_kept, "in the in-sync set and no node of the group", 10, NODES
     ),
     "nodes-changed-from-an-old-lease": Planted(
-        nodes.change_from_an_old_lease, "A: |lacks some of the|joins the set", 0, NODES
+        nodes.change_from_an_old_lease,
+        "with the nodes the in-sync set changes|below the minimum",
+        0,
+        NODES_LATE,
     ),
     "two-changes-of-nodes-at-once": Planted(
-        nodes.two_changes_at_once, "the nodes .* become|more or less than one node", 0, NODES
+        nodes.two_changes_at_once, "carries out Command.*given at version", 2, NODES
     ),
     "nodes-changed-without-agreement": Planted(
-        nodes.CHANGED_WITHOUT_AGREEMENT, "changes the nodes of version", 0, NODES_LATE
+        nodes.CHANGED_WITHOUT_AGREEMENT, "changes the nodes of version", 6, NODES_LATE
     ),
 }

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 from unittest.mock import patch
 
 from services.ha.core import members, peers
+from services.ha.core.lease_edits import LeaseEdits
 from services.ha.core.mastership import Mastership
 from services.ha.core.replica_context import ReplicaContext
 from services.ha.lease.value import Lease, Membership
 from tests.simulation.replication.mutation import change
 
 Planting = Iterator[None]
+Change = Callable[[Lease | None], Lease]
 
 REMOVED_NODE_KEPT_IN_THE_SET: Final = change(
     members,
@@ -50,13 +53,33 @@ def change_from_an_old_lease() -> Planting:
 
 @contextmanager
 def two_changes_at_once() -> Planting:
-    """Any node changes the nodes, from the version that it used when the command came."""
+    """A change that comes during another one waits, and is made of what that one leaves."""
+    begin, tick = LeaseEdits.begin, LeaseEdits.tick
+    waiting: dict[LeaseEdits, list[Callable[[], None]]] = {}
+
+    def begin_later(
+        self: LeaseEdits, token: int, change: Change, *, creates: bool = False, what: str = ""
+    ) -> None:
+        if self._edit is None:
+            begin(self, token, change, creates=creates, what=what)
+        else:
+            again = partial(begin, self, token, change, creates=creates, what=what)
+            waiting.setdefault(self, []).append(again)
+
+    def tick_both(self: LeaseEdits) -> None:
+        tick(self)
+        if self._edit is None and waiting.get(self):
+            waiting[self].pop(0)()
 
     def present(context: ReplicaContext, lease: Lease | None, begun: Membership) -> Membership:
-        del context, lease
-        return begun
+        del lease, begun
+        return context.members
 
-    with patch.object(members, "_present", present):
+    with (
+        patch.object(LeaseEdits, "begin", begin_later),
+        patch.object(LeaseEdits, "tick", tick_both),
+        patch.object(members, "_present", present),
+    ):
         yield
 
 

@@ -38,6 +38,8 @@ class Replies:
         """The reply to each command, by the token of the world."""
         self._unanswered: dict[int, int] = {}
         """When each command without a reply was given."""
+        self._nodes_version: dict[int, int] = {}
+        """By the token of ``Control``: the version of the group's nodes when it was given."""
         self._posted: dict[int, tuple[Command, int]] = {}
         """By the token of ``Control``: commands without a reply, and when they were given."""
 
@@ -81,6 +83,8 @@ class Replies:
 
     def _post(self, command: Command) -> None:
         self._posted[command.token] = command, self._ha.machine.timeline.now_us
+        if (replica := self._ha.replica) is not None:
+            self._nodes_version[command.token] = replica.context.members.version
         self._ha.post(command)
 
     def _ask(self, command: Command, refused: bool) -> None:
@@ -123,6 +127,12 @@ class Replies:
                     for lease in leases
                 )
             case "add-node" | "remove-node":
+                version = self._nodes_version[reply.token]
+                if body.get("changed") and replica.context.members.version != version + 1:
+                    raise Violation(
+                        f"{ha.node} carries out {command}, given at version {version} of the "
+                        f"nodes, at version {replica.context.members.version}"
+                    )
                 # What the lease has had since, not only what it has: another order may undo it.
                 is_so = any(
                     (arguments["node"] in lease.replicas) == (command.name == "add-node")

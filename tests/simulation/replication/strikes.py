@@ -210,15 +210,19 @@ class Strikes:
                 machine.clock.jump(random.choice((300, 2_000, 100_000)))
 
     def _change_nodes(self, machine: Machine) -> None:
-        """Add a removed node, or remove one; sometimes give orders to two nodes at once."""
+        """Add a removed node, or remove one; sometimes order two changes at about the same time."""
         random, removed = self._random, self._group.removed
         if removed and random.random() < 0.7:
             self._group.add_node(random.choice(removed))
         else:
             self._group.command("remove-node", {"node": machine.name})
-        if random.random() < 0.3:
-            other = self._other(machine)
-            self._group.command("remove-node", {"node": machine.name}, other)
+        if random.random() < 0.5:
+            again = {"node": self._other(machine).name}
+            delay_us = random.choice((0, 1_000, 10_000, 50_000))
+            self._timeline.after(delay_us, lambda: self._remove_node(again))
+
+    def _remove_node(self, arguments: dict[str, str]) -> None:
+        self._group.command("remove-node", arguments)
 
     def _switch(self, tries: int) -> None:
         """Repeat the command until it is accepted, as an operator does. A fault may strike the

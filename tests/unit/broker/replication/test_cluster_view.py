@@ -27,7 +27,10 @@ CONFIG = ClusterConfig(
 )
 ANSWER: dict[str, Any] = {
     "master": "b",
-    "nodes": [{"node": "a", "first_offset": 0}, {"node": "b", "first_offset": 4096}],
+    "nodes": [
+        {"node": "a", "api": "http://a", "first_offset": 0},
+        {"node": "b", "api": "http://b", "first_offset": 4096},
+    ],
 }
 
 

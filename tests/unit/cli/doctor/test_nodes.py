@@ -190,6 +190,15 @@ async def test_a_node_that_does_not_come_back_by_itself_is_an_error(
     assert (behind.level, behind.subject) == (level, "b")
 
 
+async def test_a_node_that_was_removed_from_its_group_is_an_error(group: Group) -> None:
+    async with group.running() as nodes:
+        assert not of(await check_nodes([nodes[0].url]), "nodes.removed")
+        nodes[0].alarms = [{"code": "removed-node", "detail": "a is not a node of the group"}]
+        (found,) = of(await check_nodes([nodes[0].url]), "nodes.removed")
+    assert (found.level, found.code) == (Level.ERROR, "doctor-removed-node")
+    assert "add-node" in found.remedy
+
+
 async def test_a_node_that_is_not_in_sync_is_reported_with_its_alarms(group: Group) -> None:
     group.in_sync = ["a"]
     group.nodes[1].says_of_itself = "catchup"
