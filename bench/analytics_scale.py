@@ -9,6 +9,7 @@ batch of evaluation of a single tick.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -61,8 +62,8 @@ def main(given: Options) -> Result:
     at = GOAL_SIZE if GOAL_SIZE in found else sizes[-1]
     both = {n: f["collect"] + f["evaluate"] for n, f in found.items() if "collect" in f}
     by_journal = found[at]["journal"] + found[at]["evaluate"]
-    dearest = max(f["evaluate"] / n for n, f in found.items() if n >= at)
-    ratio = dearest / (found[at]["evaluate"] / at)
+    larger = [f["evaluate"] / n / (found[at]["evaluate"] / at) for n, f in found.items() if n > at]
+    linear = f"evaluate, dearest size against {at:,} queues"
     what = f"an hour of {at:,} queues"
     per_queue = {n: f["bytes"] / n for n, f in found.items()}
     lines = {
@@ -78,7 +79,7 @@ def main(given: Options) -> Result:
             Figure(f"{what}: evaluate alone", "core-seconds", [found[at]["evaluate"]]),
             Figure("a batch of one tick of 10,000 queues", "core-seconds", [tick_evaluated()]),
             Figure(f"{what}: compact", "core-seconds", [found[at]["compact"]]),
-            at_most(f"evaluate, dearest size against {at:,} queues", "×", [ratio], 1.3),
+            *([at_most(linear, "×", [max(larger)], 1.3)] if larger else []),
             at_most("all tables, sorted, per queue and hour", "bytes", [per_queue[at]], 300.0),
             Figure("of these, positions", "bytes", [found[at]["positions"] / at]),
         ],
@@ -90,7 +91,8 @@ def main(given: Options) -> Result:
         commits, {BATCH_TICKS} ticks in a batch, times {TICKS // JOURNAL_TICKS}; without the way
         through Spark. Evaluate: all computed tables. A batch of one tick: a quarter of an hour in
         files of one tick, in the process that has evaluated the tick before; without Spark.
-        Compact: all tables, sorted, in one process. Bytes: all tables after it.""",
+        Compact: all tables, sorted, in one process. Bytes: all tables after it. Load of the
+        machine beside it: {os.getloadavg()[1]:.0f}.""",
         series=[
             Series(
                 "analytics_scale",
