@@ -83,7 +83,7 @@ class Route(Struct, frozen=True):
         bool,
         Meta(
             description="false: the name service has just started and has not heard of every "
-            "broker group yet."
+            "broker group yet, or a broker with name services answers, which knows its own alone."
         ),
     ]
     missing: Annotated[list[str], Meta(description="Broker groups that it waits for.")]

@@ -30,7 +30,7 @@ from tidemark.client.queue_choice import Outages
 from tidemark.client.queue_names import NUMBERS, QueueNames
 from tidemark.client.retries import delay_s, is_transient
 from tidemark.client.route_calls import FOLLOW_WAIT_MS, NoRoutes, RouteCalls
-from tidemark.client.routes import NO_TOPIC, GroupRoute, Routes, merged
+from tidemark.client.routes import NO_TOPIC, GroupRoute, Routes, merged, unheard
 from tidemark.client.transport import not_sent
 
 TOPICS_MAX: Final = 256
@@ -256,7 +256,7 @@ class Cluster:
     ) -> list[BrokerGroup]:
         """Return all broker groups, or those that have a topic, sorted by name.
 
-        among: only these. Raises UnknownTopic, UnknownBrokerGroup.
+        among: only these. Raises UnknownTopic, UnknownBrokerGroup, RouteIncomplete.
         """
         alone = await self.only()
         if alone is not None:
@@ -271,6 +271,8 @@ class Cluster:
                 topic=topic,
             )
         for name in among or ():
+            if routes.group(name) is None and not routes.complete:
+                raise unheard(routes, "Nothing was sent.")
             if routes.group(name) is None:
                 known = [each.broker_group for each in routes.groups]
                 raise errors.UnknownBrokerGroup(name, known)

@@ -12,7 +12,7 @@ import asyncio
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import force_setattr
@@ -32,7 +32,7 @@ from tidemark.client.queue_choice import (
     writable_queues,
 )
 from tidemark.client.retries import delay_s, may_move_on
-from tidemark.client.routes import NO_TOPIC, Routes
+from tidemark.client.routes import NO_TOPIC, Routes, unheard
 from tidemark.client.turns import Turns
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class ClusterProducer:
         alone = await self._cluster.only(timeout_ms)
         if alone is not None:
             return await send_to(alone.producer, moves_on=False)
-        places = await self._places_of(topic)
+        places = await self._places_for(topic, [message], timeout_ms)
         place = _place(topic, places, message.wire)
         if place is None:
             sent, broker_group = await self._to_any(topic, send_to, timeout_ms)
@@ -151,7 +151,7 @@ class ClusterProducer:
         alone = await self._cluster.only(timeout_ms)
         if alone is not None:
             return await alone.producer.send_many(topic, messages, ack=ack, timeout_ms=timeout_ms)
-        places = await self._places_of(topic)
+        places = await self._places_for(topic, messages, timeout_ms)
         stored: dict[int, SendResult] = {}
         for broker_group, indexes in self._parts(topic, places, messages):
             part = [messages[index] for index in indexes]
@@ -222,6 +222,31 @@ class ClusterProducer:
         for wire in wires:
             wire["queue"] = place.queue
         return await self._to_one(places.routes, place.broker_group, post_to, is_keyed=False)
+
+    async def _places_for(
+        self, topic: str, messages: Sequence[Outgoing], timeout_ms: int | None
+    ) -> _Places:
+        """Return the places, for messages with a sharding key only those of a complete route.
+
+        1. A name service restarts; 2. a new client asks it before all broker groups have registered
+        again; 3. with the queues of a part of them, a key would get another queue, and its messages
+        would be read out of order. Raises RouteIncomplete if that lasts.
+        """
+        places = await self._places_of(topic)
+        if places.routes.complete or not any(map(_needs_all, messages)):
+            return places
+        within_s = self._retry_for_s
+        if timeout_ms is not None:
+            within_s = min(within_s, timeout_ms / 1000)
+        if not self._rejects:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    while not places.routes.complete:
+                        await self._cluster.changed.wait()
+                        places = await self._places_of(topic)
+        if not places.routes.complete:
+            raise unheard(places.routes, NOTHING_SENT)
+        return places
 
     async def _places_of(self, topic: str) -> _Places:
         routes = await self._cluster.route(topic)
@@ -314,6 +339,11 @@ class ClusterProducer:
             known = [each.broker_group for each in routes.groups]
             raise errors.UnknownBrokerGroup(broker_group, known)
         return self._cluster.group(route).producer
+
+
+def _needs_all(message: Outgoing) -> bool:
+    """Whether the queue of a message depends on all queues of its topic."""
+    return message.wire.get("queue") is None and message.wire.get("sharding_key") is not None
 
 
 def _place(topic: str, places: _Places, wire: dict[str, object]) -> GroupQueue | None:

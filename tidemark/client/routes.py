@@ -57,7 +57,8 @@ class Routes(NamedTuple):
     version: str
     """Changes with anything else in the answer."""
     complete: bool
-    """Whether the answerer has heard of every broker group since it started."""
+    """Whether the answerer knows every broker group. One that has just started does not, and a
+    broker with name services knows its own alone."""
     missing: frozenset[str]
     """Broker groups of which it has not heard yet."""
     names: tuple[str, ...]
@@ -77,6 +78,16 @@ class Routes(NamedTuple):
 
 NO_TOPIC: Final = Routes("", "", True, frozenset(), (), ())
 """The route of a topic that no broker group has."""
+
+
+def unheard(routes: Routes, what: str) -> errors.RouteIncomplete:
+    """Return the error for a call that needs all broker groups. what: what did not happen."""
+    missing = ", ".join(sorted(routes.missing)) or "those of other name services"
+    return errors.RouteIncomplete(
+        f"the address that answers with routes has not heard of {missing} yet. {what}",
+        "Try again in half a minute; if it stays, see the log of those brokers.",
+        missing=sorted(routes.missing),
+    )
 
 
 def read_routes(answer: Mapping[str, Any]) -> Routes:
@@ -126,7 +137,7 @@ def merged(before: Routes | None, after: Routes) -> Routes:
         if each.broker_group in after.missing and each.broker_group not in known
     ]
     groups = sorted([*after.groups, *kept], key=lambda each: each.broker_group)
-    return after._replace(groups=tuple(groups))
+    return after._replace(groups=tuple(groups), complete=before.complete)
 
 
 def next_sources(

@@ -168,7 +168,7 @@ class OwnRoute:
                 self._cluster.name,
                 "",
                 True,
-                True,
+                not self._names,  # it knows its own broker group alone
                 [],
                 self._names,
                 [self._group(topic)],

@@ -89,6 +89,13 @@ def test_a_broker_group_that_is_missing_after_a_restart_stays() -> None:
     assert merged(None, after) == after
 
 
+def test_routes_stay_complete_while_a_restarted_name_service_learns_them_again() -> None:
+    after = routes("g1", complete=False, missing=["g0"])
+    assert merged(routes("g0", "g1"), after).complete
+    assert not merged(routes("g1", complete=False, missing=["g0"]), after).complete
+    assert merged(after, routes("g0", "g1")).complete
+
+
 @given(st.sets(st.sampled_from("abcd")), st.sets(st.sampled_from("abcd")), st.data())
 def test_an_incomplete_answer_takes_away_only_what_it_knows_to_be_gone(
     had: set[str], has: set[str], data: st.DataObject

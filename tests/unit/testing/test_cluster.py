@@ -99,6 +99,32 @@ async def bodies(messages: tidemark.Subscription, count: int) -> list[bytes]:
     raise AssertionError("the subscription has stopped")
 
 
+async def test_keys_wait_for_all_broker_groups_and_other_messages_do_not(
+    stores: Stores, mq: tidemark.Client
+) -> None:
+    key = "customer-7"
+    place = (await mq.send("orders", b"1", sharding_key=key)).broker_group
+    stores.names.missing = {str(place)}
+    async with tidemark.connect(stores.names.url) as fresh:
+        assert (await fresh.send("orders", b"2")).broker_group != place
+        with pytest.raises(errors.RouteIncomplete, match=str(place)):
+            await fresh.send("orders", b"3", sharding_key=key, timeout_ms=200)
+        with pytest.raises(errors.RouteIncomplete):
+            await fresh.drain(place)
+        waiting = asyncio.create_task(fresh.send_many("orders", [keyed(b"4", key)]))
+        # A client that knew all of them goes on.
+        assert (await mq.send("orders", b"5", sharding_key=key)).broker_group == place
+        assert not waiting.done()
+        stores.names.missing = set()
+        async with asyncio.timeout(PATIENCE_S):
+            (sent,) = await waiting
+    assert sent.broker_group == place
+
+
+def keyed(body: bytes, key: str) -> tidemark.NewMessage:
+    return tidemark.NewMessage(body, sharding_key=key)
+
+
 async def test_the_first_message_of_the_readme_is_sent_and_read(mq: tidemark.Client) -> None:
     sent = await mq.send("orders", b"hello", tags="new", keys=["order-1"])
     assert sent.broker_group in ("g0", "g1", "g2")
@@ -390,10 +416,10 @@ async def test_a_broker_group_of_which_a_restarted_name_service_has_not_heard_is
 ) -> None:
     stores.names.missing = {"g0"}
 
-    async def is_incomplete() -> bool:
-        return not (await mq.routes("orders")).complete
+    async def is_missing() -> bool:
+        return "g0" in (await mq.routes("orders")).missing
 
-    await until(is_incomplete)
+    await until(is_missing)
     sent = [await mq.send("orders", b"x") for _ in range(6)]
     assert Counter(each.broker_group for each in sent)["g0"] == 2
 
