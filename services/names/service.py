@@ -135,13 +135,13 @@ class Names:
         self._api.wake(changes)
 
     def _note_complete(self) -> None:
-        """Log once that all expected broker groups have registered, or which are late."""
+        """Log when all expected broker groups are registered, and which are missing."""
         completeness = self.directory.completeness
+        was_complete, self._is_complete = self._is_complete, completeness.complete
         if completeness.complete:
-            if not self._is_complete:
-                self._is_complete = True
+            if not was_complete:
                 log.info(
-                    "every expected broker group has registered",
+                    "every expected broker group is registered",
                     extra={"event": "complete", "groups": len(self.directory.table.groups)},
                 )
         elif self._clock.monotonic() > self._late_s:
@@ -151,7 +151,7 @@ class Names:
         self._limited_log.say(
             "incomplete",
             "incomplete",
-            "broker groups have not registered since the start; unknown topics get 503",
+            "broker groups are not registered; unknown topics get 503",
             groups=missing[:MISSING_SHOWN],
             count=len(missing),
         )

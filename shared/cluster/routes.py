@@ -82,8 +82,8 @@ class Route(Struct, frozen=True):
     complete: Annotated[
         bool,
         Meta(
-            description="false: the name service has just started and has not heard of every "
-            "broker group yet, or a broker with name services answers, which knows its own alone."
+            description="false: the name service has not heard of every broker group, or a broker "
+            "with name services answers, which knows its own alone."
         ),
     ]
     missing: Annotated[list[str], Meta(description="Broker groups that it waits for.")]

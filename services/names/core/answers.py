@@ -14,6 +14,7 @@ import msgspec
 from services.names.core.completeness import Completeness
 from services.names.core.table import BrokerGroup, Changes, Table
 from shared.cluster.routes import (
+    EXPIRE_S,
     TOPIC_SIZE_MAX,
     Role,
     Route,
@@ -68,7 +69,7 @@ class Answers:
     def of(self, topic: str | None) -> Answer:
         """Return the answer for a topic; None: for all broker groups.
 
-        Raises UnknownTopic, or RouteIncomplete while a broker group that may have the topic has not
+        Raises UnknownTopic, or RouteIncomplete while a broker group that may have the topic is not
         registered.
         """
         answer = self._kept.get(topic)
@@ -132,8 +133,9 @@ class Answers:
         if not completeness.complete:
             missing = _some(completeness.missing) or "those that other name services name"
             return RouteIncomplete(
-                f"no broker group has registered the topic {topic!r} yet, and this name service "
-                f"has just started: it has not heard of {missing}.",
+                f"no registered broker group has the topic {topic!r}, and this name service does "
+                f"not know all of them: it has not heard of {missing}, since its start or for "
+                f"{EXPIRE_S:.0f} s.",
                 "Try again, or ask another name service.",
                 topic=topic,
                 missing=completeness.missing,

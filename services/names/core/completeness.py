@@ -1,9 +1,12 @@
-"""Whether an instance that has just started knows enough to say that a topic does not exist. Pure.
+"""Whether an instance knows enough to say that a topic does not exist. Pure.
 
 A name service starts with an empty table. If it answered "no such topic" then, clients would give
 up on topics that exist. So it waits for the broker groups that its configuration and the other
 instances name. A configured one is awaited without a limit: the operator has said that it exists.
 One that only another instance named is awaited for EXPIRE_S: if it lives, it registers by then.
+
+A configured one whose entry expires is awaited again. If the answers were complete without it,
+clients would count its queues out and send messages with a sharding key elsewhere until it is back.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from shared.cluster.routes import EXPIRE_S
 
 
 class Completeness:
-    """Broker groups that are expected and have not registered since the start."""
+    """Broker groups that are expected and not registered."""
 
     def __init__(self, configured: Iterable[str], now_s: float) -> None:
         """now_s: monotonic clock at the start."""
@@ -25,12 +28,12 @@ class Completeness:
 
     @property
     def complete(self) -> bool:
-        """Whether every expected broker group has registered."""
+        """Whether every expected broker group is registered."""
         return not self._missing and not self._asks_peers
 
     @property
     def missing(self) -> list[str]:
-        """The broker groups that have not registered yet, by name."""
+        """The expected broker groups that are not registered, by name."""
         return sorted(self._missing)
 
     def note_peers(self, named: Iterable[str], known: Collection[str]) -> None:
@@ -46,6 +49,12 @@ class Completeness:
         was_missing = group in self._missing
         self._missing.discard(group)
         return was_missing
+
+    def note_gone(self, groups: Iterable[str]) -> bool:
+        """Await those that are configured again; return whether there are any. groups: expired."""
+        awaited = self._configured.intersection(groups)
+        self._missing |= awaited
+        return bool(awaited)
 
     def expire(self, now_s: float) -> bool:
         """Give up broker groups that only other instances named; return whether there were any."""

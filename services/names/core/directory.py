@@ -43,7 +43,9 @@ class Directory:
     def expire(self, now_s: float) -> Changes:
         """Drop what was not renewed; return what has changed."""
         changes = self.table.expire(now_s)
-        if self.completeness.expire(now_s):
+        gone = {group for group, _ in changes.expired} - self.table.groups.keys()
+        is_other = self.completeness.note_gone(gone)
+        if self.completeness.expire(now_s) or is_other:
             changes = EVERYTHING._replace(expired=changes.expired)
         return self._changed(changes)
 

@@ -202,6 +202,21 @@ def test_only_what_the_peers_named_is_given_up_after_two_minutes() -> None:
     assert found.completeness.missing == ["g0"]
 
 
+def test_a_configured_broker_group_that_expires_is_missing_until_it_registers_again() -> None:
+    found = directory(expected=["g0"])
+    for group in ("g0", "g1"):
+        found.register(group, "n0", said("orders", identity=group), 0.0)
+    found.register("g0", "n1", said(role="slave", identity="1"), 1.0)
+    assert not found.expire(EXPIRE_S + 0.5).everything
+    assert found.answer("orders").route.complete, "a node of g0 is left, and g1 is not configured"
+    assert found.expire(EXPIRE_S + 2).everything
+    assert found.answer(None).route.missing == ["g0"]
+    with pytest.raises(RouteIncomplete, match="g0"):
+        found.answer("orders")
+    found.register("g0", "n0", said("orders", identity="g0"), EXPIRE_S + 3)
+    assert found.answer("orders").route.complete
+
+
 def test_an_unknown_topic_names_the_broker_groups_that_are_gone() -> None:
     found = directory()
     found.register("g0", "n0", said("orders"), 0.0)
