@@ -144,7 +144,7 @@ class Names:
                     "every expected broker group is registered",
                     extra={"event": "complete", "groups": len(self.directory.table.groups)},
                 )
-        elif self._clock.monotonic() > self._late_s:
+        elif completeness.missing and self._clock.monotonic() > self._late_s:
             self._note_missing(completeness.missing)
 
     def _note_missing(self, missing: list[str]) -> None:

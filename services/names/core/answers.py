@@ -131,7 +131,7 @@ class Answers:
         completeness, table = self._completeness, self._table
         topic = topic[:TOPIC_SIZE_MAX]  # a path may be longer than any topic's name
         if not completeness.complete:
-            missing = _some(completeness.missing) or "those that other name services name"
+            missing = _some(completeness.missing) or "all that run"
             return RouteIncomplete(
                 f"no registered broker group has the topic {topic!r}, and this name service does "
                 f"not know all of them: it has not heard of {missing}, since its start or for "

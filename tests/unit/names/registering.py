@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from services.names.core.bounds import TableBounds
+from services.names.core.completeness import SETTLE_S
 from services.names.core.directory import Directory
 from shared.cluster.routes import Registration, Role, TopicRoute
 
@@ -46,15 +47,19 @@ def said(
 def directory(
     bounds: TableBounds = BOUNDS, *, expected: Iterable[str] = (), asks: bool = False
 ) -> Directory:
-    """A directory whose peers have named nothing; asks: they have not been asked yet."""
+    """A directory some time after its start, whose peers have named nothing.
+
+    asks: it has just started and not asked them yet.
+    """
     made = Directory(
         "tidemark",
         bounds,
         expected=expected,
         names=["http://names-1:9870"],
         kept_max=100,
-        now_s=0.0,
+        now_s=0.0 if asks else -SETTLE_S,
     )
     if not asks:
         made.note_peers(())
+        made.expire(1.0)
     return made

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.names.core.completeness import SETTLE_S
 from services.names.core.directory import Directory
 from shared.cluster.routes import EXPIRE_S, Registration, Role, Route
 from shared.runtime.media_types import Encoding
@@ -184,6 +185,20 @@ def test_an_instance_that_has_just_started_does_not_say_that_a_topic_does_not_ex
     assert changes.everything, "every held poll sees that the instance is complete"
     assert found.answer("orders").route.complete
     with pytest.raises(UnknownTopic, match="3 are registered"):
+        found.answer("none")
+
+
+def test_without_configured_broker_groups_an_instance_waits_until_all_nodes_have_renewed() -> None:
+    found = directory(asks=True)
+    found.note_peers(())
+    found.register("g0", "n0", said("orders"), 1.0)
+    assert not found.expire(SETTLE_S).everything
+    assert not found.answer("orders").route.complete
+    with pytest.raises(RouteIncomplete, match="all that run"):
+        found.answer("none")
+    assert found.expire(SETTLE_S + 1).everything, "every held poll sees that it is complete"
+    assert found.answer("orders").route.complete
+    with pytest.raises(UnknownTopic):
         found.answer("none")
 
 
