@@ -25,10 +25,10 @@ class Allowance(NamedTuple):
 
 
 NODE: Final = Allowance(16 << 20, 1 << 20)
-"""Of a node that is registered."""
-STRANGER: Final = Allowance(64 << 20, 8 << 20)
-"""Of an address with nodes that are not registered: after a start of the name service all are
-strangers, and several of them may have one address."""
+"""Of a node, for bodies whose signature is valid."""
+ADDRESS: Final = Allowance(64 << 20, 8 << 20)
+"""Of an address, for bodies before they are read: several nodes may have one, and all of them
+register with all topics after a start of the name service."""
 
 
 class Pace:

@@ -1,8 +1,9 @@
 """``PUT /v1/groups/{group}/nodes/{node}``: reads, checks and applies what a node reports.
 
 A body counts against a budget while it arrives, that of an unknown node against another budget than
-those of registered nodes: strangers cannot keep a registered node from renewing its entry. Step
-after: ``core.directory``.
+those of registered nodes. It is charged to its address first, and to the node once the signature
+is valid: strangers cannot keep a registered node from renewing its entry. Step after:
+``core.directory``.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Registrations:
         size = config.waiting_bytes_max
         self._of_known = Budget("bytes of registrations in memory", size, _ADVICE)
         self._of_strangers = Budget("bytes of registrations of unknown nodes", size, _ADVICE)
-        self._pace_of_nodes, self._pace_of_strangers = Pace(pace.NODE), Pace(pace.STRANGER)
+        self._pace_of_nodes, self._pace_of_addresses = Pace(pace.NODE), Pace(pace.ADDRESS)
 
     async def take(self, request: web.Request) -> Changes:
         """Apply the registration in a request; return what has changed.
@@ -69,6 +70,7 @@ class Registrations:
         body = await self._body(request, group, node)
         began_s = self._clock.monotonic()
         self._check_signature(request, body)
+        self._pace_of_nodes.admit(f"node {node} of broker group {group}", len(body), began_s)
         said = _decoded(body, of_request(request.headers.get(hdrs.CONTENT_TYPE)))
         before = self._directory.table.groups.get(group)
         master = None if before is None else before.master
@@ -104,11 +106,7 @@ class Registrations:
             )
         found = self._directory.table.groups.get(group)
         is_known = found is not None and node in found.nodes
-        now_s = self._clock.monotonic()
-        if is_known:
-            self._pace_of_nodes.admit(f"node {node} of broker group {group}", size, now_s)
-        else:
-            self._pace_of_strangers.admit(str(request.remote), size, now_s)
+        self._pace_of_addresses.admit(str(request.remote), size, self._clock.monotonic())
         return await self._arrived(request, self._of_known if is_known else self._of_strangers)
 
     async def _arrived(self, request: web.Request, budget: Budget) -> bytes:

@@ -257,6 +257,17 @@ async def test_a_flood_from_one_node_is_slowed_down_and_another_is_not(rig: Rig)
     assert (await rig.put(other, "/v1/groups/g1/nodes/n0")).status == 204
 
 
+async def test_a_stranger_without_the_secret_does_not_use_up_the_allowance_of_a_node() -> None:
+    async with Rig(SECRET) as rig:
+        body = msgspec.json.encode(said("orders"))
+        now_ms = time.time_ns() // 1_000_000
+        header = {signature.HEADER: signature.sign(SECRET, now_ms, "PUT", NODE, body)}
+        assert (await rig.put(body, **header)).status == 204
+        for _ in range(20):  # more than a node may send at once, less than an address may
+            assert (await rig.put(b"x" * (1 << 20))).status == 403
+        assert (await rig.put(body, **header)).status == 204
+
+
 async def test_with_a_secret_only_signed_registrations_are_accepted() -> None:
     async with Rig(SECRET) as rig:
         body = msgspec.json.encode(said("orders"))
