@@ -1,9 +1,9 @@
 """``PUT /v1/groups/{group}/nodes/{node}``: reads, checks and applies what a node reports.
 
 A body counts against a budget while it arrives, that of an unknown node against another budget than
-those of registered nodes. It is charged to its address first, and to the node once the signature
-is valid: strangers cannot keep a registered node from renewing its entry. Step after:
-``core.directory``.
+those of registered nodes. Small ones do not count: ``connections_max`` bounds them. A body is
+charged to its address first, and to the node once the signature is valid: strangers cannot keep a
+registered node from renewing its entry. Step after: ``core.directory``.
 """
 
 from __future__ import annotations
@@ -107,15 +107,17 @@ class Registrations:
         found = self._directory.table.groups.get(group)
         is_known = found is not None and node in found.nodes
         self._pace_of_addresses.admit(str(request.remote), size, self._clock.monotonic())
-        return await self._arrived(request, self._of_known if is_known else self._of_strangers)
+        budget = self._of_known if is_known else self._of_strangers
+        return await self._arrived(request, budget if size > pace.COST_MIN else None)
 
-    async def _arrived(self, request: web.Request, budget: Budget) -> bytes:
+    async def _arrived(self, request: web.Request, budget: Budget | None) -> bytes:
         parts: list[bytes] = []
         taken = 0
         try:
             async with asyncio.timeout(self._timeout_s):
                 while part := await request.content.readany():
-                    budget.take(len(part), taken)
+                    if budget is not None:
+                        budget.take(len(part), taken)
                     taken += len(part)
                     parts.append(part)
         except TimeoutError:
@@ -127,7 +129,8 @@ class Registrations:
         except web.RequestPayloadError as error:
             raise BadRequest(f"the body is broken: {error}. Nothing was changed.") from None
         finally:
-            budget.give_back(taken)
+            if budget is not None:
+                budget.give_back(taken)
         return b"".join(parts)
 
     def _check_signature(self, request: web.Request, body: bytes) -> None:

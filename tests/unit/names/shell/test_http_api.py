@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
@@ -266,6 +267,20 @@ async def test_a_stranger_without_the_secret_does_not_use_up_the_allowance_of_a_
         for _ in range(20):  # more than a node may send at once, less than an address may
             assert (await rig.put(b"x" * (1 << 20))).status == 403
         assert (await rig.put(body, **header)).status == 204
+
+
+async def test_a_small_registration_arrives_while_large_ones_fill_the_memory() -> None:
+    async with Rig(waiting_bytes_max=1 << 20) as rig:
+        await rig.put()
+        assert rig.client.port is not None
+        _, writer = await asyncio.open_connection("127.0.0.1", rig.client.port)
+        with contextlib.closing(writer):
+            head = f"PUT {NODE} HTTP/1.1\r\nHost: x\r\nContent-Length: {2 << 20}\r\n\r\n"
+            writer.write(head.encode() + b"x" * (1 << 20))
+            async with asyncio.timeout(10):
+                while (await rig.put(b"x" * 5000)).status != 503:
+                    pass  # what was written has not arrived yet
+            assert (await rig.put()).status == 204
 
 
 async def test_with_a_secret_only_signed_registrations_are_accepted() -> None:
