@@ -163,8 +163,11 @@ class Registrar:
             return {"code": Unreachable.code, "detail": str(error) or type(error).__name__}
 
     async def _leave(self, session: aiohttp.ClientSession) -> None:
-        """Report that this node stops, so that clients are not sent to it for two minutes more."""
-        leaving = self._standing()._replace(role="unknown")
+        """Report that this node stops, so that clients are not sent to it for two minutes more.
+
+        With a higher counter than every registration before: a late or recorded one is refused.
+        """
+        leaving = Standing("unknown", self._own.nodes.epoch, self._own.counter + 1)
         registered = [url for url, plan in self._plans.items() if plan.is_registered]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_TIMEOUT_S):

@@ -31,7 +31,7 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
 from shared.runtime.rate_limited_logger import RateLimitedLogger
 from tests.unit.names.registering import directory, said
-from tidemark.errors import NotServing, UnknownTopic
+from tidemark.errors import NotServing, StaleRegistration, UnknownTopic
 
 SECRET = b"0123456789abcdef"
 
@@ -308,6 +308,17 @@ async def test_a_broker_that_stops_is_no_master_for_clients_any_more() -> None:
             await names.until(lambda: names.topics() == ["orders"])
         group = names.directory.table.groups["g0"]
         assert (group.master, names.topics()) == (None, ["orders"])
+
+
+async def test_a_late_registration_of_a_broker_that_has_stopped_is_refused() -> None:
+    async with Names() as names:
+        rig = with_names(names)
+        rig.serve()
+        async with registering(rig):
+            await names.until(lambda: names.topics() == ["orders"])
+        late = said("orders", epoch=0, counter=rig.own.counter, identity="store a")
+        with pytest.raises(StaleRegistration):
+            names.directory.register("g0", "n0", late, rig.clock.monotonic())
 
 
 async def test_a_restarted_name_service_gets_all_topics_with_the_next_registration() -> None:
