@@ -22,7 +22,7 @@ from services.broker.log.open_store import OpenStore
 from services.broker.metrics import BrokerMetrics
 from services.broker.registration_plan import RegistrationPlan, Standing
 from shared.cluster import signature
-from shared.cluster.routes import registration_path
+from shared.cluster.routes import RENEW_S, registration_path
 from shared.cluster.secret_file import read_secret
 from shared.files.store_id import store_id
 from shared.runtime.media_types import JSON
@@ -34,6 +34,9 @@ from tidemark.errors import StaleRegistration, Unreachable
 
 ANSWER_TIMEOUT_S: Final = 10.0
 ANSWER_SIZE_MAX: Final = 1 << 16
+KEEPALIVE_S: Final = 2 * RENEW_S
+"""Time that an unused connection is kept: each renewal takes that of the one before, because a name
+service at its limit of connections accepts no further ones."""
 LEAVE_TIMEOUT_S: Final = 1.0
 """Longest time that a stop waits for the name services."""
 POLL_S: Final = 1.0
@@ -96,7 +99,9 @@ class Registrar:
             return
         is_tls = any(url.startswith("https:") for url in self._plans)
         # The process was started without the system's certificates (``quick_start``).
-        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context() if is_tls else True)
+        connector = aiohttp.TCPConnector(
+            ssl=ssl.create_default_context() if is_tls else True, keepalive_timeout=KEEPALIVE_S
+        )
         timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             async with asyncio.TaskGroup() as tasks:

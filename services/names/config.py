@@ -14,6 +14,9 @@ from shared.runtime.config import Ruled, setting
 from shared.runtime.connections import Bounds
 
 ENV_PREFIX: Final = "TIDEMARK_NAMES_"
+HELD_SHARE_MAX: Final = 0.75
+"""Share of the connections that long polls may hold. The others are idle or soon answered, and so
+give way to those of brokers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +76,7 @@ class NamesConfig(Ruled):
     held_polls_max: int = setting(
         10_000, unit="requests", minimum=0, says="long polls; beyond, they are answered at once"
     )
-    connections_max: int = setting(12_000, unit="connections", minimum=1)
+    connections_max: int = setting(16_000, unit="connections", minimum=1)
     read_timeout_s: float = setting(10.0, unit="s", minimum=0.1, says="for a request to arrive")
     idle_timeout_s: float = setting(
         75.0, unit="s", minimum=1.0, says="an unused connection is closed"
@@ -90,6 +93,13 @@ class NamesConfig(Ruled):
         for url in self.peers:
             if not re.match(URL_PATTERN, url):
                 yield f"peers: {url!r} is not a URL like http://names-1:9870"
+        held_max = int(self.connections_max * HELD_SHARE_MAX)
+        if self.held_polls_max > held_max:
+            yield (
+                f"held_polls_max: {self.held_polls_max} long polls leave brokers too few of "
+                f"{self.connections_max} connections to register; at most {held_max}, or raise "
+                "connections_max"
+            )
 
     @property
     def table_bounds(self) -> TableBounds:

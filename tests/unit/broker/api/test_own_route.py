@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
@@ -24,7 +25,7 @@ from services.names.metrics import NamesMetrics
 from services.names.shell.http_api import NamesApi
 from services.names.shell.registrations import Registrations
 from shared.cluster.config import ClusterConfig
-from shared.cluster.routes import TopicRoute
+from shared.cluster.routes import RENEW_S, TopicRoute
 from shared.files.store_config import StoreConfig
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
@@ -319,6 +320,22 @@ async def test_a_late_registration_of_a_broker_that_has_stopped_is_refused() -> 
         late = said("orders", epoch=0, counter=rig.own.counter, identity="store a")
         with pytest.raises(StaleRegistration):
             names.directory.register("g0", "n0", late, rig.clock.monotonic())
+
+
+async def test_a_renewal_takes_the_connection_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def connector(**settings: Any) -> aiohttp.BaseConnector:
+        asked.append(settings)
+        return made(**settings)
+
+    made = aiohttp.TCPConnector
+    monkeypatch.setattr(aiohttp, "TCPConnector", connector)
+    async with Names() as names, registering(with_names(names)):
+        await names.until(lambda: asked)
+    assert RENEW_S < asked[0]["keepalive_timeout"] < NamesConfig().idle_timeout_s
 
 
 async def test_a_restarted_name_service_gets_all_topics_with_the_next_registration() -> None:
