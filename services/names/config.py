@@ -14,6 +14,8 @@ from shared.runtime.config import Ruled, setting
 from shared.runtime.connections import Bounds
 
 ENV_PREFIX: Final = "TIDEMARK_NAMES_"
+ANY_HOSTS: Final = ("", "0.0.0.0", "::")
+"""Hosts that mean all addresses of the machine."""
 HELD_SHARE_MAX: Final = 0.75
 """Share of the connections that long polls may hold. The others are idle or soon answered, and so
 give way to those of brokers."""
@@ -30,7 +32,9 @@ class NamesConfig(Ruled):
     admin_port: int = setting(9871, minimum=0, maximum=65_535, says="0 takes a free one")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    url: str = setting("", says="URL of this instance for clients; empty: http://HOST:PORT")
+    url: str = setting(
+        "", says="URL of this instance for clients; empty: http://HOST:PORT; needed with 0.0.0.0"
+    )
     peers: tuple[str, ...] = ()
     """URLs of the other instances: told to clients, and asked once at the start for their broker
     groups."""
@@ -93,6 +97,11 @@ class NamesConfig(Ruled):
         for url in self.peers:
             if not re.match(URL_PATTERN, url):
                 yield f"peers: {url!r} is not a URL like http://names-1:9870"
+        if not self.url and self.host in ANY_HOSTS:
+            yield (
+                f"url: it is needed with host = {self.host!r}, which is no address that clients "
+                "reach; set it to one, like http://names-0.example:9870"
+            )
         held_max = int(self.connections_max * HELD_SHARE_MAX)
         if self.held_polls_max > held_max:
             yield (
@@ -100,6 +109,12 @@ class NamesConfig(Ruled):
                 f"{self.connections_max} connections to register; at most {held_max}, or raise "
                 "connections_max"
             )
+
+    @property
+    def own_url(self) -> str:
+        """URL of this instance for clients."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (self.url or f"http://{host}:{self.port}").rstrip("/")
 
     @property
     def table_bounds(self) -> TableBounds:

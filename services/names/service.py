@@ -65,12 +65,11 @@ class Names:
         self._is_complete = False
         self._late_s = self._clock.monotonic() + RENEW_S
         """When every node that runs has registered."""
-        url = config.url or f"http://{config.host}:{config.port}"
         self.directory = Directory(
             config.cluster,
             config.table_bounds,
             expected=config.groups,
-            names=sorted({url.rstrip("/"), *(each.rstrip("/") for each in config.peers)}),
+            names=sorted({config.own_url, *(each.rstrip("/") for each in config.peers)}),
             kept_max=config.answers_max,
             now_s=self._clock.monotonic(),
         )
