@@ -23,10 +23,10 @@ NAMES_ENTRIES: Final = gauge("tidemark_names_entries", "topics",
     "Topics of all broker groups, once for each broker group that has one",
     alert="above 80 % of `entries_max`")
 NAMES_MISSING_GROUPS: Final = gauge("tidemark_names_missing_groups", "broker groups",
-    "Broker groups that have not registered since the start of this instance",
+    "Expected broker groups that are not registered",
     alert="above 0 for 2 minutes: a broker group is down, or `groups` has a wrong name")
 NAMES_COMPLETE: Final = gauge("tidemark_names_complete", "–",
-    "1 once all expected broker groups have registered: unknown topics get 404 from then on")
+    "1 while all expected broker groups are registered: unknown topics get 404 then")
 NAMES_REGISTRATIONS_TOTAL: Final = counter("tidemark_names_registrations_total{kind}", "requests",
     "Registrations applied: `whole`, `difference`, or `slave` without topics")
 NAMES_REFUSED_TOTAL: Final = counter("tidemark_names_refused_total{request,code}", "requests",
