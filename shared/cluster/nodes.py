@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 NODES_MAX: Final = 9
+HOST: Final = re.compile(r"[^\s\[\]]{1,255}")
 
 
 class Node(NamedTuple):
@@ -23,6 +25,17 @@ class Node(NamedTuple):
 def parse_node(name: str, address: str, api: str, admin: str) -> Node:
     """Return the node with the replication address ``host:port``. Raises ValueError."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise ValueError(f"{name}={address} is not name=host:port")
-    return Node(name, host.strip("[]"), int(port), api, admin)
+    host = host.strip("[]")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
+    if not is_port or not _is_host(host):
+        raise ValueError(f"{name}={address!r} is not name=host:port")
+    return Node(name, host, int(port), api, admin)
+
+
+def _is_host(host: str) -> bool:
+    """Return whether host can be looked up, as a name or as an address."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return HOST.fullmatch(host) is not None

@@ -14,6 +14,7 @@ from services.ha.core.effects import Reply
 from services.ha.core.replica_context import ReplicaContext
 from services.ha.core.switchover import released
 from services.ha.lease.session import WriteOutcome
+from services.ha.lease.texts import is_readable
 from services.ha.lease.value import Lease
 
 EDIT_ATTEMPTS: Final = 5
@@ -103,6 +104,9 @@ class LeaseEdits:
             #    it. 3. The second try finds the wanted state: who made the change is unknown.
             body |= {"changed": None} if edit.unanswered else so.body
             context.out.put(Reply(edit.token, ok=True, body=body))
+            return
+        if not is_readable(wanted):
+            self._refuse("no node could read the changed lease. Nothing was changed")
             return
         self._edit = edit._replace(wanted=wanted, attempts=edit.attempts + 1)
         if session.stored is None:

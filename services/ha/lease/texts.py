@@ -93,6 +93,14 @@ def lease_of(holder: str, texts: Mapping[str, str]) -> Lease:
     )
 
 
+def is_readable(lease: Lease) -> bool:
+    """Return whether the lease is read back from its texts as it was written."""
+    try:
+        return lease_of(holder_text(lease.holder), texts_of(lease)) == lease
+    except UnreadableLease:
+        return False
+
+
 def fields_of(text: str | bytes) -> dict[str, Any]:
     """Return the fields of a lease that is stored as a JSON object. Raises UnreadableLease."""
     try:

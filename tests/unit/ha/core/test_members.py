@@ -223,6 +223,13 @@ def test_what_is_so_already_changes_nothing() -> None:
     [
         ({"replication": "nohost"}, "not name=host:port"),
         ({"replication": "h:0"}, "not name=host:port"),
+        ({"replication": "[]:7002"}, "not name=host:port"),
+        ({"replication": "a b:7002"}, "not name=host:port"),
+        ({"replication": "c..example:7002"}, "not name=host:port"),
+        ({"replication": "h" * 2000 + ":7002"}, "not name=host:port"),
+        ({"replication": "h\ud800:7002"}, "not name=host:port"),
+        ({"api": "http://h/" + "x" * 1100}, "no node could read the changed lease"),
+        ({"api": "http://h\ud800/"}, "no node could read the changed lease"),
         ({"api": "c:8080"}, "is not a URL"),
         ({"admin": ""}, "is not a URL"),
         ({"replication": "127.0.0.1:7000"}, "a has that address"),

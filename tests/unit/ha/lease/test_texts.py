@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.ha.lease.texts import UnreadableLease, holder_of, holder_text, lease_of, texts_of
+from services.ha.lease.texts import (
+    UnreadableLease,
+    holder_of,
+    holder_text,
+    is_readable,
+    lease_of,
+    texts_of,
+)
 from services.ha.lease.value import Holder, Lease, Member, Membership
 from shared.cluster.nodes import Node
 from tests.support.for_each import for_each
@@ -134,3 +141,12 @@ def test_a_holder_is_three_names_or_none(text: str) -> None:
     assert holder_of("") is None
     with pytest.raises(UnreadableLease, match="holder"):
         holder_of(text)
+
+
+def test_a_lease_with_a_text_that_no_node_takes_is_not_readable() -> None:
+    long = Node("n1", "h", 1, "http://" + "x" * 1100, "http://admin")
+    lease = Lease(None, Epoch(1), (), 1, 1, ("n1",))
+    assert is_readable(lease)
+    assert not is_readable(lease._replace(members=Membership(1, (long,))))
+    twice = (Member("n1", "0" * 32), Member("n1", "1" * 32))
+    assert not is_readable(lease._replace(in_sync=twice))
