@@ -141,6 +141,11 @@ def recreated(context: ReplicaContext, peers: Peers, promised: int, order: Comma
     member of the set with the longest log may take it.
     """
     session = context.session
+    if context.is_removed:
+        raise Refused(
+            f"{context.name} is not a node of the group. Nothing was done.",
+            f"Give the command to one of {', '.join(context.names)}.",
+        )
     if session.stored is not None and not session.backwards:
         raise Refused(
             "the lease exists and has not gone backwards. Nothing was done.",

@@ -44,7 +44,7 @@ def claim(lease: Lease, context: ReplicaContext, unchanged_ms: int) -> Claim | N
 
     unchanged_ms: time since this process first saw the present holder and version.
     """
-    if context.member not in lease.in_sync:
+    if context.is_removed or context.member not in lease.in_sync:
         return None
     if lease.holder is not None and lease.holder.member == context.member:
         return Claim.OWN

@@ -215,8 +215,9 @@ class Leadership:
         if context.is_removed:
             context.alarm(
                 REMOVED,
-                f"{context.name} is not a node of the group: it was removed, or not added yet. It "
-                "copies nothing and cannot become master. `tidemark cluster add-node` adds it.",
+                f"{context.name} is not a node of the group with the replication address of its "
+                "configuration: it was removed, or not added yet. It copies nothing and cannot "
+                "become master. `tidemark cluster add-node` adds it.",
             )
         else:
             context.calm(REMOVED)

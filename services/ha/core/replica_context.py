@@ -174,8 +174,13 @@ class ReplicaContext:
 
     @property
     def is_removed(self) -> bool:
-        """Whether an operator removed this node from the group, or has not added it yet."""
-        return self.name not in self.names
+        """Whether an operator removed this node from the group, or has not added it yet.
+
+        A node of the same name with another replication address is another machine: if this one
+        starts again, it must not be taken for it.
+        """
+        own = (self.name, self.setup.own.host, self.setup.own.port)
+        return own not in ((node.name, node.host, node.port) for node in self.members.nodes)
 
     def note_members(self, lease: Lease) -> bool:
         """Take later nodes from the lease, and use them for links; return whether there are."""

@@ -15,7 +15,7 @@ from services.ha.core.replica_context import ReplicaContext
 from services.ha.core.setup import Found, Setup
 from services.ha.core.states import Trigger
 from services.ha.lease.session import LeaseSession
-from services.ha.lease.value import Holder, Lease, Member, Stored
+from services.ha.lease.value import Holder, Lease, Member, Membership, Stored
 from shared.cluster.nodes import Node
 from shared.cluster.time_rules import LOCAL
 from tidemark.offsets import Epoch
@@ -62,6 +62,12 @@ def lease(holder: Holder | None = OLD, **facts: object) -> Lease:
 )
 def test_the_lease_may_be_taken(found: Lease, unchanged_ms: int, expected: Claim | None) -> None:
     assert claim(found, replica(), unchanged_ms) is expected
+
+
+def test_a_removed_node_may_not_take_a_lease_that_names_it() -> None:
+    context = replica()
+    context.members = Membership(1, (NODES[0], NODES[2]))
+    assert claim(lease(None, handover_to="b"), context, 10 * D) is None
 
 
 def test_a_winner_leaves_the_old_holder_out_if_enough_remain() -> None:

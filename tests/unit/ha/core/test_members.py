@@ -334,3 +334,31 @@ def test_the_set_and_the_nodes_agree_after_any_order_of_changes() -> None:
             group.run(A_SECOND_MS)
         group.wait_in_sync("a", "b", "c")
         assert lease_of(group).replicas == ("a", *names)
+
+
+def test_a_removed_machine_stays_out_if_another_one_has_its_name() -> None:
+    group = grown()
+    assert removed(group, "c").ok
+    group["c"].kill()
+    group.run(A_SECOND_MS)
+    elsewhere = {"replication": "10.9.9.9:7002", "api": "http://new-c", "admin": "http://new-admin"}
+    assert added(group, "c", **elsewhere).ok
+    group["c"].start()  # the removed machine, with its own address and volume
+    group.run(8000)
+    assert group.set == {"a", "b"}
+    assert "removed-node" in group["c"].context.alarms
+
+
+def test_a_removed_node_makes_no_lease_again() -> None:
+    group = grown()
+    assert removed(group, "c").ok
+    group.run(3000)
+    for name in ("a", "b"):
+        group[name].kill()
+    group.lease = None
+    group.run(8000)
+    reply = order(group["c"], "recreate-lease", in_sync="c")
+    assert "c is not a node of the group" in reason(reply)
+    assert reply.body["advice"] == "Give the command to one of a, b."
+    group.run(8000)
+    assert group.lease is None
