@@ -21,7 +21,6 @@ from services.broker.config import BrokerConfig
 from services.broker.read.topic_views import TopicViews
 from services.broker.request_classes import held
 from services.broker.schema.routes import RouteQuery
-from shared.cluster.config import ClusterConfig
 from shared.cluster.routes import Role, Route, RouteGroup, RouteNode, group_of, unchanged, versioned
 from shared.runtime.keyed_waits import KeyedWaits
 from tidemark.clock import Clock
@@ -151,7 +150,12 @@ class OwnRoute:
 
     async def _in_group(self) -> OwnNodes:
         view = STARTING if self._view is None else await self._view.now()
-        return _nodes_in(self._cluster, view)
+        return _nodes_in(self.nodes.nodes or self._configured(), view)
+
+    def _configured(self) -> tuple[RouteNode, ...]:
+        return tuple(
+            RouteNode(each.name, "unknown", each.api, each.admin) for each in self._cluster.replicas
+        )
 
     def _alone(self) -> OwnNodes:
         serves = self._gate.sends_open
@@ -232,10 +236,17 @@ class OwnRoute:
             self._waits.wake_all()
 
 
-def _nodes_in(config: ClusterConfig, view: Mapping[str, Any]) -> OwnNodes:
-    """Return the nodes of a group from ``GET /v1/cluster`` of ha."""
+def _nodes_in(known: tuple[RouteNode, ...], view: Mapping[str, Any]) -> OwnNodes:
+    """Return the nodes of a group from ``GET /v1/cluster`` of ha.
+
+    known: the nodes as last known, which remain while ha does not answer.
+    """
     said = {each["node"]: each.get("role") for each in view["nodes"]}
     master = view.get("master")
+    if "nodes_version" in view:
+        known = tuple(
+            RouteNode(each["node"], "unknown", each["api"], each["admin"]) for each in view["nodes"]
+        )
 
     def role(name: str) -> Role:
         if name == master:
@@ -243,7 +254,7 @@ def _nodes_in(config: ClusterConfig, view: Mapping[str, Any]) -> OwnNodes:
         return "slave" if said.get(name) == "slave" else "unknown"
 
     nodes = tuple(
-        RouteNode(each.name, role(each.name), each.api, each.admin)
-        for each in sorted(config.replicas, key=lambda each: each.name)
+        msgspec.structs.replace(each, role=role(each.node))
+        for each in sorted(known, key=lambda each: each.node)
     )
     return OwnNodes(view.get("epoch") or 0, master, nodes)

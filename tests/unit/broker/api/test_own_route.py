@@ -11,6 +11,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
+from msgspec.structs import replace
 
 from services.broker.api.gate import Gate
 from services.broker.api.own_route import CHANGES_KEPT, OwnRoute
@@ -25,7 +26,7 @@ from services.names.metrics import NamesMetrics
 from services.names.shell.http_api import NamesApi
 from services.names.shell.registrations import Registrations
 from shared.cluster.config import ClusterConfig
-from shared.cluster.routes import RENEW_S, TopicRoute
+from shared.cluster.routes import RENEW_S, RouteNode, TopicRoute
 from shared.files.store_config import StoreConfig
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
@@ -114,7 +115,11 @@ class View:
         self.answer: dict[str, Any] = {
             "epoch": 3,
             "master": "n1",
-            "nodes": [{"node": "n0", "role": "slave"}, {"node": "n1", "role": "master"}],
+            "nodes_version": 0,
+            "nodes": [
+                {"node": "n0", "role": "slave", "api": "http://a:1", "admin": "http://a:2"},
+                {"node": "n1", "role": "master", "api": "http://b:1", "admin": "http://b:2"},
+            ],
         }
 
     async def now(self) -> Mapping[str, Any]:
@@ -161,6 +166,26 @@ async def test_in_a_group_the_nodes_are_those_that_ha_names() -> None:
     await rig.own.refresh()
     assert rig.own.changed.is_set(), "it registers as the master at once"
     assert [*roles, rig.own.role] == ["unknown", "master"], "the master once it accepts sends"
+
+
+async def test_the_route_has_the_nodes_that_an_operator_has_changed() -> None:
+    rig, view = grouped(), View()
+    rig.own.follow(view)
+    own, new = view.answer["nodes"][0], {"api": "http://c:1", "admin": "http://c:2"}
+    added = {"node": "n2", "role": "master", **new}
+    view.answer |= {"master": "n2", "nodes_version": 2, "nodes": [added, own]}
+    await rig.own.refresh()
+    present = [
+        RouteNode("n0", "slave", "http://a:1", "http://a:2"),
+        RouteNode("n2", "master", "http://c:1", "http://c:2"),
+    ]
+    assert rig.own.route(None).groups[0].nodes == present
+    # ha does not answer: the nodes remain, without roles.
+    view.answer = {"epoch": 3, "master": None, "nodes": [{"node": "n0", "role": "follower"}]}
+    await rig.own.refresh()
+    assert rig.own.route(None).groups[0].nodes == [
+        replace(each, role="unknown") for each in present
+    ]
 
 
 async def test_a_held_long_poll_sees_another_master_and_another_topic() -> None:
