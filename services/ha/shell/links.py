@@ -60,6 +60,14 @@ class LinkSettings(NamedTuple):
     """Versions of the protocol that this node speaks."""
 
 
+class _Attempt(NamedTuple):
+    """A connection that is being made or authenticated."""
+
+    link: Link
+    task: asyncio.Task[None]
+    """Ends when the connection is made, or failed."""
+
+
 class Links:
     """Makes, finds and closes links. On the loop only."""
 
@@ -85,7 +93,7 @@ class Links:
         self._unproved: dict[int, Link] = {}
         """Made or accepted, oldest first, and not authenticated yet."""
         self._proved: dict[int, Link] = {}
-        self._attempts: dict[str, asyncio.Task[None]] = {}
+        self._attempts: dict[str, _Attempt] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._server: asyncio.Server | None = None
         self.accepted_count = 0
@@ -114,9 +122,10 @@ class Links:
         self._post = _ignore
         if self._server is not None:
             self._server.close()
-        for task in list(self._attempts.values()):
+        tasks = [attempt.task for attempt in self._attempts.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._attempts.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for link in [*self._unproved.values(), *self._proved.values()]:
             link.close("this node stops")
         for timer in self._timers.values():
@@ -130,8 +139,17 @@ class Links:
     # -- effects --------------------------------------------------------------------------------
 
     def use_nodes(self, nodes: Iterable[Node]) -> None:
-        """Accept and make links of these nodes from now on; existing ones are closed by effects."""
-        self._nodes = {node.name: node for node in nodes}
+        """Accept and make links of these nodes from now on; existing ones are closed by effects.
+
+        Connections that are being made to nodes that have moved or are gone are given up.
+        """
+        before, self._nodes = self._nodes, {node.name: node for node in nodes}
+        for name, attempt in tuple(self._attempts.items()):
+            if self._nodes.get(name) != before.get(name):
+                attempt.task.cancel()
+                attempt.link.forsake()
+                self._settle(attempt.link)
+                self._failed(name, f"{UNREACHED}its addresses were changed")
 
     def connect(self, name: str) -> None:
         """Connect to a node, unless a connection made here exists or is being made."""
@@ -139,9 +157,18 @@ class Links:
             link.node == name and not link.closing for link in self._proved.values()
         ):
             return
-        # Looked up now: the node may be removed from the group before the task begins.
-        attempt = self._attempt(self._nodes[name])
-        self._attempts[name] = asyncio.create_task(attempt, name=f"connect to {name}")
+        proof = Connecting(
+            self._own,
+            secret=self._credentials.secrets.proved,
+            nonce=secrets.token_bytes(NONCE_SIZE),
+            nodes=self._nodes,
+            wanted=name,
+            versions=self._settings.versions,
+        )
+        link = self._link(proof, name)
+        attempt = self._attempt(self._nodes[name], link)
+        task = asyncio.create_task(attempt, name=f"connect to {name}")
+        self._attempts[name] = _Attempt(link, task)
 
     def send(self, number: int, frame: Frame) -> None:
         """Send a frame. Does nothing if the link has ended; the replica gets its LinkDown."""
@@ -274,17 +301,7 @@ class Links:
 
     # -- connecting -----------------------------------------------------------------------------
 
-    async def _attempt(self, node: Node) -> None:
-        name, nonce = node.name, secrets.token_bytes(NONCE_SIZE)
-        proof = Connecting(
-            self._own,
-            secret=self._credentials.secrets.proved,
-            nonce=nonce,
-            nodes=self._nodes,
-            wanted=name,
-            versions=self._settings.versions,
-        )
-        link = self._link(proof, name)
+    async def _attempt(self, node: Node, link: Link) -> None:
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
                 await asyncio.get_running_loop().create_connection(
@@ -293,7 +310,7 @@ class Links:
                     node.port,
                     ssl=None if self._tls is None else self._tls[1],
                 )
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, UnicodeError) as error:  # a name that no look-up takes
             # The connection may have been made at the moment of the timeout; the loop then drops it
             # without a call.
             link.forsake()
@@ -304,7 +321,7 @@ class Links:
                 if late
                 else connection_errors.describe(error)
             )
-            self._failed(name, f"{UNREACHED}{reason}")
+            self._failed(node.name, f"{UNREACHED}{reason}")
 
     def _failed(self, name: str, reason: str) -> None:
         """Report a connection to a node that could not be made or authenticated."""

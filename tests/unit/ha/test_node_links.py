@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -320,3 +321,29 @@ async def test_a_node_that_is_removed_while_it_is_connected_to_is_given_up() -> 
         one.links.use_nodes([nodes["n0"]])
         await one.until(one.downs, "the failure")
         assert one.downs()[0].node == "n1"
+
+
+async def test_a_host_that_cannot_be_looked_up_is_a_node_that_is_not_reached() -> None:
+    nodes = two_nodes()
+    nodes["n1"] = nodes["n1"]._replace(host="n1..example")
+    async with End("n0", nodes) as one:
+        for tries in (1, 2):
+            one.links.connect("n1")
+            await one.until(lambda tries=tries: len(one.downs()) == tries, "the failure")
+        assert one.downs()[0].reason.startswith("not reached: ")
+
+
+async def test_an_attempt_to_reach_a_former_address_is_given_up_at_once() -> None:
+    nodes = two_nodes()
+    async with End("n1", nodes) as other:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            former = nodes["n1"]._replace(port=silent.getsockname()[1])
+            async with End("n0", {**nodes, "n1": former}) as one:
+                one.links.connect("n1")
+                await one.until(lambda: one.links.count, "the connection, without an answer")
+                one.links.use_nodes(nodes.values())
+                assert [down.link for down in one.downs()] == [0]
+                one.links.connect("n1")
+                await one.until(one.ups, "the link to the new address")
+                await other.until(other.ups, "the accepted link")
+                assert len(one.downs()) == 1
