@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import stat
@@ -45,12 +46,18 @@ def read_secret(path: Path, setting: str) -> bytes:
         group=status.st_gid,
         own_groups={os.getegid(), *os.getgroups()},
     ):
-        mode = oct(stat.S_IMODE(status.st_mode))
-        log.warning(
-            "others than the owner may read the group's secret",
-            extra={"event": "secret-readable", "path": str(path), "mode": mode},
-        )
+        _warn_of_mode(path, oct(stat.S_IMODE(status.st_mode)))
     return secret
+
+
+@functools.cache
+def _warn_of_mode(path: Path, mode: str) -> None:
+    """Log once that a file is not private: a file beside it that cannot be used is read again and
+    again, and this one with it."""
+    log.warning(
+        "others than the owner may read the group's secret",
+        extra={"event": "secret-readable", "path": str(path), "mode": mode},
+    )
 
 
 def is_private(*, mode: int, owner: int, group: int, own_groups: Collection[int]) -> bool:

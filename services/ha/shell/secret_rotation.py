@@ -60,6 +60,9 @@ class SecretRotation:
         self._files, self._credentials, self._own = files, credentials, own
         self._turn = asyncio.Lock()
         self._stamps: tuple[Stamp | None, ...] = ()
+        """Stamps of the files that were read; while they cannot be used, they are read again."""
+        self._ignored = ""
+        """Why the files cannot be used, as it was logged last; empty: they can."""
         self._seen: Fingerprints | None = None
         self._writable = False
 
@@ -90,15 +93,17 @@ class SecretRotation:
 
     async def _read(self, stamps: tuple[Stamp | None, ...]) -> None:
         """Use what the files hold. stamps: taken before they are read."""
-        self._stamps = stamps
         try:
             found = await asyncio.to_thread(self._files.read)
         except BadConfig as error:
-            log.warning(
-                "the files of the secret cannot be used; the present secrets stay in use",
-                extra={"event": "secret-ignored", "detail": error.detail},
-            )
+            if error.detail != self._ignored:
+                log.warning(
+                    "the files of the secret cannot be used; the present secrets stay in use",
+                    extra={"event": "secret-ignored", "detail": error.detail},
+                )
+            self._ignored = error.detail
             return
+        self._stamps, self._ignored = stamps, ""
         before, seen = self._credentials.secrets, self._seen
         if found != before or seen is None:
             seen = await asyncio.to_thread(self._fingerprints, found)

@@ -26,6 +26,7 @@ from shared.cluster.group_secret import (
     seal,
 )
 from tests.support.still_clock import until
+from tidemark.errors import BadConfig
 
 OLD, NEW, THIRD = b"the old secret 16", b"the new secret 16", b"a third secret 16"
 N1 = Recipient("tidemark", "g0", "n1")
@@ -152,3 +153,35 @@ async def test_files_that_ha_cannot_replace_are_named(
         assert (status, body["code"]) == (409, "secret-not-writable")
         assert "Read-only" in body["detail"]
         assert node.credentials.secrets == Secrets(OLD, (OLD,))
+
+
+async def test_files_that_become_readable_are_read_although_they_were_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def denied() -> Secrets:
+        tries.append("secret.also")
+        raise BadConfig("secret.also cannot be read: Permission denied.")
+
+    def events(name: str) -> int:
+        return sum(record.__dict__.get("event") == name for record in caplog.records)
+
+    tries: list[str] = []
+    async with watched(tmp_path, monkeypatch) as node:
+        with monkeypatch.context() as patched:
+            patched.setattr(node.files, "read", denied)
+            node.files.also.write_bytes(NEW)
+            await until(lambda: len(tries) > 2)
+            assert events("secret-ignored") == 1, "once per reason, not once a second"
+        await until(lambda: node.credentials.secrets == Secrets(OLD, (OLD, NEW)))
+
+
+def test_a_file_that_others_may_read_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = SecretFiles(tmp_path / "secret")
+    files.path.write_bytes(OLD)
+    files.path.chmod(0o644)
+    for _ in range(3):
+        files.read()
+    events = [record.__dict__.get("event") for record in caplog.records]
+    assert events == ["secret-readable"]
