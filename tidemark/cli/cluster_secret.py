@@ -128,6 +128,8 @@ class Rotation:
         if not found or found["proves"] is None:
             why = "its ha does not know this command" if found is None else "it is starting"
             return NodeSecrets(name, None, reason=why)
+        if found.get("node") != name:
+            return NodeSecrets(name, None, reason=f"{admin} leads to {found.get('node')}")
         seen = Fingerprints(found["proves"], tuple(found["accepts"]))
         return NodeSecrets(name, seen, found["file"], found["writable"])
 

@@ -82,7 +82,9 @@ def with_node(context: ReplicaContext, node: Node) -> Callable[[Lease | None], L
                     "changed.",
                     f"Remove it first: `tidemark cluster remove-node {node.name}`.",
                 )
-            if (other.host, other.port) == (node.host, node.port) or other.api == node.api:
+            if (other.host, other.port) == (node.host, node.port) or (
+                node.api == other.api or node.admin == other.admin
+            ):
                 raise Refused(f"{other.name} has that address. Nothing was changed.")
         if len(present.nodes) >= NODES_MAX:
             raise Refused(f"a group has at most {NODES_MAX} nodes. Nothing was changed.")

@@ -74,6 +74,7 @@ class SecretRotation:
         """Return fingerprints of the secrets; None until they were first computed."""
         seen = self._seen
         return {
+            "node": self._own.node,
             "proves": None if seen is None else seen.proves,
             "accepts": None if seen is None else list(seen.accepts),
             "file": str(self._files.path),

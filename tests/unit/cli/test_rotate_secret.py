@@ -36,6 +36,7 @@ class SecretGroup(ClusterCalls):
         self.nodes = nodes
         self.writable = True
         self.silent: set[str] = set()
+        self.leads_to: dict[str, str] = {}
         self.steps: list[tuple[str, str]] = []
 
     async def view(self) -> dict[str, Any]:
@@ -49,8 +50,9 @@ class SecretGroup(ClusterCalls):
     async def own_view(self, admin: str) -> dict[str, Any]:
         if admin in self.silent:
             raise Unreachable(f"{admin} does not answer.")
-        seen = self.seen(admin)
-        return {"secret": {**seen._asdict(), "file": "/etc/s", "writable": self.writable}}
+        node = self.leads_to.get(admin, admin)
+        facts = {"node": node, "file": "/etc/s", "writable": self.writable}
+        return {"secret": self.seen(node)._asdict() | facts}
 
     async def at_port(self, node: str, command: str, order: Any) -> dict[str, Any]:
         step, sealed = RotationStep(order["step"]), base64.b64decode(order["sealed"])
@@ -105,6 +107,15 @@ def test_nodes_that_lack_a_step_are_named_and_the_next_step_is_not_begun(
     assert "n0" not in error.value.detail
     assert group.steps == [("accept", "n0")]
     assert capsys.readouterr().err.count("waiting") == 1
+
+
+def test_a_node_is_not_counted_by_the_status_of_another_one(key: Path) -> None:
+    group = SecretGroup(n0=STATES[0], n1=STATES[0])
+    group.leads_to = {"n1": "n0"}
+    with pytest.raises(SecretsDiffer, match="n1 does not accept the new secret yet") as error:
+        rotate(group, key, timeout_s=0.05)
+    assert "n1 leads to n0" in error.value.detail
+    assert group.steps == [("accept", "n0")]
 
 
 @pytest.mark.parametrize("by_hand", [True, False])

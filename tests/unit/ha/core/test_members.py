@@ -234,6 +234,7 @@ def test_what_is_so_already_changes_nothing() -> None:
         ({"admin": ""}, "is not a URL"),
         ({"replication": "127.0.0.1:7000"}, "a has that address"),
         ({"api": "http://a"}, "a has that address"),
+        ({"admin": "http://b-admin"}, "b has that address"),
     ],
 )
 def test_an_address_that_cannot_be_is_refused(changed: dict[str, str], detail: str) -> None:

@@ -94,6 +94,7 @@ async def test_three_sealed_orders_replace_the_secret(
             assert (status, body["changed"]) == (200, True), body
             assert node.credentials.secrets == secrets
             assert body["secret"] == {
+                "node": "n1",
                 "proves": mark(secrets.proved),
                 "accepts": list(map(mark, secrets.accepted)),
                 "file": str(node.files.path),
