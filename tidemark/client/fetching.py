@@ -164,10 +164,13 @@ class Fetching:
             self._give_room(each.messages[each.at :])
 
     def take_back(self, held: HeldQueue, messages: Sequence[Message]) -> None:
-        """Return the last taken messages of a queue unused; they are fetched again."""
-        self._give_room(messages)
+        """Return the last taken messages of a queue unused; they are fetched again.
+
+        Its buffered messages, which come after them, are dropped before.
+        """
         held.progress.take_back(messages[0].queue_offset)
         held.go_on_at(messages[0].queue_offset)
+        self.done(held, messages)
 
     def refetch(self, held: HeldQueue) -> None:
         """Fetch from a queue again that was excluded."""

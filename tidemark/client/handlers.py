@@ -25,6 +25,8 @@ from tidemark.formats.message import Message
 
 RETRY_PAUSE_MS: Final = 1000.0
 """Pause before an ordered group's message is handled again; as in the reference implementation."""
+SEND_BACK_LEVEL: Final = 0
+"""Delay level that the broker derives from the number of tries."""
 DEAD_LEVEL: Final = -1
 CHUNK: Final = 256
 
@@ -62,7 +64,10 @@ class Handlers:
         self._retry_pause_ms = retry_pause_ms
         self._turns: KeyOrder[_Task] = KeyOrder()
         self._paused: dict[HeldQueue, list[Message]] = {}
-        """Waiting messages of paused queues that cannot be fetched again; kept for ``resume``."""
+        """Waiting messages of queues that are paused, or whose session may have expired, and that
+        cannot be fetched again; kept for ``resume``."""
+        self._nacks: set[asyncio.Task[bool]] = set()
+        """Nacks in progress. A broker that does not answer one must not keep a worker."""
         self._idle: deque[asyncio.Future[None]] = deque()
         """Futures of workers that have nothing to do."""
         self._is_over = False
@@ -85,25 +90,29 @@ class Handlers:
             asyncio.create_task(self._work(), name=f"tidemark-handler-{n}")
             for n in range(concurrency)
         ]
-        tasks = [supply, *workers]
+        work = asyncio.gather(supply, *workers)
+        self._failed = asyncio.get_running_loop().create_future()
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
+            done, _ = await asyncio.wait((work, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
         finally:
             self._is_ending = True
             self._give_up(lambda _held: True)
-            for task in tasks:
+            tasks = [supply, *workers, *self._nacks]
+            for task in (*tasks, self._failed):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(work, self._failed, *tasks, return_exceptions=True)
             self._engine.redeliver_given_up()
 
-    def pause(self, held: HeldQueue) -> None:
+    def pause(self, held: HeldQueue, *unstarted: Message) -> None:
         """Start no more messages of a queue; those in progress continue.
 
         Messages that can be fetched again are returned, to leave room for other queues' messages.
+        unstarted: messages of the queue that wait besides.
         """
         waiting = [task.message for task in self._turns.drop(lambda task: task.held is held)]
+        waiting += unstarted
         waiting += self._paused.pop(held, [])
         waiting.sort(key=lambda message: message.queue_offset)
         unused_from = held.progress.unused_from({message.queue_offset for message in waiting})
@@ -123,6 +132,9 @@ class Handlers:
         engine = self._engine
         try:
             while True:
+                for held in [held for held in self._paused if held.engine.member.may_deliver]:
+                    if not held.is_paused:
+                        self.resume(held)  # before the messages that come after these
                 while (taken := engine.take(CHUNK)) is not None:
                     self._put(*taken)
                 if engine.is_interrupted:
@@ -173,32 +185,74 @@ class Handlers:
             turn = self._turns.start()
             if turn is not None:
                 key, task = turn
+                if task.held.hold is Hold.OWNED and not task.held.engine.member.may_deliver:
+                    self._put_back(key, task)
+                    continue
+                delay_level: int | None = None
                 try:
-                    await self._handle(*task)
+                    delay_level = await self._handle(*task)
                 finally:
-                    self._turns.end(key)
-            elif self._is_over:
+                    if delay_level is None:
+                        self._turns.end(key)
+                if delay_level is not None:
+                    self._nack(key, task, delay_level)
+            elif self._is_over and not self._nacks:
                 return
             else:
                 idle = asyncio.get_running_loop().create_future()
                 self._idle.append(idle)
                 await idle
 
-    async def _handle(self, held: HeldQueue, message: Message) -> None:
-        """Handle one message until it is done, nacked or given up."""
+    def _put_back(self, key: Hashable | None, task: _Task) -> None:
+        """Start no messages of a queue whose session may have expired; other queues go on."""
+        fetching = task.held.engine.fetching
+        fetching.drop(task.held)
+        self.pause(task.held, task.message)
+        self._turns.end(key)
+        fetching.interrupt()
+
+    def _nack(self, key: Hashable | None, task: _Task, delay_level: int) -> None:
+        """Nack a message whose handler failed; the next one of its key starts afterwards."""
+        nack = asyncio.create_task(
+            task.held.engine.nack_failed(task.held, task.message, delay_level)
+        )
+        self._nacks.add(nack)
+        nack.add_done_callback(functools.partial(self._nacked, key, task))
+
+    def _nacked(self, key: Hashable | None, task: _Task, nack: asyncio.Task[bool]) -> None:
+        failure = None if nack.cancelled() else nack.exception()
+        if not nack.cancelled() and failure is None and nack.result():
+            task.held.engine.finish(task.held, (task.message,))
+        else:
+            task.held.engine.give_up(task.held, (task.message,))  # it is delivered again
+        if failure is not None and not self._failed.done():
+            self._failed.set_exception(failure)
+        self._nacks.discard(nack)
+        self._turns.end(key)
+        self._wake(len(self._idle))
+
+    async def _handle(self, held: HeldQueue, message: Message) -> int | None:
+        """Handle one message until it is done, given up or has failed.
+
+        Returns the delay level with which it is nacked if it has failed, otherwise None.
+        """
         try:
-            is_done = await self._until_done(held, message)
+            outcome = await self._until_done(held, message)
         except BaseException:
-            # Cancelled, or the nack failed: the message is delivered again.
+            # Cancelled: the message is delivered again.
             held.engine.give_up(held, (message,))
             raise
-        if is_done:
+        if outcome is True:
             held.engine.finish(held, (message,))
-        else:
+        elif outcome is False:
             held.engine.give_up(held, (message,))
+        else:
+            return outcome
+        return None
 
-    async def _until_done(self, held: HeldQueue, message: Message) -> bool:
-        """Return True when the message is handled or nacked, False if its queue was revoked."""
+    async def _until_done(self, held: HeldQueue, message: Message) -> bool | int:
+        """Return True when the message is handled, False if its queue was revoked, and otherwise
+        the delay level with which it is to be nacked."""
         engine, failures = held.engine, 0
         while await engine.may_start(held):
             try:
@@ -214,9 +268,9 @@ class Handlers:
             else:
                 raise not_async(self._handler)
             if verdict is AfterFailure.SEND_BACK:
-                return await engine.nack_failed(held, message, 0)
+                return SEND_BACK_LEVEL
             if verdict is AfterFailure.DEAD:
-                return await engine.nack_failed(held, message, DEAD_LEVEL)
+                return DEAD_LEVEL
             if verdict is AfterFailure.LEAVE or message.queue_offset in held.nacked:
                 return True
             await asyncio.sleep(self._retry_pause_ms / 1000)

@@ -573,7 +573,10 @@ class Subscription:
             if self._held.hold is not Hold.OWNED or self._engine.is_interrupted:
                 self._give_up_rest()
             elif not self._held.engine.member.may_deliver:
-                return None
+                # The other broker groups go on meanwhile.
+                fetching = self._held.engine.fetching
+                self._put_back(self._held)
+                fetching.interrupt()
             else:
                 rest = self._rest
                 return self._held, [rest.popleft() for _ in range(min(count, len(rest)))]

@@ -325,6 +325,51 @@ async def test_a_broker_group_that_goes_is_left_and_the_others_go_on(
         assert {str(queue)[:2] for _, queue in messages.assignment} == {"g0", "g1"}
 
 
+@pytest.mark.parametrize("way", ["async for", "run", "run with failures"])
+async def test_a_broker_group_that_does_not_answer_keeps_no_messages_of_others_back(
+    stores: Stores, mq: tidemark.Client, way: str
+) -> None:
+    """It stops while messages of it wait in the program, and for longer than its session."""
+    seen: set[bytes] = set()
+    of_stopped = [b"g1 %d" % n for n in range(300)]
+
+    async def handle(message: tidemark.Message) -> None:
+        seen.add(message.body)
+        if way == "run with failures" and message.body in of_stopped:
+            raise ValueError("it is nacked")
+        await asyncio.sleep(0.03)
+
+    async def read(messages: tidemark.Subscription) -> None:
+        if way == "async for":
+            async for message in messages:
+                await handle(message)
+        else:
+            await messages.run(handle, concurrency=2, by_key=False)
+
+    async def is_seen(body: bytes) -> bool:
+        return body in seen
+
+    await mq.send_many("orders", of_stopped, queue="g1/0")
+    async with mq.subscribe("orders", group="billing", start="first", session_ms=6000) as messages:
+        reading = asyncio.create_task(read(messages))
+        await until(lambda: is_seen(of_stopped[0]))
+        await asyncio.to_thread(stores.by_name["g1"].stop)
+        await until(lambda: has_expired(messages, "g1/0"))
+        await mq.send("orders", b"of another", queue="g0/0")
+        await until(lambda: is_seen(b"of another"))
+        await asyncio.to_thread(stores.by_name["g1"].start)
+        if way != "run with failures":
+            await until(lambda: is_seen(of_stopped[-1]))
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def has_expired(messages: tidemark.Subscription, queue: str) -> bool:
+    """Whether the session at the broker group of a queue has ended."""
+    held = messages._engine.held(("orders", queue))
+    return held is not None and not held.engine.member.may_deliver
+
+
 async def test_a_drained_broker_group_gets_no_messages_and_is_read_to_its_end(
     stores: Stores, mq: tidemark.Client
 ) -> None:
