@@ -156,7 +156,8 @@ class Cluster:
             except errors.TidemarkError as error:
                 attempt += 1
                 pause_s = delay_s(attempt, jitter=random.random())
-                if not is_transient(error) or loop.time() + pause_s > give_up_at:
+                may_repeat = is_transient(error) or isinstance(error, errors.BrokenAnswer)
+                if not may_repeat or loop.time() + pause_s > give_up_at:
                     raise
                 await asyncio.sleep(pause_s)
         if topic is None:

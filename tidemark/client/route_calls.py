@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class NoRoutes(Exception):
-    """The address answers, and has no routes: a broker of an earlier version."""
+    """The address answers 404 and has no routes: a broker of an earlier version."""
 
 
 class RouteCalls:
@@ -73,17 +73,15 @@ class RouteCalls:
                 routes = await self._once(source, topic, after)
             except Failed as failed:
                 failure = failed.error
-                if failed.failure is Failure.REFUSED:
+                if failed.failure is Failure.REFUSED and _status(failure) == 404:
                     if topic is None:
                         raise NoRoutes from failed
                     # Another name service may know more.
-                    is_unknown |= _status(failure) == 404 and source in self._ours
+                    is_unknown |= source in self._ours
                 elif failed.failure is Failure.LOST:
                     failure = not_sent(URL(source), "it gave no answer to a call for routes")
                 continue
             except errors.BrokenAnswer as error:
-                if topic is None and self._is_first:
-                    raise NoRoutes from error
                 failure = error
                 continue
             if self._cluster not in (None, routes.cluster):

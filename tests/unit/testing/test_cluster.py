@@ -344,7 +344,7 @@ async def test_a_broker_group_that_does_not_answer_keeps_no_messages_of_others_b
             async for message in messages:
                 await handle(message)
         else:
-            await messages.run(handle, concurrency=2, by_key=False)
+            await messages.run(handle, by_key=False)
 
     async def is_seen(body: bytes) -> bool:
         return body in seen
