@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analytics.moments import to_us
+from analytics.moments import HOUR_US, to_us
 from analytics.schema import TABLES
 from analytics.tables.files import DataFile
 from analytics.tables.layout import TIME_COLUMN
@@ -25,6 +25,9 @@ KEPT_BYTES_MAX: Final = 256 << 20
 """Rows that a worker keeps: a quarter of an hour of 30,000 queues."""
 ENTRY_BYTES_MAX: Final = 16 << 20
 """Larger pieces are read by evaluations of whole hours, which come to each of them once."""
+SPAN_MAX_US: Final = 2 * HOUR_US
+"""Files of more time are those of a day that `compact` has sorted: kept from a time on, such a file
+would be in memory up to the end of the day."""
 
 
 class _Entry(NamedTuple):
@@ -47,15 +50,18 @@ def read_recent(
 ) -> pa.Table:
     """Return what `TableRoot.read` returns, from memory as far as this process has read it."""
     files = root.files(table, since=since, before=before, buckets=buckets)
-    pieces = [_within(_rows(root, file, since), file, since, before) for file in files]
+    pieces = [_within(_rows(root, file, since, before), file, since, before) for file in files]
     kept = sum(entry.size for entry in _kept.values())
     while kept > KEPT_BYTES_MAX:
         kept -= _kept.popitem(last=False)[1].size
     return pa.concat_tables([TABLES[table].empty_table(), *pieces])
 
 
-def _rows(root: TableRoot, file: DataFile, since: datetime) -> pa.Table:
-    """Return the rows of a file from `since` on, or more."""
+def _rows(root: TableRoot, file: DataFile, since: datetime, before: datetime) -> pa.Table:
+    """Return the rows of a file with since <= time < before, or more; those only, and unkept, if
+    the file is large."""
+    if file.last_us - file.first_us > SPAN_MAX_US or file.size > ENTRY_BYTES_MAX:
+        return root.rows_of(file, since=since, before=before)
     name, since_us = root.location.child(f"{file.table}/{file.path}"), to_us(since)
     entry = _kept.pop(name, None)
     if entry is None or entry.since_us > since_us:

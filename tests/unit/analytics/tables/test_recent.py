@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from analytics.tables import DataFile, TableRoot, recent
@@ -37,6 +38,21 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(TableRoot, "rows_of", counted)
     return paths
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of rows that were read from each file."""
+    found: list[int] = []
+    real = TableRoot.rows_of
+
+    def counted(self: TableRoot, file: DataFile, **of: object) -> pa.Table:
+        rows = real(self, file, **of)  # type: ignore[arg-type]
+        found.append(rows.num_rows)
+        return rows
+
+    monkeypatch.setattr(TableRoot, "rows_of", counted)
+    return found
 
 
 def check(root: TableRoot, tick: int, bucket: int = 0) -> None:
@@ -81,5 +97,21 @@ def test_files_that_were_merged_meanwhile_are_read_from_their_start_if_asked(
 
 def test_large_pieces_are_not_kept(root: TableRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent, "ENTRY_BYTES_MAX", 10)
+    check(root, 70)
+    assert not recent._kept
+
+
+@pytest.mark.parametrize("bound", ["SPAN_MAX_US", "ENTRY_BYTES_MAX"])
+def test_of_a_file_of_a_whole_day_only_the_window_is_read_and_nothing_kept(
+    root: TableRoot, monkeypatch: pytest.MonkeyPatch, sizes: list[int], bound: str
+) -> None:
+    monkeypatch.setattr(recent, bound, 10)
+    found = root.delta("positions")
+    assert found is not None
+    found.optimize.compact()
+    before = START + 70 * TICK
+    wanted = read_recent(root, "positions", before - LOOK_BACK, before, [0]).num_rows
+    assert sizes == [wanted]
+    assert 0 < wanted < 2 * 70
     check(root, 70)
     assert not recent._kept
