@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,15 @@ _PIECE_ROWS: Final = 1 << 16
 """Hours are sorted together up to this number of rows, so that small tables have few row groups."""
 _LEVEL: Final = 9
 """Of zstd: 3 % smaller than level 3; a day is sorted once."""
+
+
+class _Share(NamedTuple):
+    """A part of the rows of an hour."""
+
+    first: pa.Array
+    """Their values of the first sort key."""
+    second: pa.Array | None = None
+    """Their values of the second one; null: all."""
 
 
 def sorted_files(root: Location, files: Sequence[DataFile], size_max: int) -> list[DataFile]:
@@ -57,38 +66,62 @@ def _pieces(root: Location, files: Sequence[DataFile]) -> Iterator[pa.Table]:
         yield in_order(pa.concat_tables(pending), table)
 
 
-def _shares(root: Location, files: Sequence[DataFile], hour_us: int) -> Iterator[pa.Array | None]:
-    """Yield values of the first sort key, each with at most about SORT_ROWS rows of the hour; null
-    alone if the whole hour has no more."""
-    if sum(file.rows for file in files) > SORT_ROWS:
-        key = sort_keys(files[0].table)[0][0]
-        found = _rows(root, files, hour_us, None, [key, TIME_COLUMN[files[0].table]])
-        counts = found.column(key).value_counts()
-        values = counts.field("values")
-        order = pc.array_sort_indices(values)
-        before = np.cumsum(counts.field("counts").take(order).to_numpy()) - 1
-        for share in range(int(before[-1]) // SORT_ROWS + 1 if before.size else 0):
-            yield values.take(order.filter(pa.array(before // SORT_ROWS == share)))
+def _shares(root: Location, files: Sequence[DataFile], hour_us: int) -> Iterator[_Share | None]:
+    """Yield shares of an hour's rows, each with at most SORT_ROWS if the second sort key divides
+    them so far; null alone if the whole hour has no more."""
+    if sum(file.rows for file in files) <= SORT_ROWS:
+        yield None
         return
-    yield None
+    first, second = _keys(files[0].table)
+    found = _rows(root, files, hour_us, None, [first, second])
+    for values in _cut(found.column(first)):
+        rows = found.filter(pc.is_in(found.column(first), value_set=values))
+        if rows.num_rows <= SORT_ROWS:
+            yield _Share(values)
+        else:
+            yield from (_Share(values, part) for part in _cut(rows.column(second)))
+
+
+def _cut(column: pa.ChunkedArray) -> Iterator[pa.Array]:
+    """Yield the values of a column in order, as many at a time as have SORT_ROWS rows; at least
+    one."""
+    counts = column.value_counts()
+    order = pc.array_sort_indices(counts.field("values"))
+    values = counts.field("values").take(order)
+    ends = np.cumsum(counts.field("counts").take(order).to_numpy())
+    begin, done = 0, 0
+    while begin < ends.size:
+        end = max(begin + 1, int(np.searchsorted(ends, done + SORT_ROWS, side="right")))
+        yield values[begin:end]
+        begin, done = end, int(ends[end - 1])
+
+
+def _keys(table: str) -> tuple[str, str]:
+    """The first two columns that a table is sorted by."""
+    (first, _), (second, _), *_ = sort_keys(table)
+    return first, second
 
 
 def _rows(
     root: Location,
     files: Sequence[DataFile],
     hour_us: int,
-    chosen: pa.Array | None,
+    chosen: _Share | None,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Return the rows of an hour; of the first sort key only these values, if given."""
+    """Return the rows of an hour, or of a share of it. columns: only these."""
     table = files[0].table
-    names, key, end_us = columns or TABLES[table].names, sort_keys(table)[0][0], hour_us + HOUR_US
+    time, (first, second), end_us = TIME_COLUMN[table], _keys(table), hour_us + HOUR_US
+    names = list(dict.fromkeys([*(columns or TABLES[table].names), time]))
     pieces = [part_of(table, names).empty_table()]
     for file in files:
         for rows in row_groups(root, file, names, since_us=hour_us, before_us=end_us):
-            times = np.asarray(pc.fill_null(rows.column(TIME_COLUMN[table]).cast(pa.int64()), 0))
+            times = np.asarray(pc.fill_null(rows.column(time).cast(pa.int64()), 0))
             wanted = pa.array((times >= hour_us) & (times < end_us))
             if chosen is not None:
-                wanted = pc.and_(wanted, pc.is_in(rows.column(key), value_set=chosen))
+                wanted = pc.and_(wanted, pc.is_in(rows.column(first), value_set=chosen.first))
+                if chosen.second is not None:
+                    is_of = pc.is_in(rows.column(second), value_set=chosen.second)
+                    wanted = pc.and_(wanted, is_of)
             pieces.append(rows.filter(wanted))
     return pa.concat_tables(pieces)

@@ -81,6 +81,27 @@ def test_an_hour_of_too_many_rows_is_sorted_in_parts(
     assert same(read(root, [file]), rows)
 
 
+def test_a_pair_of_too_many_rows_is_sorted_in_parts(
+    root: TableRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The shares before that of a large value had no rows, and no file can be written of none.
+    monkeypatch.setattr(sorting, "SORT_ROWS", 239)
+    rows = positions([1, 2, 3], TICKS)  # an hour has 480 of each, 240 of each series
+    (file,) = sorted_files(root.location, by_ticks(root, rows), 1 << 30)
+    parquet = pq.ParquetFile(path_of(root, file))
+    groups = [parquet.read_row_group(number) for number in range(parquet.num_row_groups)]
+    assert max(group.num_rows for group in groups) == 240
+    assert all(in_order(group) for group in groups)
+    assert same(read(root, [file]), rows)
+
+
+def test_a_large_value_is_cut_from_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorting, "SORT_ROWS", 4)
+    column = pa.chunked_array([[2] * 13 + [1, 3, 3, 4, 4, 5]])
+    assert [part.to_pylist() for part in sorting._cut(column)] == [[1], [2], [3, 4], [5]]
+    assert not list(sorting._cut(column[:0]))
+
+
 def test_a_file_that_is_large_enough_is_followed_by_another(
     root: TableRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
