@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analytics.moments import from_us, to_us
-from analytics.schema import RUNS
+from analytics.schema import EVALUATED, RUNS
 from analytics.tables import Batch, TableRoot
 
 DAY: Final = timedelta(days=1)
@@ -150,6 +150,9 @@ class Collectors(NamedTuple):
     """Node → the collector that brought its newest tick."""
     read_to: Mapping[str, int]
     """Collector → time up to which it has read everything; only of those in `sent_by`."""
+    others: Mapping[str, int]
+    """The same of collectors that have brought no positions, but rows of other tables that
+    evaluation reads."""
     written_us: int | None
     """When the last batch was written; None if there was none."""
 
@@ -170,26 +173,34 @@ def collectors(root: TableRoot) -> Collectors:
     seen: dict[str, int] = {}
     sent_by: dict[str, str] = {}
     read_to: dict[str, int] = {}
+    wrote: dict[str, set[str]] = {}
     for row in rows.to_pylist():
         if row["fact"] == Fact.NODE:
             seen[row["subject"]] = to_us(row["until_max"])
             sent_by[row["subject"]] = row["writer"]
+        elif row["fact"] == Fact.ROWS:
+            wrote.setdefault(row["writer"], set()).add(row["subject"])
         else:
             read_to[row["writer"]] = to_us(row["until_max"])
     senders = set(sent_by.values())
+    # One that has brought positions, and none of the newest, was replaced by another.
+    others = {writer for writer, tables in wrote.items() if "positions" not in tables} - senders
     return Collectors(
         seen,
         sent_by,
         {writer: until for writer, until in read_to.items() if writer in senders},
+        {writer: until for writer, until in read_to.items() if writer in others},
         None if newest is None else to_us(newest),
     )
 
 
 def _progress(root: TableRoot, since: datetime | None) -> pa.Table:
-    """Rows of collectors that ended a batch since a time."""
+    """Rows of collectors that ended a batch since a time; of the rows that they wrote, those of
+    tables that evaluation reads."""
     names = ["finished_at", "job", "writer", "fact", "subject", "until"]
+    is_read = (pc.field("fact") == Fact.ROWS) & pc.field("subject").isin(EVALUATED)
     return root.read("runs", since=since, columns=names).filter(
-        (pc.field("job") == "collect") & pc.field("fact").isin([Fact.NODE, Fact.READ])
+        (pc.field("job") == "collect") & (pc.field("fact").isin([Fact.NODE, Fact.READ]) | is_read)
     )
 
 

@@ -348,6 +348,9 @@ RUNS: Final = _table(
     (TIME, "until"),
 )
 
+EVALUATED: Final = ("positions", "pairs", "logs", "replicas", "gaps")
+"""The tables that evaluation reads. `series` is not among them: its rows come before those of
+`positions`, which are as late as they are."""
 COMPUTED: Final = ("rates", "lag", "pair_lag", "stages", "status_changes", "offset_events")
 """The tables that evaluation writes."""
 REVISED_AT: Final = pa.field("revised_at", TIME)

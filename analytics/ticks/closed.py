@@ -7,9 +7,9 @@ that `collect` has read past. Example: 1. `collect` is down for five minutes; 2.
 the ticks of these minutes, as if the brokers were silent; 3. `collect` returns and reads them, too
 late. While `collect` is behind, ticks stay open, and the alert TidemarkAnalyticsBehind fires.
 
-Several collectors may write the same tables, each the positions of its own nodes. A tick closes
-only after each of them has read past it, except those that are an hour behind or whose nodes were
-silent.
+Several collectors may write the same tables, each the positions of its own nodes, or only rows of
+replicas, logs or gaps. A tick closes only after each of them has read past it, except those that
+are an hour behind or whose nodes were silent.
 
 Ticks with samples that arrive after they were closed are evaluated again (`late`).
 """
@@ -63,14 +63,15 @@ def waited_for(known: Collectors, period_us: int) -> dict[str, int]:
 
     A collector that is an hour behind the newest positions is left out: it was removed, or
     `evaluate` over a range judges these hours later. So is a collector whose nodes have all been
-    silent at the end: it may have a new checkpoint, and so another name.
+    silent at the end: it may have a new checkpoint, and so another name. Of one that brings no
+    positions that is not known.
     """
-    newest = max(known.seen.values(), default=0)
-    found = {}
+    oldest = max(known.seen.values(), default=0) - BLIND_US
+    found = {name: mark for name, mark in known.others.items() if mark >= oldest}
     for name, mark in known.read_to.items():
         nodes = (node for node, sender in known.sent_by.items() if sender == name)
         last = max((known.seen[node] for node in nodes), default=0)
-        if mark >= newest - BLIND_US and last >= mark - (_WAITED_FOR + 1) * period_us:
+        if mark >= oldest and last >= mark - (_WAITED_FOR + 1) * period_us:
             found[name] = mark
     return found
 

@@ -14,14 +14,12 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from analytics.schema import EVALUATED
 from analytics.tables import DataFile, TableRoot
 from analytics.tables.log import commits
 from analytics.ticks.closed import tick_of
 from analytics.ticks.window import KEEP_STATES
 
-READ: Final = ("positions", "pairs", "logs", "replicas", "gaps")
-"""The tables that evaluation reads. `series` is not among them: its rows come before those of
-`positions`, which are as late as they are."""
 _COLLECT: Final = "collect"
 _MS_US: Final = 1000
 
@@ -37,7 +35,7 @@ class Late(NamedTuple):
 
 def versions(root: TableRoot) -> dict[str, int]:
     """Return the number of commits of each table that evaluation reads."""
-    return {table: root.version(table) for table in READ}
+    return {table: root.version(table) for table in EVALUATED}
 
 
 def late(

@@ -163,8 +163,9 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read_to, clock = waited_for(known, self._period_us), None
         if self._by_clock and known.written_us is not None:
             now_us, grace_us = SystemClock().wall_ms() * 1000, GRACE_PERIODS * self._period_us
-            # While all nodes are silent, ticks wait for no collector; one has still read this far.
-            collected_us = min(read_to.values(), default=max(known.read_to.values(), default=None))
+            of_nodes = [mark for name, mark in read_to.items() if name in known.read_to]
+            # While all nodes are silent, ticks wait for none of these; one has still read this far.
+            collected_us = min(of_nodes, default=max(known.read_to.values(), default=None))
             clock = ByClock(now_us, grace_us, known.written_us, collected_us)
         return last_closed(known.seen, self._period_us, clock, read_to)
 

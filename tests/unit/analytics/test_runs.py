@@ -68,7 +68,7 @@ def test_a_repeated_batch_is_noted_once(root: TableRoot) -> None:
 
 
 def test_collectors_have_the_newest_tick_of_each_node_and_who_brought_it(root: TableRoot) -> None:
-    assert collectors(root) == Collectors({}, {}, {}, None)
+    assert collectors(root) == Collectors({}, {}, {}, {}, None)
     collected(root, "old", 0, NOON, "n0", "n1")
     collected(root, "new", 0, NOON - MINUTE, "n0")
     collected(root, "new", 1, NOON + MINUTE, "n1")
@@ -79,6 +79,17 @@ def test_collectors_have_the_newest_tick_of_each_node_and_who_brought_it(root: T
     assert found.written_us == to_us(NOON + MINUTE)
     collected(root, "new", 2, NOON + 2 * MINUTE, "n0", "n1")
     assert collectors(root).read_to == {"new": to_us(NOON + 3 * MINUTE)}
+
+
+def test_collectors_without_positions_count_if_evaluation_reads_what_they_bring(
+    root: TableRoot,
+) -> None:
+    for writer, table in (("ha", "replicas"), ("load", "counters"), ("old", "positions")):
+        with run(root, "collect", Batch(writer, 0)) as noted:
+            noted.wrote({table: 1, "samples": 1})
+            noted.read_to(NOON)
+    collected(root, "new", 0, NOON, "n0")
+    assert collectors(root).others == {"ha": to_us(NOON)}
 
 
 def test_collectors_are_known_for_as_long_as_runs_are_kept(root: TableRoot) -> None:

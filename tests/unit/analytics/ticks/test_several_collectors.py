@@ -21,8 +21,9 @@ NOW = time.time_ns() // 1000
 TICK = tick_of(NOW, P) - P
 
 
-def note(root: TableRoot, batch: Batch, to_us: int, *nodes: str) -> None:
+def note(root: TableRoot, batch: Batch, to_us: int, *nodes: str, table: str = "positions") -> None:
     with runs.run(root, "collect", batch) as noted:
+        noted.wrote({table: 1})
         noted.saw(dict.fromkeys(nodes, tick_of(to_us, P)))
         noted.read_to(from_us(to_us))
 
@@ -34,10 +35,10 @@ class Tables:
         self.root = TableRoot.create(path)
         self._batches = 0
 
-    def read(self, collector: str, to_us: int, *nodes: str) -> None:
+    def read(self, collector: str, to_us: int, *nodes: str, table: str = "positions") -> None:
         """Note a batch that reads up to a time, with a position of each node in its tick."""
         self._batches += 1
-        note(self.root, Batch(collector, self._batches), to_us, *nodes)
+        note(self.root, Batch(collector, self._batches), to_us, *nodes, table=table)
 
     def closed(self, closing: str = "clock") -> int:
         """The last tick that the stream hands out [microseconds]."""
@@ -138,3 +139,32 @@ def test_the_newest_positions_count_if_no_collector_is_waited_for(tables: Tables
     with pytest.raises(HourOpen):
         _check_closed(tables.root, [hour_of(from_us(begun))], 15.0)
     _check_closed(tables.root, [hour_of(from_us(begun - HOUR_US))], 15.0)
+
+
+@pytest.mark.parametrize("closing", ["clock", "data"])
+def test_ticks_wait_for_a_collector_that_brings_only_rows_of_replicas(
+    tables: Tables, closing: str
+) -> None:
+    # Its rows came after the ticks were evaluated, so that each tick was evaluated twice.
+    tables.read("a", TICK, "a0")
+    tables.read("ha", TICK - 3 * P, table="replicas")
+    assert tables.closed(closing) == TICK - 4 * P
+    tables.read("ha", TICK, table="replicas")
+    assert tables.closed(closing) == TICK - P
+
+
+def test_a_collector_of_replicas_that_was_removed_is_waited_for_an_hour(tables: Tables) -> None:
+    tables.read("ha", TICK - 241 * P, table="replicas")
+    tables.read("a", TICK - P, "a0")
+    assert tables.closed() == TICK - 242 * P
+    tables.read("a", TICK, "a0")
+    assert tables.closed() == TICK - P
+
+
+def test_the_clock_closes_no_tick_that_only_a_collector_of_replicas_has_read(
+    tables: Tables,
+) -> None:
+    tables.read("a", TICK - 60 * P, "a0")
+    tables.read("a", TICK - 40 * P)  # the node is silent; then the collector is down
+    tables.read("ha", TICK, table="replicas")
+    assert tables.closed() == TICK - 41 * P
