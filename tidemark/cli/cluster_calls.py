@@ -81,6 +81,15 @@ class ClusterCalls:
             )
         return found
 
+    async def name_services(self) -> list[str]:
+        """Return the URLs of the name services that the nodes register with."""
+        asked = [
+            _call("GET", f"{url}/v1/route", None, timeout_s=VIEW_TIMEOUT_S) for url in self._urls
+        ]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        routes = [answer for answer in answers if isinstance(answer, dict)]
+        return sorted({str(url) for route in routes for url in route.get("names", ())})
+
     async def at(self, node: str, command: str, order: Mapping[str, object]) -> dict[str, Any]:
         """Send a command to a node. Raises Refusal, Unreachable and others."""
         return await self._order(node_of(await self.view(), node), command, order)

@@ -48,6 +48,11 @@ BY_HAND: Final = {
     "one change",
     RotationStep.FORGET: "remove {file}.also",
 }
+SHARED: Final = (
+    "name services: {names}. If registrations are signed with this secret too (names.secret_file), "
+    "restart them and all brokers together afterwards, with the new secret: they read it at their "
+    "start."
+)
 
 
 class SecretsDiffer(ClusterRefused):
@@ -107,6 +112,8 @@ class Rotation:
     async def run(self) -> list[NodeSecrets]:
         """Take all steps and return the nodes. Raises SecretsDiffer, ClusterRefused and others."""
         await self._check()
+        if names := await self._calls.name_services():
+            say(SHARED.format(names=", ".join(names)))
         for step in RotationStep:
             await self._everywhere(step)
             say(DONE[step])

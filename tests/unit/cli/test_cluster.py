@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import tempfile
@@ -17,6 +18,7 @@ from tidemark.cli.cluster_calls import (
     NODE_VARIABLE,
     RUN_DIR_VARIABLE,
     SOCKET_NAME,
+    ClusterCalls,
     OwnNode,
     own_node,
 )
@@ -31,6 +33,9 @@ class Group(BaseHTTPRequestHandler):
     orders: ClassVar[list[tuple[str, dict[str, Any]]]] = []
 
     def do_GET(self) -> None:
+        if self.path == "/v1/route":
+            self._answer(200, {"names": ["http://names:9870"]})
+            return
         assert self.path == "/v1/cluster"
         self._answer(200, self.view)
 
@@ -290,3 +295,9 @@ def test_a_slave_is_removed_at_the_master_and_a_master_after_a_switchover(url: s
         ("/n0/v1/cluster/switchover", {}),
         ("/n1/v1/cluster/remove-node", {"node": "n0"}),
     ]
+
+
+def test_the_name_services_are_those_of_the_nodes_that_answer(url: str) -> None:
+    silent = "http://127.0.0.1:1"
+    assert asyncio.run(ClusterCalls([url, silent]).name_services()) == ["http://names:9870"]
+    assert asyncio.run(ClusterCalls([silent]).name_services()) == []

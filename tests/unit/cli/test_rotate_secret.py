@@ -36,8 +36,12 @@ class SecretGroup(ClusterCalls):
         self.nodes = nodes
         self.writable = True
         self.silent: set[str] = set()
+        self.names: list[str] = []
         self.leads_to: dict[str, str] = {}
         self.steps: list[tuple[str, str]] = []
+
+    async def name_services(self) -> list[str]:
+        return self.names
 
     async def view(self) -> dict[str, Any]:
         nodes = [{"node": name, "admin": name} for name in self.nodes]
@@ -116,6 +120,16 @@ def test_a_node_is_not_counted_by_the_status_of_another_one(key: Path) -> None:
         rotate(group, key, timeout_s=0.05)
     assert "n1 leads to n0" in error.value.detail
     assert group.steps == [("accept", "n0")]
+
+
+@pytest.mark.parametrize("names", [[], ["http://names:9870"]])
+def test_name_services_that_may_share_the_secret_are_named(
+    key: Path, names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = SecretGroup(n0=STATES[0])
+    group.names = names
+    rotate(group, key)
+    assert capsys.readouterr().err.count("name services: http://names:9870.") == len(names)
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
