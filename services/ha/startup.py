@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from services.ha.config import HaConfig
 from services.ha.core.setup import Setup
+from services.ha.lease.directory import size_max
 from services.ha.shell.links import Credentials
 from services.ha.shell.secret_files import SecretFiles
 from shared.runtime.clock import boot_id
@@ -49,6 +50,7 @@ def setup_from(config: HaConfig) -> Setup:
         process=secrets.token_hex(PROCESS_SIZE),
         boot=boot_id(),
         sets_min_in_sync=cluster.min_in_sync is not None,
+        lease_size_max=None if cluster.lease_dir is None else size_max(cluster.lease_dir),
     )
 
 

@@ -16,6 +16,7 @@ from services.ha.core.admin_rules import AlreadySo, Refused
 from services.ha.core.mastership import Mastership
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import ReplicaContext
+from services.ha.lease.texts import size_with_all
 from services.ha.lease.value import Lease, Membership
 from shared.cluster.nodes import NODES_MAX, Node, parse_node
 
@@ -89,7 +90,15 @@ def with_node(context: ReplicaContext, node: Node) -> Callable[[Lease | None], L
         if len(present.nodes) >= NODES_MAX:
             raise Refused(f"a group has at most {NODES_MAX} nodes. Nothing was changed.")
         assert lease is not None
-        return _changed(lease, present, (*present.nodes, node))
+        wanted = _changed(lease, present, (*present.nodes, node))
+        size, size_max = size_with_all(wanted), context.setup.lease_size_max
+        if size_max is not None and size > size_max:
+            raise Refused(
+                f"the lease would have {size} bytes, and the file system of its directory takes "
+                f"{size_max}. Nothing was changed.",
+                "Use shorter names and addresses, or keep the lease in etcd or Kubernetes.",
+            )
+        return wanted
 
     return change
 

@@ -34,6 +34,8 @@ class Setup(NamedTuple):
     """Id of this boot of the machine, as two halves, like on the page."""
     sets_min_in_sync: bool = True
     """Whether ``min_in_sync`` is configured and replaces the lease's; else it is a default."""
+    lease_size_max: int | None = None
+    """Bytes of a lease that its store takes; None: enough for any."""
 
     def least_in_sync(self, lease: Lease) -> int:
         """Return ``min_in_sync`` of the next term.

@@ -20,6 +20,9 @@ I64_MAX: Final = (1 << 63) - 1
 DIGITS_MAX: Final = 19
 """Digits of I64_MAX: longer texts are not converted."""
 
+VERSION_SIZE: Final = 120
+"""Bytes for what a store adds: the version before, and a token."""
+
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 TEXT_NAMES: Final = frozenset(
     {
@@ -99,6 +102,26 @@ def is_readable(lease: Lease) -> bool:
         return lease_of(holder_text(lease.holder), texts_of(lease)) == lease
     except UnreadableLease:
         return False
+
+
+def size_with_all(lease: Lease) -> int:
+    """Return the bytes of the lease as a JSON object, once all its nodes are in the set.
+
+    With the longest values of the other fields, so that no later write of it is longer.
+    """
+    long = max(lease.replicas, key=len)
+    members = tuple(Member(name, "0" * 32) for name in lease.replicas)
+    nodes = () if lease.members is None else lease.members.nodes
+    address = max([lease.master_address, *(node.api for node in nodes)], key=len)
+    full = lease._replace(
+        in_sync=members,
+        epoch=Epoch(I64_MAX),
+        handover_to=long,
+        master_address=address,
+        paused=True,
+    )
+    holder = holder_text(Holder(long, "0" * 32, "0" * 16))
+    return len(_json({"holder": holder, **texts_of(full)})) + VERSION_SIZE
 
 
 def fields_of(text: str | bytes) -> dict[str, Any]:

@@ -363,3 +363,15 @@ def test_a_removed_node_makes_no_lease_again() -> None:
     assert reply.body["advice"] == "Give the command to one of a, b."
     group.run(8000)
     assert group.lease is None
+
+
+def test_a_node_is_not_added_to_a_lease_that_its_store_could_not_take() -> None:
+    group = grown()
+    assert removed(group, "c").ok
+    group.until(lambda: all_use(group, 1))
+    context = group.master.context
+    context.setup = context.setup._replace(lease_size_max=500)
+    assert "file system of its directory takes 500" in reason(added(group, "c"))
+    context.setup = context.setup._replace(lease_size_max=2000)
+    assert added(group, "c").ok
+    group.wait_in_sync("a", "b", "c")

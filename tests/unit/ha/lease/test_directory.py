@@ -23,7 +23,7 @@ from services.ha.core.events import LeaseOutcome
 from services.ha.lease import directory
 from services.ha.lease.directory import VERSIONS_KEPT, DirectoryLease, DirectoryObject
 from services.ha.lease.interface import Outcome, carry_out
-from services.ha.lease.texts import UnreadableLease
+from services.ha.lease.texts import UnreadableLease, size_with_all
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from tidemark.offsets import Epoch
 
@@ -529,3 +529,27 @@ def test_no_two_processes_get_the_same_epoch_while_some_are_stopped_and_killed(
     # A writer that is overtaken between its link and the read after it reports less, not more.
     assert len(reported) > 0.9 * (last - 1)
     assert len(list((tmp_path / NAME).iterdir())) <= VERSIONS_KEPT + 6
+
+
+def test_a_lease_of_the_reckoned_size_fits_a_link(tmp_path: Path) -> None:
+    assert directory.size_max(tmp_path / "none") == directory.LINK_SIZE_LEAST
+    size_max = directory.size_max(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    name = "n" * 63
+    lease = FREE._replace(
+        holder=Holder(name, "1f" * 16, "0123456789abcdef"),
+        in_sync=(Member(name, "1f" * 16),),
+        replicas=(name,),
+        handover_to=name,
+        paused=True,
+        renewed=(1 << 63) - 1,
+        in_sync_version=(1 << 31),
+    )
+    made = DirectoryObject(tmp_path, NAME)
+    stored = found(made.create(lease))
+    (link,) = (tmp_path / NAME).glob("1.*")
+    assert len(str(link.readlink())) <= size_with_all(lease)
+    rest = size_max - size_with_all(lease) - len('"masterAddr":"",')
+    longest = lease._replace(master_address="h" * rest)
+    assert size_with_all(longest) == size_max
+    found(made.put(longest, stored))
