@@ -81,6 +81,8 @@ class Recipient(NamedTuple):
     cluster: str
     group: str
     node: str
+    challenge: str = ""
+    """Random text in the status of its process, another one after each step that it has taken."""
 
 
 def fingerprint(secret: bytes, cluster: str, group: str) -> str:
@@ -123,8 +125,9 @@ def seal(
 ) -> bytes:
     """Return the new secret, readable only for a node that knows the key.
 
-    seen: the node's status. The seal opens for this step, on this node, in this state: an order
-    that was recorded cannot be sent again later. nonce: SEAL_NONCE_SIZE random bytes.
+    seen: the node's status. The seal opens for this step, on this node, in this state, for one
+    challenge: an order that was recorded cannot be sent again later. nonce: SEAL_NONCE_SIZE random
+    bytes.
     """
     encrypting, signing = _keys(key, nonce)
     hidden = _xor(new, encrypting)

@@ -69,6 +69,7 @@ class NodeSecrets(NamedTuple):
     """None: the node does not answer, or has not read its secrets yet."""
     file: str = ""
     writable: bool = False
+    challenge: str = ""
     reason: str = ""
 
     def has_done(self, step: RotationStep, new: str) -> bool:
@@ -138,7 +139,7 @@ class Rotation:
         if found.get("node") != name:
             return NodeSecrets(name, None, reason=f"{admin} leads to {found.get('node')}")
         seen = Fingerprints(found["proves"], tuple(found["accepts"]))
-        return NodeSecrets(name, seen, found["file"], found["writable"])
+        return NodeSecrets(name, seen, found["file"], found["writable"], found["challenge"])
 
     async def _check(self) -> None:
         """Refuse a new secret that the status could not tell from the present one."""
@@ -179,7 +180,7 @@ class Rotation:
         self, step: RotationStep, node: NodeSecrets, seen: Fingerprints, secret_file: Path
     ) -> None:
         """Send a step to a node. Raises Refusal, Unreachable."""
-        recipient = Recipient(self._cluster, self._group, node.node)
+        recipient = Recipient(self._cluster, self._group, node.node, node.challenge)
         key = await asyncio.to_thread(read_secret_file, secret_file)
         nonce = secrets.token_bytes(SEAL_NONCE_SIZE)
         sealed = seal(self._new, key, step, recipient, seen, nonce)

@@ -13,6 +13,7 @@ import base64
 import binascii
 import contextlib
 import logging
+import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from tidemark.errors import BadConfig, BadRequest, ClusterRefused, NotServing, T
 
 log = logging.getLogger(__name__)
 
+CHALLENGE_SIZE: Final = 16
 WATCH_S: Final = 1.0
 """Interval at which the files are compared with what was read."""
 
@@ -57,7 +59,8 @@ class SecretRotation:
 
     def __init__(self, files: SecretFiles, credentials: Credentials, own: Recipient) -> None:
         """credentials: those of the links; their secrets are replaced when the files change."""
-        self._files, self._credentials, self._own = files, credentials, own
+        self._files, self._credentials = files, credentials
+        self._own = own._replace(challenge=secrets.token_hex(CHALLENGE_SIZE))
         self._turn = asyncio.Lock()
         self._stamps: tuple[Stamp | None, ...] = ()
         """Stamps of the files that were read; while they cannot be used, they are read again."""
@@ -75,6 +78,7 @@ class SecretRotation:
         seen = self._seen
         return {
             "node": self._own.node,
+            "challenge": self._own.challenge,
             "proves": None if seen is None else seen.proves,
             "accepts": None if seen is None else list(seen.accepts),
             "file": str(self._files.path),
@@ -121,9 +125,9 @@ class SecretRotation:
                 },
             )
 
-    def _fingerprints(self, secrets: Secrets) -> Fingerprints:
+    def _fingerprints(self, of: Secrets) -> Fingerprints:
         own = self._own
-        found = [fingerprint(each, own.cluster, own.group) for each in secrets.accepted]
+        found = [fingerprint(each, own.cluster, own.group) for each in of.accepted]
         return Fingerprints(found[0], tuple(found))
 
     async def _on_step(self, request: web.Request) -> web.Response:
@@ -144,6 +148,9 @@ class SecretRotation:
             wanted = after(step, new, present)
             if wanted != present:
                 await self._write(present, wanted)
+                # 1. A rotation is given up by hand. 2. The node is as it was before. 3. Who has
+                # recorded the order could send it again.
+                self._own = self._own._replace(challenge=secrets.token_hex(CHALLENGE_SIZE))
             await self._read(await asyncio.to_thread(self._files.stamps))
         return {"changed": wanted != present, "secret": self.status()}
 

@@ -55,12 +55,12 @@ class SecretGroup(ClusterCalls):
         if admin in self.silent:
             raise Unreachable(f"{admin} does not answer.")
         node = self.leads_to.get(admin, admin)
-        facts = {"node": node, "file": "/etc/s", "writable": self.writable}
+        facts = {"node": node, "file": "/etc/s", "writable": self.writable, "challenge": "7f"}
         return {"secret": self.seen(node)._asdict() | facts}
 
     async def at_port(self, node: str, command: str, order: Any) -> dict[str, Any]:
         step, sealed = RotationStep(order["step"]), base64.b64decode(order["sealed"])
-        own = Recipient("tidemark", "g0", node)
+        own = Recipient("tidemark", "g0", node, "7f")
         new = unseal(sealed, self.nodes[node].accepted, step, own, self.seen(node))
         assert (command, new) == ("rotate-secret", NEW)
         self.nodes[node] = after(step, NEW, self.nodes[node])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class WatchedNode:
 
     def __init__(self, client: TestClient[Any, Any], files: SecretFiles, secrets: Credentials):
         self.files, self.credentials, self._client = files, secrets, client
+        self.status: Callable[[], Mapping[str, Any]] = dict
 
     async def order(
         self,
@@ -53,7 +54,8 @@ class WatchedNode:
         if seen is None:
             accepted = self.credentials.secrets.accepted
             seen = Fingerprints(mark(accepted[0]), tuple(map(mark, accepted)))
-        sealed = seal(new, key, step, N1, seen, bytes(32))
+        own = N1._replace(challenge=self.status()["challenge"])
+        sealed = seal(new, key, step, own, seen, bytes(32))
         return await self.send(step.value, base64.b64encode(sealed).decode())
 
     async def send(self, step: str, sealed: str) -> tuple[int, dict[str, Any]]:
@@ -76,7 +78,9 @@ async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     async with TestClient(TestServer(app)) as client:
         watching = asyncio.create_task(rotation.watch(stop))
         await until(lambda: rotation.status()["proves"] is not None)
-        yield WatchedNode(client, files, credentials)
+        node = WatchedNode(client, files, credentials)
+        node.status = rotation.status
+        yield node
         stop.set()
         await watching
 
@@ -95,6 +99,7 @@ async def test_three_sealed_orders_replace_the_secret(
             assert node.credentials.secrets == secrets
             assert body["secret"] == {
                 "node": "n1",
+                "challenge": node.status()["challenge"],
                 "proves": mark(secrets.proved),
                 "accepts": list(map(mark, secrets.accepted)),
                 "file": str(node.files.path),
@@ -186,3 +191,17 @@ def test_a_file_that_others_may_read_is_reported_once(
         files.read()
     events = [record.__dict__.get("event") for record in caplog.records]
     assert events == ["secret-readable"]
+
+
+async def test_an_order_that_was_recorded_is_not_taken_again_after_the_rotation_was_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watched(tmp_path, monkeypatch) as node:
+        own = N1._replace(challenge=node.status()["challenge"])
+        before = Fingerprints(mark(OLD), (mark(OLD),))
+        recorded = base64.b64encode(seal(NEW, OLD, ACCEPT, own, before, bytes(32))).decode()
+        assert (await node.send("accept", recorded))[1]["changed"] is True
+        node.files.also.unlink()
+        await until(lambda: node.status()["accepts"] == [mark(OLD)])
+        assert (await node.send("accept", recorded))[0] == 403
+        assert node.credentials.secrets == Secrets(OLD, (OLD,))
