@@ -94,6 +94,7 @@ class Notices:
         names: of all pairs; a pair without names is not sent. now: the newest tick. in_time: pairs
         whose status is OK now."""
         found: list[Notice] = []
+        sent_before = dict(self._last)
         for change in self._news(changes):
             self._until = change.tick if self._until is None else max(self._until, change.tick)
             self._owed.pop(change.pair_id, None)
@@ -108,9 +109,11 @@ class Notices:
                 del self._owed[change.pair_id]
                 if self._last.get(change.pair_id) != change.status_to:
                     found.append(self._send(change, now, names))
-        for pair, status in list(self._last.items()):
-            # Late samples have shown that there was no trouble: no change says that it ended.
-            if pair in in_time and pair not in self._owed and status != Status.OK:
+        for pair, status in sent_before.items():
+            # Late samples have shown that there was no trouble: no change says that it ended. But
+            # `in_time` may be older than a change that was sent just now.
+            is_same = self._last[pair] == status
+            if is_same and pair in in_time and pair not in self._owed and status != Status.OK:
                 found.append(self._send(Change(now, pair, status, Status.OK), now, names))
         while len(self._sent) > REMEMBERED:
             (pair, _), _ = self._sent.popitem(last=False)

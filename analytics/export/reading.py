@@ -63,7 +63,8 @@ class Reading(NamedTuple):
     names: Mapping[int, Names]
     """Names of all pairs, with the cause of their status."""
     changes: list[Change]
-    """Changes of the last minutes, of pairs as a whole."""
+    """Changes of the last minutes, of pairs as a whole; of pairs with late samples also that to
+    the present status, however long ago."""
     in_time: frozenset[int]
     """Pairs whose status is OK."""
 
@@ -90,7 +91,7 @@ def read(tables: TableRoot, now: datetime, runs_since: datetime) -> Reading:
             pair.pair_id: Names(pair.cluster, pair.broker, pair.group, pair.topic, pair.cause)
             for pair in pairs
         },
-        [] if newest is None else _changes(tables, newest),
+        [] if newest is None else _with_revised(_changes(tables, newest), tables, newest, pairs),
         frozenset(pair.pair_id for pair in pairs if pair.status == Status.OK),
     )
 
@@ -120,6 +121,26 @@ def _changes(tables: TableRoot, newest: datetime) -> list[Change]:
         rows = rows.drop_columns("revised_at").append_column("is_revised", is_revised)
         found += [Change(**row) for row in rows.to_pylist()]
     return found
+
+
+def _with_revised(
+    changes: list[Change], tables: TableRoot, newest: datetime, pairs: list[Pair]
+) -> list[Change]:
+    """Add the change to the present status of each pair of which ticks were evaluated again: if the
+    samples came late enough, the change is older than CHANGES_WITHIN as soon as it is found."""
+    revised: set[int] = set()
+    for piece in tables.scan(
+        "pair_lag", since=newest - PERIOD_WITHIN, columns=["tick", "pair_id", "revised_at"]
+    ):
+        revised.update(piece.filter(piece["revised_at"].is_valid())["pair_id"].to_pylist())
+    known = {(each.pair_id, each.tick) for each in changes}
+    return changes + [
+        Change(pair.since, pair.pair_id, None, pair.status, is_revised=True)
+        for pair in pairs
+        if pair.pair_id in revised
+        and pair.since is not None
+        and (pair.pair_id, pair.since) not in known
+    ]
 
 
 def _volumes(tables: TableRoot, now: datetime) -> dict[str, float]:

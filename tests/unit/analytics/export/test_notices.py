@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from aiohttp import web
 from hypothesis import given
@@ -13,8 +15,18 @@ from hypothesis import strategies as st
 from analytics.export.notices import AGAIN_AFTER, Change, Names, Notice, Notices, identity
 from analytics.export.reading import read
 from analytics.export.webhook import WAITING_MAX, Webhook
+from analytics.schema import TABLES, TIME, fit
 from analytics.statuses import Status
-from tests.support.lag_world import END, START, MemoryTables, as_table, number_of, tables, tick
+from tests.support.lag_world import (
+    END,
+    PERIOD,
+    START,
+    MemoryTables,
+    as_table,
+    number_of,
+    tables,
+    tick,
+)
 
 NAMES = {number: Names("c", "g0", f"group-{number}", "t", "why") for number in range(4)}
 
@@ -74,6 +86,14 @@ def test_an_alarm_that_a_revised_past_does_not_have_ends() -> None:
     assert sent(of.take([], NAMES, tick(9), in_time={1, 2})) == [("OK", True)]
     assert of.take([], NAMES, tick(10), in_time={1, 2}) == []
     assert take(of, [change(9, "OK", "STALLED")]) == []
+
+
+def test_an_alarm_and_the_status_before_it_are_no_end() -> None:
+    # The tables of a batch are committed one after the other, and this was read in between.
+    of = Notices()
+    found = of.take([revised(3, "STOPPED")], NAMES, tick(9), in_time={1})
+    assert sent(found) == [("STOPPED", False)]
+    assert of.take([revised(3, "STOPPED")], NAMES, tick(10)) == []
 
 
 def test_an_end_that_is_seen_before_its_change_is_sent_once() -> None:
@@ -222,3 +242,29 @@ def test_a_reading_finds_changes_of_pairs_of_the_last_minutes(tmp_path: Any) -> 
         (END - timedelta(minutes=1), "STOPPED")
     ]
     assert seen.names[number_of("audit")].group == "audit"
+
+
+def test_an_alarm_of_samples_that_came_very_late_is_sent_once() -> None:
+    # Its change was older than the changes that are read, when it was found.
+    at, since = number_of("audit"), END - timedelta(minutes=42)
+    lag = tables()["pair_lag"]
+    is_late = pc.and_(pc.equal(lag["pair_id"], at), pc.greater_equal(lag["tick"], since))
+    values = {
+        "status": pc.if_else(is_late, "STOPPED", lag["status"]),
+        "status_since": pc.if_else(is_late, pa.scalar(since, TIME), lag["status_since"]),
+        "revised_at": pc.if_else(
+            pc.and_(is_late, pc.less(lag["tick"], END - PERIOD)), pa.scalar(END, TIME), None
+        ),
+    }
+    for name, column in values.items():
+        lag = lag.set_column(lag.column_names.index(name), name, column)
+    changes = TABLES["status_changes"].empty_table()
+    world = MemoryTables(
+        {**tables(), "pair_lag": fit(lag, TABLES["pair_lag"]), "status_changes": changes}
+    )
+    of = Notices()
+    for expected in ([("audit", "STOPPED", since.isoformat())], []):
+        seen = read(world, END, START)
+        assert seen.newest is not None
+        found = of.take(seen.changes, seen.names, seen.newest, seen.in_time)
+        assert [(each.group, each.status, each.since) for each in found] == expected
