@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from analytics.moments import HOUR_US
 from analytics.schema import EVALUATED
 from analytics.tables import DataFile, TableRoot
 from analytics.tables.log import commits
@@ -22,6 +23,9 @@ from analytics.ticks.window import KEEP_STATES
 
 _COLLECT: Final = "collect"
 _MS_US: Final = 1000
+_LOOK_BACK_US: Final = HOUR_US + HOUR_US // 4
+"""Positions that are needed before a late tick: the state before it is up to an hour old, and is
+evaluated with a quarter of an hour before it. `compact` removes positions by whole days."""
 
 
 class Late(NamedTuple):
@@ -30,7 +34,8 @@ class Late(NamedTuple):
     first: Mapping[int, int]
     """Bucket → its first tick with late rows."""
     left: int | None
-    """The first tick that has late rows and is too old to be evaluated again by the stream."""
+    """The first tick that has late rows and is too old to be evaluated again by the stream; the
+    last one that is too old if the log has forgotten what came."""
 
 
 def versions(root: TableRoot) -> dict[str, int]:
@@ -46,23 +51,35 @@ def late(
     period_us: int,
 ) -> Late:
     """Return the ticks up to judged_us that got rows by commits between two versions."""
-    files: list[DataFile] = []
+    found: dict[int, int] = {}
     is_forgotten = False
     for table, end in before.items():
         for commit in commits(root.location, table, since.get(table, end), end):
             if commit is None:
                 is_forgotten = True
             elif any(writer.startswith(_COLLECT) for writer in commit.writers):
-                files += commit.added
-    found = first_late(files, judged_us, period_us, root.buckets)
-    kept_us = judged_us - KEEP_STATES // timedelta(microseconds=1)
-    too_old = [tick for tick in found.values() if tick <= kept_us]
-    # What commits of more than a week ago added is not known any more.
-    left = judged_us if is_forgotten else None
+                of_commit = first_late(commit.added, judged_us, period_us, root.buckets)
+                found |= {
+                    bucket: min(tick, found.get(bucket, tick)) for bucket, tick in of_commit.items()
+                }
+    if not found and not is_forgotten:
+        return Late({}, None)
+    kept_us = _not_again(root, judged_us, period_us)
+    left = [tick for tick in found.values() if tick <= kept_us]
+    if is_forgotten:  # what commits of more than a week ago added is not known any more
+        left.append(kept_us)
     return Late(
-        {bucket: tick for bucket, tick in found.items() if tick > kept_us},
-        min(too_old, default=left),
+        {bucket: tick for bucket, tick in found.items() if tick > kept_us}, min(left, default=None)
     )
+
+
+def _not_again(root: TableRoot, judged_us: int, period_us: int) -> int:
+    """Return the last tick that the stream does not evaluate again, because states or positions
+    that it needs are not kept."""
+    kept_us = judged_us - KEEP_STATES // timedelta(microseconds=1)
+    if files := root.files("positions"):
+        kept_us = max(kept_us, files[0].day_us + _LOOK_BACK_US - 1)
+    return tick_of(kept_us, period_us)
 
 
 def first_late(

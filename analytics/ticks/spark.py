@@ -76,6 +76,8 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._max_ticks = int(options.get("max_ticks", MAX_TICKS))
         self._until: Offset | None = None
         """End of a run over the available data."""
+        self._searched: tuple[Offset, dict[str, int]] | None = None
+        """A start, and versions up to which no samples are late for it."""
 
     def initialOffset(self) -> Offset:
         """Return the first tick of a stream without a checkpoint; 0 if the tables are empty.
@@ -98,7 +100,7 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after = self._after(start["tick"])
         if after is None or now["tick"] <= after:
             same = now | {"tick": start["tick"]}
-            return same if self._late(start, same).first else start
+            return same if self._has_late(start, same) else start
         ticks = self._max_ticks
         if isinstance(limit, ReadAllAvailable):
             ticks = (now["tick"] - after) // self._period_us
@@ -147,6 +149,18 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before: dict[str, int] = end.get("versions", {})
         since: dict[str, int] = start.get("versions", before)
         return late(TableRoot(self._tables), start["tick"], since, before, self._period_us)
+
+    def _has_late(self, start: Offset, end: Offset) -> bool:
+        """Whether samples of evaluated ticks came. While ticks wait, it is asked again and again
+        with the same start: each commit is read once."""
+        if "versions" not in start:
+            return False
+        is_same = self._searched is not None and self._searched[0] == start
+        since = self._searched[1] if self._searched and is_same else start["versions"]
+        found = bool(self._late(start | {"versions": since}, end).first)
+        if not found:
+            self._searched = start, end["versions"]
+        return found
 
     def _available(self) -> Offset:
         """The offset with everything that is there now; tick 0 if none is closed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from analytics import runs
-from analytics.moments import from_us
+from analytics.moments import HOUR_US, from_us
 from analytics.schema import TABLES
 from analytics.tables import Batch, DataFile, TableRoot
-from analytics.tables.log import commits
+from analytics.tables.location import Location
+from analytics.tables.log import Commit, commits
+from analytics.ticks import late
 from analytics.ticks.late import first_late
 from analytics.ticks.spark import Offset, Task, TicksReader
 from analytics.ticks.window import KEEP_STATES
@@ -22,6 +25,8 @@ from analytics.ticks.window import KEEP_STATES
 P = 15_000_000
 T0 = 1_700_000_010_000_000 // P * P
 BUCKETS = 4
+LAST_WITHOUT_INPUT = T0 // (24 * HOUR_US) * 24 * HOUR_US + HOUR_US * 5 // 4 - P
+"""The last tick whose look-back begins on the day before the first positions."""
 KEEP_US = KEEP_STATES // timedelta(microseconds=1)
 
 
@@ -64,6 +69,13 @@ class Collected:
         with runs.run(self.root, "collect", batch) as noted:
             noted.saw({"n0": T0 + max(ticks) * P})
             noted.read_to(from_us(T0 + (max(ticks) + 1) * P))
+
+    def forget(self, table: str, number: int) -> None:
+        """Remove a commit from the log of a table, as happens after a week."""
+        found = self.root.delta(table)
+        assert found is not None
+        found.create_checkpoint()
+        (Path(self.root.uri) / table / f"_delta_log/{number:020d}.json").unlink()
 
     def reader(self) -> TicksReader:
         return TicksReader({"tables": self.root.uri, "period_us": str(P), "closing": "data"})
@@ -187,15 +199,60 @@ def test_samples_that_are_older_than_the_kept_states_are_noted_and_left(
     assert not any(task.is_revision for task in tasks)
 
 
+def test_ticks_whose_look_back_is_not_kept_are_noted_and_left(collected: Collected) -> None:
+    # They were evaluated again as if no broker had sent anything, and their results were lost.
+    first = (LAST_WITHOUT_INPUT - T0) // P
+    for at, is_left in ((first, True), (first + 1, False)):
+        start = collected.next({"tick": 0}) | {"tick": T0 + 8 * P}
+        collected.commit("logs", [at])
+        collected.commit("positions", [10, 11])
+        tasks = collected.tasks(start, collected.next(start))
+        assert {task.left_us for task in tasks} == {T0 + at * P if is_left else None}
+        assert {task.is_revision for task in tasks} == {not is_left}
+
+
+def test_the_lowest_tick_is_left_of_those_too_old_and_those_forgotten(collected: Collected) -> None:
+    start = collected.next({"tick": 0})
+    collected.commit("positions", [3])
+    collected.commit("gaps", [-KEEP_US // P - 5])
+    collected.commit("positions", [10, 11])
+    end = collected.next(start)
+    collected.forget("positions", start["versions"]["positions"])
+    assert {task.left_us for task in collected.tasks(start, end)} == {T0 - KEEP_US - 5 * P}
+
+
+def test_while_ticks_wait_each_commit_is_read_once(
+    collected: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, reader = collected.next({"tick": 0}), collected.reader()
+    numbers: list[int] = []
+
+    def counted(location: Location, table: str, first: int, before: int) -> Iterator[Commit | None]:
+        numbers.extend(range(first, before))
+        return commits(location, table, first, before)
+
+    monkeypatch.setattr(late, "commits", counted)
+    for expected in (1, 0, 0):
+        if expected:
+            collected.commit("positions", [9], pair=3)
+        assert reader.latestOffset(start, ReadAllAvailable()) is start
+        assert len(numbers) == expected
+        numbers.clear()
+    collected.commit("positions", [3, 9])
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end is not start
+    assert len(numbers) == 1
+    assert any(task.is_revision for task in collected.tasks(start, end))
+
+
 def test_commits_that_the_log_has_forgotten_leave_what_they_added(collected: Collected) -> None:
     start = collected.next({"tick": 0})
     collected.commit("positions", [3])
-    log = Path(collected.root.uri) / "positions/_delta_log"
     collected.commit("positions", [10, 11])
     end = collected.next(start)
-    (log / f"{start['versions']['positions']:020d}.json").unlink()
+    collected.forget("positions", start["versions"]["positions"])
     tasks = collected.tasks(start, end)
-    assert {task.left_us for task in tasks} == {start["tick"]}
+    assert {task.left_us for task in tasks} == {LAST_WITHOUT_INPUT}, "the lower end"
     assert not any(task.is_revision for task in tasks)
 
 
