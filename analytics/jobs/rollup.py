@@ -178,7 +178,11 @@ def _changed_from(root: TableRoot, done: datetime) -> datetime:
     """Return the time from which results changed since the last run, which rolled up to `done`."""
     read = runs.read_to(root, "rollup")
     revised = runs.revised_from(root, None if read is None else read - CLOCKS_APART)
-    return done if revised is None else min(done, revised)
+    if revised is None:
+        return done
+    # Hours that are not in `lag` any more keep the roll-up that they have.
+    span = root.span("lag")
+    return min(done, revised if span is None else max(revised, span[0]))
 
 
 def _of_bucket(
