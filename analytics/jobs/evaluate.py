@@ -46,6 +46,7 @@ from analytics.schema import COMPUTED as COMPUTED
 from analytics.schema import REVISED_AT, TIME
 from analytics.tables import Batch, Span, TableRoot, spans_of
 from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
+from analytics.ticks.late import late, versions
 from analytics.ticks.spark import MAX_TICKS, NAME, Task
 from analytics.ticks.window import (
     forget_states,
@@ -57,6 +58,7 @@ from analytics.ticks.window import (
 from shared.runtime.clock import SystemClock
 
 _DAY: Final = timedelta(days=1)
+_TRIES: Final = 3  # to evaluate a range while samples of it come
 _WAIT_S: Final = 1.0  # between two checks for tables
 log = logging.getLogger("tidemark.analytics")
 
@@ -230,7 +232,7 @@ def over_range(
     spark: SparkSession, evaluation: Evaluation, since: datetime, before: datetime
 ) -> None:
     """Evaluate whole hours again, a day at a time, and replace their results. Raises HourOpen if a
-    stream of evaluation has not passed the range: both would write it."""
+    stream of evaluation has not passed the range, or samples of it come all the time."""
     root, period = evaluation.root, timedelta(microseconds=evaluation.rules.period_us)
     mark, now = root.watermark("lag"), datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
     if mark is not None and mark < before - period and runs.is_running(root, "evaluate", now):
@@ -243,7 +245,7 @@ def over_range(
         buckets = root.buckets_by_rows("positions", since=begin, before=end)
         tasks = [(bucket, after, until) for bucket in buckets]
         with runs.run(root, "evaluate") as noted:
-            written = run_parts(spark, root, "evaluate", tasks, evaluation.ticks)
+            written = _settled(spark, evaluation, tasks)
             commit_all(
                 root,
                 "evaluate",
@@ -253,6 +255,22 @@ def over_range(
             )
             _note(noted, written, until)
         begin = end
+
+
+def _settled(
+    spark: SparkSession, evaluation: Evaluation, tasks: list[tuple[int, datetime, datetime]]
+) -> Written:
+    """Evaluate a range until no samples of its ticks or earlier ones came meanwhile: the stream may
+    have evaluated them again, and its results would be replaced by older ones. Raises HourOpen if
+    they come all the time."""
+    root, (_, after, until) = evaluation.root, tasks[0]
+    for _ in range(_TRIES):
+        before = versions(root)
+        written = run_parts(spark, root, "evaluate", tasks, evaluation.ticks)
+        period_us = evaluation.rules.period_us
+        if not late(root, to_us(until), before, versions(root), period_us).first:
+            return written
+    raise HourOpen(f"{until:%Y-%m-%dT%H}", closed_until=f"{after:%Y-%m-%dT%H:%M:%S}")
 
 
 def _note(noted: runs.Run, written: Written, until: datetime) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from analytics import runs
+from analytics.errors import HourOpen
 from analytics.jobs import evaluate
 from analytics.jobs.evaluate import COMPUTED, Evaluation, ends, replaced
 from analytics.kernel.rules import Rules
@@ -17,7 +18,7 @@ from analytics.kernel.window import STATUS_STATE, Evaluated, Window
 from analytics.moments import HOUR, from_us, to_us
 from analytics.runs import Fact
 from analytics.schema import REVISED_AT, TABLES
-from analytics.tables import Span, TableRoot
+from analytics.tables import Batch, Span, TableRoot
 from analytics.tables.parts import Writer, Written
 from analytics.ticks.spark import Task
 from analytics.ticks.window import read_state, state_ticks, write_state
@@ -188,3 +189,29 @@ def test_steps_are_an_hour_at_most_and_end_at_each_state() -> None:
         until,
     ]
     assert ends(begin, until, []) == [begin + HOUR, begin + 2 * HOUR, until]
+
+
+@pytest.mark.parametrize(("times", "runs_of_parts"), [(0, 1), (1, 2), (9, 3)])
+def test_a_range_is_evaluated_again_if_samples_of_it_came_meanwhile(
+    root: TableRoot, monkeypatch: pytest.MonkeyPatch, times: int, runs_of_parts: int
+) -> None:
+    # The stream had evaluated these ticks with the samples; the range replaced that without them.
+    calls: list[int] = []
+
+    def run_parts(*_: object) -> Written:
+        calls.append(len(calls))
+        if len(calls) <= times:
+            row = {"ts": END - TICK, "tick": END - TICK, "cluster": "c", "broker": "g0"}
+            files = root.write("logs", as_table("logs", [row | {"replica": "n0"}]))
+            root.commit("logs", batch=Batch("collect-a", len(calls)), files=files)
+        return Written({}, [])
+
+    monkeypatch.setattr(evaluate, "run_parts", run_parts)
+    spark: Any = None
+    tasks = [(0, END - HOUR, END)]
+    if times < 3:
+        evaluate._settled(spark, Evaluation(root, Rules()), tasks)
+    else:
+        with pytest.raises(HourOpen):
+            evaluate._settled(spark, Evaluation(root, Rules()), tasks)
+    assert len(calls) == runs_of_parts
