@@ -151,7 +151,7 @@ lag-scenarios: analytics ## Random groups that are well or fail, judged by us an
 	$(BIN)/python -m tests.support.lag_scenarios --seeds $(or $(SEEDS),20) --first $(or $(FIRST),1)
 
 streams: analytics ## collect and evaluate over six hours of 500 pairs with kills, late and repeated samples, a source away; prints the seed
-	TIDEMARK_STREAMS=whole $(BIN)/pytest -s -n0 --timeout 3600 tests/analytics/jobs/test_live_streams.py
+	TIDEMARK_STREAMS=$${SIZE:-whole} $(BIN)/pytest -s -n0 --timeout 3600 tests/analytics/jobs/test_live_streams.py
 
 soak: setup ## Five minutes of load; anonymous memory must stay flat
 	TIDEMARK_SOAK_SECONDS=$${TIDEMARK_SOAK_SECONDS:-300} $(BIN)/pytest -s --timeout 3600 tests/processes/test_memory.py

@@ -36,6 +36,7 @@ MACHINE: Final = {
 NO_SAMPLE: Final = {
     "tidemark_telemetry_series_dropped_total": "no bound on series is reached",
     "tidemark_dispatch_errors_total": "dispatch meets no error",
+    "tidemark_broker_names_refused_total": "there is no name service",
 }
 """Families without a sample in a loaded group, and why."""
 

@@ -1,9 +1,9 @@
 """collect and evaluate as streams through trouble: afterwards the tables are those of a batch.
 
 Drivers and executors are killed, samples come late and twice, a broker set does not answer for five
-minutes, and the clock of another is ten minutes ahead. Here it is 20 minutes of ten pairs, and both
-drivers are killed once; `make streams` does six hours of 500 pairs on two executors for each job,
-and kills by turns. The seed is printed.
+minutes, and the clock of another is ten minutes ahead. `make streams` does six hours of 500 pairs
+on two executors for each job, and kills by turns; `make streams SIZE=short` 20 minutes of ten pairs,
+and kills both drivers once. The seed is printed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ from tests.truth.steps import SECOND
 from tests.truth.workload import Truth
 
 __all__ = ["spark"]
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3600)]
+pytestmark = [
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif("TIDEMARK_STREAMS" not in os.environ, reason="minutes long: `make streams`"),
+]
 IS_WHOLE = os.environ.get("TIDEMARK_STREAMS") == "whole"
 BROKERS, PAIRS, TICKS = (5, 100, 1440) if IS_WHOLE else (2, 5, 80)
 MASTER = "local-cluster[2,1,1024]" if IS_WHOLE else "local[2]"
@@ -87,7 +91,8 @@ class Watched(NamedTuple):
         if not versions(self.tables, ("lag",)):
             return 0
         mark = TableRoot(self.tables).watermark("lag")
-        assert mark is not None
+        if mark is None:
+            return 0  # the table is made, and its first commit is not there yet
         return (to_us(mark) - self.first_tick) // (PERIOD_S * SECOND) + 1
 
 
