@@ -2,8 +2,8 @@
 
 Drivers and executors are killed, samples come late and twice, a broker set does not answer for five
 minutes, and the clock of another is ten minutes ahead. `make streams` does six hours of 500 pairs
-on two executors for each job, and kills by turns; `make streams SIZE=short` 20 minutes of ten pairs,
-and kills both drivers once. The seed is printed.
+on two executors for each job, and kills by turns. `make streams SIZE=short` does 20 minutes of ten
+pairs, and kills both drivers once. The seed is printed.
 """
 
 from __future__ import annotations
