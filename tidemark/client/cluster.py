@@ -19,6 +19,7 @@ from yarl import URL
 from tidemark import errors
 from tidemark.client.batching import Limits
 from tidemark.client.broker_group import BrokerGroup
+from tidemark.client.checks import NOTHING_SENT
 from tidemark.client.connection import (
     Connection,
     ConnectionSettings,
@@ -253,11 +254,16 @@ class Cluster:
         return BrokerGroup(connection, self._limits, names)
 
     async def groups(
-        self, topic: str | None = None, *, among: Sequence[str] | None = None
+        self,
+        topic: str | None = None,
+        *,
+        among: Sequence[str] | None = None,
+        changes: bool = False,
     ) -> list[BrokerGroup]:
         """Return all broker groups, or those that have a topic, sorted by name.
 
-        among: only these. Raises UnknownTopic, UnknownBrokerGroup, RouteIncomplete.
+        among: only these. changes: whether the call changes something at all of them, for which
+        all have to be known. Raises UnknownTopic, UnknownBrokerGroup, RouteIncomplete.
         """
         alone = await self.only()
         if alone is not None:
@@ -265,6 +271,11 @@ class Cluster:
                 raise errors.UnknownBrokerGroup(among[0], ())
             return [alone]
         routes = await self.route(topic)
+        everything = routes if topic is None else await self.route(None)
+        if not everything.groups or (
+            changes and among is None and not (routes.complete and everything.complete)
+        ):
+            raise unheard(everything, NOTHING_SENT)
         if topic is not None and not routes.groups:
             raise errors.UnknownTopic(
                 f"no broker group has topic {topic}.",
@@ -273,7 +284,7 @@ class Cluster:
             )
         for name in among or ():
             if routes.group(name) is None and not routes.complete:
-                raise unheard(routes, "Nothing was sent.")
+                raise unheard(routes, NOTHING_SENT)
             if routes.group(name) is None:
                 known = [each.broker_group for each in routes.groups]
                 raise errors.UnknownBrokerGroup(name, known)

@@ -65,7 +65,7 @@ class ClusterAdmin:
         of another type, PartialFailure.
         """
         found = await at_all(
-            await self._cluster.groups(among=broker_groups),
+            await self._cluster.groups(among=broker_groups, changes=True),
             lambda at: at.create_topic(
                 topic, queues=queues, retention_ms=retention_ms, queue_type=queue_type
             ),
@@ -78,7 +78,7 @@ class ClusterAdmin:
         broker_groups: create it there too, for example after ``create_topic`` has failed at one of
         them. Raises UnknownTopic, PartialFailure.
         """
-        groups = await self._cluster.groups(topic)
+        groups = await self._cluster.groups(topic, changes=True)
         model = (await groups[0].topic(topic)).settings
         names = {at.names.broker_group for at in groups if at.names.broker_group is not None}
         return await self.create_topic(
@@ -101,7 +101,7 @@ class ClusterAdmin:
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic: its messages are no longer served. Raises UnknownTopic."""
-        groups = await self._cluster.groups(topic)
+        groups = await self._cluster.groups(topic, changes=True)
         await at_all(groups, lambda at: at.delete_topic(topic), absent=errors.UnknownTopic)
 
     async def retention(self) -> dict[str, Any]:
@@ -138,7 +138,8 @@ class ClusterAdmin:
         return Left(await at.draining(), found, pending)
 
     async def _one(self, broker_group: str | None) -> BrokerGroup:
-        groups = await self._cluster.groups(among=None if broker_group is None else [broker_group])
+        among = None if broker_group is None else [broker_group]
+        groups = await self._cluster.groups(among=among, changes=True)
         if len(groups) > 1:
             names = ", ".join(str(each.names.broker_group) for each in groups)
             raise errors.BadRequest(

@@ -42,7 +42,7 @@ class ClusterGroups:
     ) -> Group:
         """Create a group, or change the given settings of an existing one."""
         found = await at_all(
-            await self._cluster.groups(),
+            await self._cluster.groups(changes=True),
             lambda at: at.groups.create(
                 group,
                 order=order,
@@ -66,7 +66,7 @@ class ClusterGroups:
     async def delete(self, group: str) -> None:
         """Delete a group and its offsets. Raises GroupInUse while it has members."""
         await at_all(
-            await self._cluster.groups(),
+            await self._cluster.groups(changes=True),
             lambda at: at.groups.delete(group),
             absent=errors.UnknownGroup,
         )
@@ -98,9 +98,9 @@ class ClusterGroups:
         """
         among = [parse_queue(queue)[0]] if isinstance(queue, str) else None
         if await self._cluster.only() is not None:
-            groups = await self._cluster.groups(among=among)
+            groups = await self._cluster.groups(among=among, changes=True)
         else:
-            groups = await self._cluster.groups(topic, among=among)
+            groups = await self._cluster.groups(topic, among=among, changes=True)
         found = await at_all(
             groups,
             lambda at: at.groups.reset(
@@ -169,7 +169,7 @@ class ClusterDelayed:
         determined any more because the delivery time has passed meanwhile.
         """
         found = await at_all(
-            await self._cluster.groups(),
+            await self._cluster.groups(changes=True),
             lambda at: at.delayed.cancel(topic, unique_id),
             absent=errors.UnknownDelayed,
         )
@@ -208,7 +208,8 @@ class ClusterDeadLetters:
                 ]
             )
 
-        return await self._paged(from_offset, page_of)
+        empty = DeadLetterPage([], 0, 0, True)
+        return await self._paged(from_offset, page_of, empty)
 
     async def iterate(
         self, group: str, *, topic: str | None = None
@@ -258,27 +259,38 @@ class ClusterDeadLetters:
                 dry_run=dry_run,
             )
 
-        return await self._paged(from_offset, redrive_at)
+        empty = Redriven(0, 0, 0, 0, 0, 0, True, {"refusals": []})
+        return await self._paged(from_offset, redrive_at, empty, changes=True)
 
     async def _paged(
         self,
         from_offset: LetterOffset | None,
         call: Callable[[BrokerGroup, int | None], Awaitable[Page]],
+        empty: Page,
+        *,
+        changes: bool = False,
     ) -> Page:
         """Make a call at the broker group of an offset; let ``next_offset`` continue at the next
-        one. Broker groups in which the group does not exist are skipped."""
-        groups = await self._cluster.groups()
+        one. Broker groups in which the group does not exist are skipped.
+
+        empty: the last page if the group does not exist at the last ones.
+        """
+        groups = await self._cluster.groups(changes=changes)
         index, offset = 0, from_offset
+        is_continued = False
         if isinstance(from_offset, str):
             name, offset = parse_queue(from_offset)
             (here,) = await self._cluster.groups(among=[name])
             index = groups.index(here)
+            is_continued = index > 0  # one before it has answered
         while True:
             at, is_last = groups[index], index + 1 == len(groups)
             index += 1
             try:
                 page = await call(at, cast(int | None, offset))
             except errors.UnknownGroup:
+                if is_last and is_continued:
+                    return empty._replace(next_offset=f"{at.names.broker_group}/0")
                 if is_last:
                     raise
                 offset = None

@@ -253,6 +253,8 @@ class ClusterProducer:
         if routes is NO_TOPIC:
             # If brokers create topics automatically, the first broker group creates it.
             everything = await self._cluster.route(None)
+            if not everything.groups:
+                raise unheard(everything, NOTHING_SENT)
             return _Places(everything, (), [each.broker_group for each in everything.groups])
         found = self._places.get(topic)
         if found is None or found.routes is not routes:

@@ -126,7 +126,8 @@ def merged(before: Routes | None, after: Routes) -> Routes:
     """Return the routes to use: those of ``after``, and of ``before`` what ``after`` cannot know.
 
     1. A name service restarts; 2. it answers before a broker group has registered again; 3. without
-    the routes of before, clients would send nothing to a broker group that is well.
+    the routes of before, clients would send nothing to a broker group that is well. While it still
+    asks other name services, it cannot say which ones are missing: then all of before stay.
     """
     if before is None or after.complete:
         return after
@@ -134,7 +135,8 @@ def merged(before: Routes | None, after: Routes) -> Routes:
     kept = [
         each
         for each in before.groups
-        if each.broker_group in after.missing and each.broker_group not in known
+        if (each.broker_group in after.missing or not after.missing)
+        and each.broker_group not in known
     ]
     groups = sorted([*after.groups, *kept], key=lambda each: each.broker_group)
     return after._replace(groups=tuple(groups), complete=before.complete)

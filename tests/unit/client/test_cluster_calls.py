@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from aiohttp.test_utils import TestServer
 import tidemark
 from tests.unit.client.fake_broker import answer, error
 from tests.unit.client.test_routes import wire
+from tidemark import errors
 
 NOWHERE = "http://127.0.0.1:9"
 HELD = "after"
@@ -82,3 +84,74 @@ async def test_a_broker_without_routes_is_alone() -> None:
     async with served(tell) as url, tidemark.connect(url) as mq:
         await mq.routes()
         assert mq._cluster.alone is not None
+
+
+@asynccontextmanager
+async def cluster_of(
+    *brokers: Callable[[web.Request], Awaitable[web.Response]], **changes: Any
+) -> AsyncIterator[tidemark.Client]:
+    """A client of broker groups g0, g1 …; changes: of the route, which does not change later."""
+    async with AsyncExitStack() as servers:
+        urls = [await servers.enter_async_context(served(each)) for each in brokers]
+        at = {f"g{n}": url for n, url in enumerate(urls)}
+
+        async def tell(request: web.Request) -> web.Response:
+            if HELD in request.query:
+                await asyncio.sleep(60)
+            if not at and request.path != "/v1/route":
+                return error(404, "unknown-topic")
+            return route(at, **changes)
+
+        url = await servers.enter_async_context(served(tell))
+        async with tidemark.connect(url, retry_for_s=0.3) as mq:
+            yield mq
+
+
+async def test_calls_fail_with_a_reason_while_no_broker_group_is_known() -> None:
+    async with cluster_of() as mq:
+        for call in (
+            mq.send("orders", b"x", queue=1),
+            mq.send("orders", b"x"),
+            mq.create_topic("orders"),
+            mq.groups.get("billing"),
+            mq.topics(),
+        ):
+            with pytest.raises(errors.RouteIncomplete):
+                await call
+
+
+async def test_changes_need_all_broker_groups_and_reads_do_not() -> None:
+    asked: list[str] = []
+
+    async def broker(request: web.Request) -> web.Response:
+        asked.append(request.method)
+        return answer({"topics": [], "groups": []})
+
+    async with cluster_of(broker, complete=False, missing=["g1"]) as mq:
+        for call in (
+            mq.create_topic("orders"),
+            mq.delete_topic("orders"),
+            mq.groups.create("billing"),
+            mq.groups.delete("billing"),
+            mq.groups.reset("billing", "orders", to="first"),
+            mq.delayed.cancel("orders", "id"),
+            mq.dead_letters.redrive("billing"),
+        ):
+            with pytest.raises(errors.RouteIncomplete, match="g1"):
+                await call
+        assert await mq.topics() == []
+    assert set(asked) == {"GET"}
+
+
+async def test_dead_letters_end_although_the_last_broker_group_lacks_the_group() -> None:
+    async def has_it(_: web.Request) -> web.Response:
+        return answer({"messages": [], "next_offset": 0, "max_offset": 0, "done": True})
+
+    async def lacks_it(_: web.Request) -> web.Response:
+        return error(404, "unknown-group")
+
+    async with cluster_of(has_it, lacks_it) as mq:
+        assert [each async for each in mq.dead_letters.iterate("billing")] == []
+    async with cluster_of(lacks_it, lacks_it) as mq:
+        with pytest.raises(errors.UnknownGroup):
+            await mq.dead_letters.list("billing")
