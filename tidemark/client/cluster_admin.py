@@ -125,8 +125,13 @@ class ClusterAdmin:
         return await (await self._one(broker_group)).undrain()
 
     async def left(self, broker_group: str | None = None) -> Left:
-        """Return what consumers have not read at a broker group. Raises like ``drain``."""
+        """Return what consumers have not read at a broker group. Raises like ``drain``.
+
+        1. A delayed message is due after the lags are read; 2. it counts neither as lag nor as
+        delayed. Therefore the delayed ones are counted before and after the lags.
+        """
         at = await self._one(broker_group)
+        before = (await at.delayed.list(max=1)).pending
         names = [each.name for each in await at.groups.list()]
         found: dict[str, Lag] = {}
         for name in names:
@@ -134,8 +139,9 @@ class ClusterAdmin:
                 found[name] = (await at.groups.get(name)).lag
             except errors.UnknownGroup:
                 continue  # deleted after it was listed
-        pending = (await at.delayed.list(max=1)).pending
-        return Left(await at.draining(), found, pending)
+        after = (await at.delayed.list(max=1)).pending
+        delayed = None if before is None or after is None else max(before, after)
+        return Left(await at.draining(), found, delayed)
 
     async def _one(self, broker_group: str | None) -> BrokerGroup:
         among = None if broker_group is None else [broker_group]

@@ -64,8 +64,9 @@ class RouteCalls:
         failure: errors.TidemarkError = errors.Unreachable("no address to ask for routes")
         sources = self._sources
         is_unknown = False
-        # A given broker at least knows its own broker group. It must not replace a route of more.
-        others = [] if after is not None else [url for url in self._given if url not in sources]
+        # The named addresses may not be reachable from here. A given broker at least knows its own
+        # broker group; as the last one it does not replace a route of more (``routes.merged``).
+        others = [url for url in self._given if url not in sources]
         for source in (*sources, *others):
             if is_unknown and source in others:
                 break
@@ -76,8 +77,9 @@ class RouteCalls:
                 if failed.failure is Failure.REFUSED and _status(failure) == 404:
                     if topic is None:
                         raise NoRoutes from failed
-                    # Another name service may know more.
-                    is_unknown |= source in self._ours
+                    # Another name service may know more. The given broker of another broker group
+                    # does not know that a topic is gone.
+                    is_unknown |= source in self._ours and (after is None or source in sources)
                 elif failed.failure is Failure.LOST:
                     failure = not_sent(URL(source), "it gave no answer to a call for routes")
                 continue

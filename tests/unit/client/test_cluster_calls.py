@@ -155,3 +155,65 @@ async def test_dead_letters_end_although_the_last_broker_group_lacks_the_group()
     async with cluster_of(lacks_it, lacks_it) as mq:
         with pytest.raises(errors.UnknownGroup):
             await mq.dead_letters.list("billing")
+
+
+async def test_a_name_service_that_names_an_unreachable_address_is_asked_again_itself() -> None:
+    at = {"g0": NOWHERE}
+    is_added = asyncio.Event()
+
+    async def tell(request: web.Request) -> web.Response:
+        if request.query.get(HELD) == "v2":
+            await asyncio.sleep(60)
+        if HELD in request.query:
+            await is_added.wait()
+            return route({**at, "g1": NOWHERE}, version="v2")
+        return route(at)
+
+    async with served(tell) as url, tidemark.connect(url) as mq:
+        assert len((await mq.routes()).groups) == 1
+        is_added.set()
+        async with asyncio.timeout(10):
+            await mq._cluster.changed.wait()
+        assert len((await mq.routes()).groups) == 2
+
+
+async def test_a_given_broker_without_a_topic_does_not_take_its_route_away() -> None:
+    """No name service answers any more, and another broker group has the topic."""
+    names: list[str] = []
+    fell_back = asyncio.Event()
+
+    async def broker(request: web.Request) -> web.Response:
+        if HELD in request.query:
+            fell_back.set()
+        if request.path != "/v1/route":
+            return error(404, "unknown-topic")
+        return route({"g0": NOWHERE}, complete=False, names=names)
+
+    async def tell(request: web.Request) -> web.Response:
+        if HELD in request.query:
+            return error(503, "stopping")
+        return route({"g0": NOWHERE, "g1": NOWHERE}, names=names)
+
+    async with served(tell) as url, served(broker) as given:
+        names.append(url)
+        async with tidemark.connect(given) as mq:
+            await mq.routes("orders")
+            async with asyncio.timeout(10):
+                await fell_back.wait()
+            assert len((await mq.routes("orders")).groups) == 2
+            assert len((await mq.routes()).groups) == 2
+
+
+async def test_a_delayed_message_that_falls_due_meanwhile_is_left() -> None:
+    asked = 0
+
+    async def broker(request: web.Request) -> web.Response:
+        nonlocal asked
+        if "delayed" in request.path:
+            asked += 1
+            return answer({"messages": [], "pending": 2 - asked, "next": None})
+        return answer({"groups": [], "draining": True, "since_ms": 0})
+
+    async with cluster_of(broker) as mq:
+        left = await mq.left()
+    assert (asked, left.delayed, left.is_empty) == (2, 1, False)
