@@ -23,6 +23,8 @@ ROUTE_TIMEOUT_S: Final = 2.0
 """An address that takes longer is skipped: another one may answer."""
 FOLLOW_WAIT_MS: Final = 30_000
 """How long a name service holds a call until a route changes."""
+FALLBACK_WAIT_MS: Final = 3000
+"""The same for a given address while no named one answers, so that these are tried again soon."""
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,8 @@ class RouteCalls:
             if is_unknown and source in others:
                 break
             try:
-                routes = await self._once(source, topic, after)
+                wait_ms = FALLBACK_WAIT_MS if source in others else FOLLOW_WAIT_MS
+                routes = await self._once(source, topic, after, wait_ms)
             except Failed as failed:
                 failure = failed.error
                 if failed.failure is Failure.REFUSED and _status(failure) == 404:
@@ -108,8 +111,11 @@ class RouteCalls:
             return NO_TOPIC
         raise failure
 
-    async def _once(self, source: str, topic: str | None, after: str | None) -> Routes:
-        wait_ms = None if after is None else FOLLOW_WAIT_MS
+    async def _once(
+        self, source: str, topic: str | None, after: str | None, held_ms: int
+    ) -> Routes:
+        """Ask one address. held_ms: how long it may hold the call if ``after`` is given."""
+        wait_ms = None if after is None else held_ms
         where = path("route") if topic is None else path("route", topic)
         answer = await self._transport.once(
             "GET",
