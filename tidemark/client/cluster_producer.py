@@ -20,7 +20,7 @@ from yarl import URL
 
 from tidemark import errors
 from tidemark.client.answers import Answer
-from tidemark.client.batching import Limits, cut, held_size
+from tidemark.client.batching import Limits, cut
 from tidemark.client.checks import NOTHING_SENT, check_send, parse_queue
 from tidemark.client.cluster import TOPICS_MAX, Cluster
 from tidemark.client.messages import Outgoing, SendResult
@@ -106,54 +106,34 @@ class ClusterProducer:
         """Place of the next message without key. It begins anywhere: otherwise programs that send
         one message each would all send to the first queue."""
         self._places: dict[str, _Places] = {}
-        self._room = Turns(limits.waiting_size_max)
-        """Bytes of calls in a cluster, also of those that only wait for a route."""
         self._calls = Turns(CALLS_MAX)
         """Calls in progress."""
 
     @property
     def unanswered_size(self) -> int:
         """Bytes accepted from callers that are neither answered nor dropped."""
-        return max(self._room.taken, self._cluster.unanswered_size)
+        return self._cluster.unanswered_size
 
     async def send(
         self, topic: str, message: Outgoing, *, ack: str | None, timeout_ms: int | None
     ) -> SendResult:
         """Store one message; see ``Client.send``."""
         check_send(topic, ack, timeout_ms)
-        time = self._time(timeout_ms)
-        async with self._counted([message], time):
-            return await self._send(topic, message, ack=ack, time=time)
+        async with self._counted():
+            return await self._send(topic, message, ack=ack, timeout_ms=timeout_ms)
 
     async def close(self) -> None:
         """Wait until all calls are answered."""
         await self._calls.empty()
 
     @asynccontextmanager
-    async def _counted(self, messages: Sequence[Outgoing], time: _Time) -> AsyncIterator[None]:
-        """Count a call, so that ``close`` waits for it while it only waits for a route.
-
-        Its bytes count, too, unless the one broker group counts them. Raises Unreachable if there
-        is no room within the timeout of the call.
-        """
+    async def _counted(self) -> AsyncIterator[None]:
+        """Count a call, so that ``close`` waits for it while it only waits for a route."""
         await self._calls.take(1, lambda: math.inf)
         try:
-            if self._cluster.alone is not None:
-                yield
-                return
-            size = held_size(sum([message.weight for message in messages]), len(messages))
-            ends_at = math.inf if time.timeout_ms is None else time.ends_at
-            if not await self._room.take(size, lambda: ends_at):
-                raise self._not_sent(f"no room for it came within {time.timeout_ms} ms")
-            try:
-                yield
-            finally:
-                self._room.give(size)
+            yield
         finally:
             self._calls.give(1)
-
-    def _not_sent(self, reason: str) -> errors.Unreachable:
-        return not_sent(URL(self._cluster.home.connection.url), reason)
 
     def _time(self, timeout_ms: int | None) -> _Time:
         """Return the time of a call that begins now."""
@@ -164,15 +144,16 @@ class ClusterProducer:
         return _Time(timeout_ms, now, now + within_s)
 
     async def _send(
-        self, topic: str, message: Outgoing, *, ack: str | None, time: _Time
+        self, topic: str, message: Outgoing, *, ack: str | None, timeout_ms: int | None
     ) -> SendResult:
+        time = self._time(timeout_ms)
 
         async def send_to(producer: Producer, *, moves_on: bool) -> SendResult:
             return await producer.send(
                 topic, message, ack=ack, timeout_ms=time.left_ms, moves_on=moves_on
             )
 
-        alone = await self._cluster.only(time.left_ms)
+        alone = await self._cluster.only(timeout_ms)
         if alone is not None:
             return await send_to(alone.producer, moves_on=False)
         is_chosen = _needs_all(message)
@@ -222,9 +203,8 @@ class ClusterProducer:
         the results of what is stored, and ``indexes`` the indexes of these messages in the list.
         """
         check_send(topic, ack, timeout_ms)
-        time = self._time(timeout_ms)
-        async with self._counted(messages, time):
-            return await self._send_many(topic, messages, ack=ack, time=time)
+        async with self._counted():
+            return await self._send_many(topic, messages, ack=ack, timeout_ms=timeout_ms)
 
     async def _send_many(
         self,
@@ -232,9 +212,10 @@ class ClusterProducer:
         messages: Sequence[Outgoing],
         *,
         ack: str | None,
-        time: _Time,
+        timeout_ms: int | None,
     ) -> list[SendResult]:
-        alone = await self._cluster.only(time.left_ms)
+        time = self._time(timeout_ms)
+        alone = await self._cluster.only(timeout_ms)
         if alone is not None:
             return await alone.producer.send_many(topic, messages, ack=ack, timeout_ms=time.left_ms)
         places = await self._places_for(topic, messages, time)
@@ -330,7 +311,8 @@ class ClusterProducer:
             async with asyncio.timeout(within_s):
                 places = await self._places_of(topic)
         except TimeoutError:
-            raise self._not_sent(f"no route came within {time.timeout_ms} ms") from None
+            home = URL(self._cluster.home.connection.url)
+            raise not_sent(home, f"no route came within {time.timeout_ms} ms") from None
         if places.routes.complete or not any(map(_needs_all, messages)):
             return places
         if not self._rejects:

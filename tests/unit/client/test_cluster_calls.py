@@ -16,7 +16,6 @@ import tidemark
 from tests.unit.client.fake_broker import answer, error
 from tests.unit.client.test_routes import wire
 from tidemark import errors
-from tidemark.client.batching import Limits
 
 NOWHERE = "http://127.0.0.1:9"
 HELD = "after"
@@ -297,28 +296,3 @@ async def test_a_timeout_covers_the_call_for_a_route_and_the_send_together() -> 
                     await mq.send("never", b"x", timeout_ms=300)
                 with pytest.raises(errors.Unreachable, match="Nothing was sent"):
                     await mq.send_many("never", [b"x"], timeout_ms=300)
-
-
-async def test_messages_that_wait_for_a_route_count_as_waiting() -> None:
-    limits = Limits(waiting_size_max=10_000)
-    never = {"complete": False, "missing": ["g1"]}
-
-    async def tell(request: web.Request) -> web.Response:
-        if HELD in request.query:
-            await asyncio.sleep(60)
-        return route({"g0": NOWHERE}, **never)
-
-    async with served(tell) as url, tidemark.connect(url, limits=limits) as mq:
-        await mq.routes("orders")
-        sends = [
-            asyncio.create_task(mq.send("orders", bytes(1000), sharding_key=f"{n}"))
-            for n in range(50)
-        ]
-        await asyncio.sleep(0.1)
-        assert 5000 < mq.producer.unanswered_size <= limits.waiting_size_max
-        with pytest.raises(errors.Unreachable, match="no room"):
-            await mq.send("orders", b"x", timeout_ms=100)
-        for each in sends:
-            each.cancel()
-        await asyncio.gather(*sends, return_exceptions=True)
-        assert mq.producer.unanswered_size == 0
