@@ -13,10 +13,9 @@ import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final, Literal, NamedTuple, Self, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import force_setattr
-from yarl import URL
 
 from tidemark import errors
 from tidemark.client.answers import Answer
@@ -32,9 +31,8 @@ from tidemark.client.queue_choice import (
     queue_of_key,
     writable_queues,
 )
-from tidemark.client.retries import delay_s, is_not_there, is_outage, may_move_on
+from tidemark.client.retries import delay_s, may_move_on
 from tidemark.client.routes import NO_TOPIC, Routes, unheard
-from tidemark.client.transport import not_sent
 from tidemark.client.turns import Turns
 
 T = TypeVar("T")
@@ -43,8 +41,6 @@ KeyedWhenDown = Literal["wait", "reject"]
 """What a message with a sharding key does while its broker group does not serve."""
 CALLS_MAX: Final = 1_000_000
 """Maximum number of calls in progress; the bytes that they hold are bounded before."""
-SHARED: Final = 0.95
-"""Share of its timeout that a message must have left to share a request with others."""
 
 
 class _Places(NamedTuple):
@@ -55,37 +51,6 @@ class _Places(NamedTuple):
     """Writable queues; empty if no broker group has the topic."""
     order: Sequence[str]
     """Broker groups for messages without key."""
-
-
-class _Time(NamedTuple):
-    """The time that a call has. Times are those of the loop's clock."""
-
-    timeout_ms: int | None
-    """Given by the caller."""
-    began_at: float
-    ends_at: float
-
-    def again(self) -> Self:
-        """Return the same time from now on."""
-        now = asyncio.get_running_loop().time()
-        return self._replace(began_at=now, ends_at=now + self.ends_at - self.began_at)
-
-    @property
-    def left_s(self) -> float:
-        """Seconds that are left; negative when it has passed."""
-        return self.ends_at - asyncio.get_running_loop().time()
-
-    @property
-    def left_ms(self) -> int | None:
-        """The timeout for a send; None if the caller has given none.
-
-        It is the caller's as long as hardly any time has passed, because only messages with the
-        same timeout share a request.
-        """
-        if self.timeout_ms is None:
-            return None
-        left_ms = math.ceil(self.left_s * 1000)
-        return self.timeout_ms if left_ms >= SHARED * self.timeout_ms else max(1, left_ms)
 
 
 class ClusterProducer:
@@ -135,59 +100,28 @@ class ClusterProducer:
         finally:
             self._calls.give(1)
 
-    def _time(self, timeout_ms: int | None) -> _Time:
-        """Return the time of a call that begins now."""
-        now = asyncio.get_running_loop().time()
-        within_s = self._retry_for_s
-        if timeout_ms is not None:
-            within_s = min(within_s, timeout_ms / 1000)
-        return _Time(timeout_ms, now, now + within_s)
-
     async def _send(
         self, topic: str, message: Outgoing, *, ack: str | None, timeout_ms: int | None
     ) -> SendResult:
-        time = self._time(timeout_ms)
 
         async def send_to(producer: Producer, *, moves_on: bool) -> SendResult:
             return await producer.send(
-                topic, message, ack=ack, timeout_ms=time.left_ms, moves_on=moves_on
+                topic, message, ack=ack, timeout_ms=timeout_ms, moves_on=moves_on
             )
 
         alone = await self._cluster.only(timeout_ms)
         if alone is not None:
             return await send_to(alone.producer, moves_on=False)
-        is_chosen = _needs_all(message)
-        while True:
-            places = await self._places_for(topic, [message], time)
-            place = _place(topic, places, message.wire)
-            if place is None:
-                sent, broker_group = await self._to_any(topic, send_to, time)
-                break
+        places = await self._places_for(topic, [message], timeout_ms)
+        place = _place(topic, places, message.wire)
+        if place is None:
+            sent, broker_group = await self._to_any(topic, send_to, timeout_ms)
+        else:
             message.wire["queue"], broker_group = place.queue, place.broker_group
             is_keyed = "sharding_key" in message.wire
-            try:
-                sent = await self._to_one(places.routes, broker_group, send_to, is_keyed=is_keyed)
-                break
-            except errors.TidemarkError as error:
-                if not is_chosen or self._rejects or not is_not_there(error):
-                    raise
-                if not await self._has_changed(topic, places.routes, time):
-                    raise
-            del message.wire["queue"]
+            sent = await self._to_one(places.routes, broker_group, send_to, is_keyed=is_keyed)
         force_setattr(sent, "broker_group", broker_group)
         return sent
-
-    async def _has_changed(self, topic: str, routes: Routes, time: _Time) -> bool:
-        """Wait until a topic has another route than this one. Returns False if the time is up.
-
-        1. A broker group is drained, or loses the topic; 2. it refuses a message with a sharding
-        key before the route says so; 3. with the new route the key has another queue.
-        """
-        while (await self._cluster.route(topic)).version == routes.version:
-            if time.left_s <= 0:
-                return False
-            await self._cluster.changed.wait(time.left_s * 1000)
-        return True
 
     async def send_many(
         self,
@@ -214,31 +148,24 @@ class ClusterProducer:
         ack: str | None,
         timeout_ms: int | None,
     ) -> list[SendResult]:
-        time = self._time(timeout_ms)
         alone = await self._cluster.only(timeout_ms)
         if alone is not None:
-            return await alone.producer.send_many(topic, messages, ack=ack, timeout_ms=time.left_ms)
-        places = await self._places_for(topic, messages, time)
+            return await alone.producer.send_many(topic, messages, ack=ack, timeout_ms=timeout_ms)
+        places = await self._places_for(topic, messages, timeout_ms)
         stored: dict[int, SendResult] = {}
         for broker_group, indexes in self._parts(topic, places, messages):
             part = [messages[index] for index in indexes]
-            if stored:
-                time = time.again()  # every request has its own
 
             async def send_to(
-                producer: Producer,
-                *,
-                moves_on: bool,
-                part: Sequence[Outgoing] = part,
-                time: _Time = time,
+                producer: Producer, *, moves_on: bool, part: Sequence[Outgoing] = part
             ) -> list[SendResult]:
                 return await producer.send_many(
-                    topic, part, ack=ack, timeout_ms=time.left_ms, moves_on=moves_on
+                    topic, part, ack=ack, timeout_ms=timeout_ms, moves_on=moves_on
                 )
 
             try:
                 if broker_group is None:
-                    results, name = await self._to_any(topic, send_to, time)
+                    results, name = await self._to_any(topic, send_to, timeout_ms)
                 else:
                     name = broker_group
                     is_keyed = any("sharding_key" in each.wire for each in part)
@@ -290,34 +217,30 @@ class ClusterProducer:
         places = await self._places_of(topic)
         place = _place(topic, places, wires[0])
         if place is None:
-            answer, _ = await self._to_any(topic, post_to, self._time(None))
+            answer, _ = await self._to_any(topic, post_to, None)
             return answer
         for wire in wires:
             wire["queue"] = place.queue
         return await self._to_one(places.routes, place.broker_group, post_to, is_keyed=False)
 
-    async def _places_for(self, topic: str, messages: Sequence[Outgoing], time: _Time) -> _Places:
+    async def _places_for(
+        self, topic: str, messages: Sequence[Outgoing], timeout_ms: int | None
+    ) -> _Places:
         """Return the places, for messages with a sharding key only those of a complete route.
 
         1. A name service restarts; 2. a new client asks it before all broker groups have registered
         again; 3. with the queues of a part of them, a key would get another queue, and its messages
-        would be read out of order. Raises RouteIncomplete if that lasts, Unreachable if no address
-        answers within the timeout of the call.
+        would be read out of order. Raises RouteIncomplete if that lasts.
         """
-        # Without a timeout, the first call for a route has its own limit, and a later one waits
-        # for nothing.
-        within_s = None if time.timeout_ms is None else time.left_s
-        try:
-            async with asyncio.timeout(within_s):
-                places = await self._places_of(topic)
-        except TimeoutError:
-            home = URL(self._cluster.home.connection.url)
-            raise not_sent(home, f"no route came within {time.timeout_ms} ms") from None
+        places = await self._places_of(topic)
         if places.routes.complete or not any(map(_needs_all, messages)):
             return places
+        within_s = self._retry_for_s
+        if timeout_ms is not None:
+            within_s = min(within_s, timeout_ms / 1000)
         if not self._rejects:
             with suppress(TimeoutError):
-                async with asyncio.timeout(time.left_s):
+                async with asyncio.timeout(within_s):
                     while not places.routes.complete:
                         await self._cluster.changed.wait()
                         places = await self._places_of(topic)
@@ -351,13 +274,17 @@ class ClusterProducer:
         self,
         topic: str,
         send_to: Callable[..., Awaitable[T]],
-        time: _Time,
+        timeout_ms: int | None,
     ) -> tuple[T, str]:
         """Send to the broker group whose turn it is, or to the next one if nothing was stored.
 
         Returns the result and the broker group. Tries all of them again while time is left.
         """
         loop, outages = asyncio.get_running_loop(), self._cluster.outages
+        within_s = self._retry_for_s
+        if timeout_ms is not None:
+            within_s = min(within_s, timeout_ms / 1000)
+        give_up_at = loop.time() + within_s
         turn, attempt = self._turn, 0
         self._turn += 1
         while True:
@@ -369,10 +296,9 @@ class ClusterProducer:
                     producer = self._producer(places.routes, name)
                     sent = await send_to(producer, moves_on=True)
                 except errors.TidemarkError as error:
-                    if not may_move_on(error) or (failure and time.left_s < 0):
+                    if not may_move_on(error) or (failure and loop.time() > give_up_at):
                         raise
-                    if is_outage(error):
-                        outages.failed(name, loop.time())
+                    outages.failed(name, loop.time())
                     failure = error
                 else:
                     outages.answered(name)
@@ -380,7 +306,7 @@ class ClusterProducer:
             assert failure is not None
             attempt += 1
             pause_s = delay_s(attempt, jitter=random.random())
-            if not failure.retriable or pause_s > time.left_s:
+            if not failure.retriable or loop.time() + pause_s > give_up_at:
                 raise failure
             await asyncio.sleep(pause_s)
 
@@ -401,8 +327,6 @@ class ClusterProducer:
             sent = await send_to(self._producer(routes, broker_group), moves_on=rejects)
         except errors.TidemarkError as error:
             if not may_move_on(error):
-                raise
-            if not is_outage(error):
                 raise
             outages.failed(broker_group, loop.time())
             if rejects:

@@ -76,19 +76,9 @@ def may_move_on(error: errors.TidemarkError) -> bool:
     """Whether a send certainly stored nothing, and another broker group may accept it."""
     if isinstance(error, errors.Unreachable):
         return error.facts.get("sent") is False
-    if is_not_there(error):
+    if error.code in _NOT_THERE:
         return True
     return error.retriable and error.status in (421, 503, 507)
-
-
-def is_not_there(error: errors.TidemarkError) -> bool:
-    """Whether a broker group has lost the topic, or takes no messages for it any more."""
-    return error.code in _NOT_THERE
-
-
-def is_outage(error: errors.TidemarkError) -> bool:
-    """Whether a broker group does not serve, so that messages of any topic go to others first."""
-    return isinstance(error, errors.Unreachable) or error.status in (421, 503)
 
 
 _NOT_THERE: Final = frozenset(
@@ -99,7 +89,7 @@ _NOT_THERE: Final = frozenset(
         errors.Drained.code,
     }
 )
-"""See ``is_not_there``."""
+"""Errors of a broker group that has lost the topic, or takes no messages for it any more."""
 
 
 def is_of_failover(error: errors.TidemarkError) -> bool:

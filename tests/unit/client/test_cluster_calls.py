@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-import msgpack
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -218,81 +217,3 @@ async def test_a_delayed_message_that_falls_due_meanwhile_is_left() -> None:
     async with cluster_of(broker) as mq:
         left = await mq.left()
     assert (asked, left.delayed, left.is_empty) == (2, 1, False)
-
-
-def stored(queue: int = 0) -> web.Response:
-    """Answer to a send of one message."""
-    one = {"queue": queue, "queue_offset": 0, "physical_offset": 0, "message_id": "0" * 32}
-    results = [{**one, "unique_id": "u", "store_timestamp_ms": 0}]
-    return answer({"status": "PUT_OK", "ack": {"level": "disk", "copies": 1}, "results": results})
-
-
-async def test_a_keyed_message_goes_to_the_new_queue_of_its_key_after_a_drain() -> None:
-    """The broker group refuses it before the route says so."""
-    is_refused = asyncio.Event()
-    at: dict[str, str] = {}
-
-    async def drained(_: web.Request) -> web.Response:
-        is_refused.set()
-        return error(403, "drained")
-
-    async def sound(_: web.Request) -> web.Response:
-        return stored()
-
-    async def tell(request: web.Request) -> web.Response:
-        if request.query.get(HELD) == "v2":
-            await asyncio.sleep(60)
-        if HELD in request.query:
-            await is_refused.wait()
-            return route({"g1": at["g1"]}, version="v2")
-        return route({"g0": at["g0"]})
-
-    async with served(drained) as g0, served(sound) as g1, served(tell) as url:
-        at |= {"g0": g0, "g1": g1}
-        async with tidemark.connect(url) as mq:
-            sent = await mq.send("orders", b"x", sharding_key="a", timeout_ms=5000)
-            assert sent.broker_group == "g1"
-    async with cluster_of(drained) as mq:
-        with pytest.raises(errors.Drained):
-            await mq.send("orders", b"x", sharding_key="a", timeout_ms=200)
-
-
-async def test_a_broker_group_that_refuses_one_topic_is_not_left_out_for_others() -> None:
-    async def broker(request: web.Request) -> web.Response:
-        if request.path.startswith("/v1/topics/gone/"):
-            return error(404, "unknown-topic")
-        return stored()
-
-    async with cluster_of(broker) as mq:
-        with pytest.raises(errors.UnknownTopic):
-            await mq.send("gone", b"x")
-        assert not mq._cluster.outages.is_out("g0", asyncio.get_running_loop().time())
-
-
-async def test_a_timeout_covers_the_call_for_a_route_and_the_send_together() -> None:
-    timeouts: list[int] = []
-
-    async def broker(request: web.Request) -> web.Response:
-        if body := await request.read():
-            timeouts.append(msgpack.unpackb(body)["timeout_ms"])
-        return stored()
-
-    async with served(broker) as g0:
-
-        async def tell(request: web.Request) -> web.Response:
-            if HELD in request.query:
-                await asyncio.sleep(60)
-            if request.path != "/v1/route":
-                await asyncio.sleep(60 if "never" in request.path else 0.3)
-            return route({"g0": g0})
-
-        async with served(tell) as url, tidemark.connect(url) as mq:
-            await mq.send("orders", b"x", timeout_ms=1000)
-            await mq.send("orders", b"x", timeout_ms=1000)
-            assert timeouts[0] <= 700
-            assert timeouts[1] == 1000
-            async with asyncio.timeout(1.5):
-                with pytest.raises(errors.Unreachable, match="Nothing was sent"):
-                    await mq.send("never", b"x", timeout_ms=300)
-                with pytest.raises(errors.Unreachable, match="Nothing was sent"):
-                    await mq.send_many("never", [b"x"], timeout_ms=300)
