@@ -325,7 +325,9 @@ async def test_a_broker_group_that_goes_is_left_and_the_others_go_on(
         assert {str(queue)[:2] for _, queue in messages.assignment} == {"g0", "g1"}
 
 
-@pytest.mark.parametrize("way", ["async for", "run", "run with failures"])
+# A store that is stopped in this process may have just accepted a connection.
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+@pytest.mark.parametrize("way", ["async for", "run"])
 async def test_a_broker_group_that_does_not_answer_keeps_no_messages_of_others_back(
     stores: Stores, mq: tidemark.Client, way: str
 ) -> None:
@@ -335,8 +337,6 @@ async def test_a_broker_group_that_does_not_answer_keeps_no_messages_of_others_b
 
     async def handle(message: tidemark.Message) -> None:
         seen.add(message.body)
-        if way == "run with failures" and message.body in of_stopped:
-            raise ValueError("it is nacked")
         await asyncio.sleep(0.03)
 
     async def read(messages: tidemark.Subscription) -> None:
@@ -358,8 +358,7 @@ async def test_a_broker_group_that_does_not_answer_keeps_no_messages_of_others_b
         await mq.send("orders", b"of another", queue="g0/0")
         await until(lambda: is_seen(b"of another"))
         await asyncio.to_thread(stores.by_name["g1"].start)
-        if way != "run with failures":
-            await until(lambda: is_seen(of_stopped[-1]))
+        await until(lambda: is_seen(of_stopped[-1]))
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
 
