@@ -18,6 +18,7 @@ import tidemark
 from tests.support.route_server import RouteServer, in_a_thread
 from tidemark import errors
 from tidemark.testing import LocalStore
+from tidemark.testing.ports import free_ports
 
 PATIENCE_S = 15.0
 
@@ -402,7 +403,7 @@ async def test_a_broker_leads_to_the_name_services_and_without_them_to_itself(
     stores: Stores,
 ) -> None:
     """Its own route names them; the other broker groups are known as soon as one answers."""
-    port = int(stores.names.url.rpartition(":")[2]) + 2
+    (port,) = free_ports(1)
     named = [f"http://127.0.0.1:{port}"]
     async with contextlib.AsyncExitStack() as parts:
         own = RouteServer({"g0": stores.by_name["g0"].url}, names=named)
@@ -424,7 +425,7 @@ async def test_an_address_that_is_down_is_skipped(stores: Stores) -> None:
 async def test_without_any_address_the_call_fails_and_the_next_one_asks_again(
     stores: Stores,
 ) -> None:
-    port = int(stores.names.url.rpartition(":")[2]) + 1
+    (port,) = free_ports(1)
     async with tidemark.connect(f"http://127.0.0.1:{port}", retry_for_s=0) as mq:
         with pytest.raises(errors.Unreachable, match="Nothing was sent") as raised:
             await mq.send("orders", b"x")

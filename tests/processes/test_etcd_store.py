@@ -374,7 +374,8 @@ async def test_an_etcd_without_space_says_what_to_do(tmp_path: Path, key: str) -
         assert answer.reason.endswith(
             "database space exceeded; compact and defragment it, then disarm its alarm NOSPACE"
         )
-        assert await read(lease) == stored
+        # Unknown: the write that reached the limit was applied, or not.
+        assert (await read(lease)).lease.renewed - stored.lease.renewed in (0, 1)
         await lease.close()
 
 
