@@ -46,7 +46,7 @@ JOURNAL_TICKS: Final = KEYFRAME_EVERY
 BATCH_TICKS: Final = 4
 """Ticks of a batch: a minute."""
 LIVE_TICKS: Final = 64
-"""Ticks that a table has in files of one tick; a batch looks back sixty."""
+"""Ticks that a table has in files of one tick; a batch reads the last sixty."""
 QUEUES: Final = 10
 """Queues of a pair."""
 CHUNK: Final = 1_000

@@ -13,6 +13,7 @@ import dataclasses
 import random
 import signal
 import ssl
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
@@ -101,8 +102,8 @@ def draw(faults: Faults, method: str, chance: random.Random) -> Fate:
     )
 
 
-class FaultyServer:
-    """Applies requests with faults. ``start`` of the class above it adds the routes."""
+class FaultyServer(ABC):
+    """Applies requests with faults. A subclass adds its routes and its form of an error."""
 
     def __init__(self, *, seed: int = 0) -> None:
         self.faults = Faults()
@@ -133,9 +134,9 @@ class FaultyServer:
         if self._runner is not None:
             await self._runner.cleanup()
 
+    @abstractmethod
     def failure_of(self, status: int) -> Answer:
-        """Return an injected error as the server in whose place this one is answers it."""
-        raise NotImplementedError
+        """Return an injected error in the form of the server that this one stands for."""
 
     async def handle(
         self, request: web.Request, method: str, apply: Callable[[], Awaitable[Answer]]

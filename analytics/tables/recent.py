@@ -1,7 +1,7 @@
 """Reads the last minutes of a table again and again, each file once.
 
-A stream of evaluation looks back a quarter of an hour at each tick, over a file per bucket and
-batch. Nearly all of them were read for the tick before. A file never changes, so its path stands
+At each tick, evaluation reads the rows of the last quarter of an hour, from one file per bucket
+and batch. Nearly all of them were read for the tick before. A file never changes, so its path stands
 for its rows. A worker keeps what it has read within a bound; which buckets it gets does not matter.
 """
 

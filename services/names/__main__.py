@@ -26,7 +26,7 @@ def main(
     admin_port: int | None,
     check_config: bool,
 ) -> None:
-    """Run a name service: it tells clients where the broker groups and topics are."""
+    """Run a name service: it answers where the broker groups and topics are."""
     run_service(
         SERVICE,
         NamesConfig,

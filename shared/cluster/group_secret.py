@@ -26,8 +26,8 @@ SEAL_NONCE_SIZE: Final = 32
 _MAC_SIZE: Final = 32
 _COUNTER: Final = struct.Struct(">I")
 _FINGERPRINT_SIZE: Final = 2
-"""Bytes. Two, so that a fingerprint fits one of 65,536 guesses: the right one of a weak secret
-cannot be told from the others. Two different secrets rarely have the same."""
+"""Bytes. Two, so that a fingerprint fits one of 65,536 guesses: it does not show which guess of a
+weak secret is right. Two different secrets rarely have the same."""
 _SCRYPT: Final = {"n": 1 << 14, "r": 8, "p": 1}
 """16 MiB and about 50 ms for each guess."""
 

@@ -55,7 +55,7 @@ class Answers:
     def __init__(
         self, table: Table, completeness: Completeness, names: Sequence[str], kept_max: int
     ) -> None:
-        """names: URLs of the name services that clients are told."""
+        """names: URLs of the name services that answers list."""
         self._table = table
         self._completeness = completeness
         self._names = list(names)

@@ -25,7 +25,7 @@ class Directory:
         now_s: float,
     ) -> None:
         """expected: broker groups that the configuration names. names: URLs of the name services
-        that clients are told. kept_max: number of answers that are kept.
+        that answers list. kept_max: number of answers that are kept.
         """
         self.table = Table(cluster, bounds)
         self.completeness = Completeness(expected, now_s)

@@ -47,7 +47,7 @@ class Node(NamedTuple):
     identity: str
     renewed_s: float
 
-    def tells_the_same(self, other: Node | None) -> bool:
+    def is_shown_like(self, other: Node | None) -> bool:
         """Return whether clients see no difference to an earlier registration."""
         return other is not None and (self.role, self.api, self.admin) == (
             other.role,
@@ -222,7 +222,7 @@ class Table:
         )  # fmt: skip
         group.nodes[node.name] = node
         self._identities[said.identity] = group.name, node.name
-        nodes_changed = not node.tells_the_same(before)
+        nodes_changed = not node.is_shown_like(before)
         if said.role == "master":
             nodes_changed = nodes_changed or (group.master, group.epoch) != (name, said.epoch)
             group.master, group.epoch = node.name, said.epoch
