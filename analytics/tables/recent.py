@@ -1,8 +1,9 @@
 """Reads the last minutes of a table again and again, each file once.
 
 At each tick, evaluation reads the rows of the last quarter of an hour, from one file per bucket
-and batch. Nearly all of them were read for the tick before. A file never changes, so its path stands
-for its rows. A worker keeps what it has read within a bound; which buckets it gets does not matter.
+and batch. Nearly all of them were read for the tick before. A file never changes, so its path
+stands for its rows. A worker keeps what it has read within a bound; which buckets it gets does not
+matter.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ class NamesConfig(Ruled):
         "", says="URL of this instance for clients; empty: http://HOST:PORT; needed with 0.0.0.0"
     )
     peers: tuple[str, ...] = ()
-    """URLs of the other instances. Answers list them, and they are asked once at the start for their
-    broker groups."""
+    """URLs of the other instances. Answers list them, and they are asked once at the start for
+    their broker groups."""
     peers_timeout_s: float = setting(
         2.0, unit="s", minimum=0.1, maximum=60.0, says="for their answers; then it goes on without"
     )

@@ -223,7 +223,7 @@ class OwnRoute:
         return route
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Watch the roles while a long poll or the registrar waits, until stop; then answer all polls."""
+        """Watch the roles while long polls wait for them, until stop; then answer all of these."""
         try:
             while not stop.is_set():
                 if self._names or self._waits.count:
