@@ -152,8 +152,8 @@ def test_a_restarted_instance_is_incomplete_until_every_broker_group_has_registe
     world: World,
 ) -> None:
     world.names.processes[0].kill()
-    url = f"{world.alone[0].api_url}/v1/topics/orders/messages"
     world.put_topic("a0", "meanwhile")
+    url = f"{world.alone[0].api_url}/v1/topics/meanwhile/messages"
     began = time.monotonic()
     assert ask(url, "POST", {"messages": [{"body_text": "x"}]})[0] == 200
     assert time.monotonic() - began < 5.0, "a send does not wait for a name service"
