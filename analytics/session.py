@@ -29,9 +29,8 @@ SOURCE_MODULES: Final = (
     "sources.topic.spark",
     "ticks.spark",
 )
-"""Modules of this package, each with a tuple SOURCES of data source classes."""
-PUSHDOWN: Final = ("spark.sql.python.filterPushdown.enabled", "true")
-"""Without this setting, a source that accepts filters fails the query."""
+"""Modules of this package, each with a tuple SOURCES of data source classes. None of them accepts
+filters: Spark 4.2 applies those of one query to the next one of the same DataFrame as well."""
 
 
 def session(
@@ -68,9 +67,7 @@ def session(
 
 
 def register_all(spark: SparkSession) -> None:
-    """Register the sources in a session that the caller started. Changes only the settings that the
-    sources need."""
-    spark.conf.set(*PUSHDOWN)
+    """Register the sources in a session that the caller started."""
     for source in sources():
         spark.dataSource.register(source)
 
@@ -98,7 +95,6 @@ def _settings(
     master: str | None, buckets: int, driver_memory: str | None, *, submitted: bool
 ) -> Iterator[tuple[str, str]]:
     yield "spark.sql.session.timeZone", "UTC"
-    yield PUSHDOWN
     yield "spark.ui.showConsoleProgress", "false"
     yield "spark.sql.shuffle.partitions", str(buckets)
     # Otherwise Spark would start a job to list many named files.

@@ -2,8 +2,7 @@
 
 A part is one request of ``selector[slice]`` at the slice's end, and one task of Spark. Slices
 exclude their start and include their end. Prometheus 2.x returns both ends and 3.x omits the start,
-so ``reader`` filters the samples itself. Step before: ``options`` and filters. Step after:
-``reader``.
+so ``reader`` filters the samples itself. Step before: ``options``. Step after: ``reader``.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Final, NamedTuple
 
 from analytics.sources.option_values import BadOption
 from analytics.sources.prometheus.options import CONTEXT, SCRAPES, Options
-from analytics.sources.prometheus.selectors import MS_US, Narrowed, shard_matcher
+from analytics.sources.prometheus.selectors import MS_US, shard_matcher
 
 PARTS_MAX: Final = 100_000
 
@@ -38,11 +37,10 @@ class Part(NamedTuple):
         return "{" + self.matchers + "}"
 
 
-def plan(options: Options, start_us: int, end_us: int, only: Narrowed) -> Iterator[Part]:
+def plan(options: Options, start_us: int, end_us: int) -> Iterator[Part]:
     """Yield parts for all samples with start < time <= end. Raises BadOption if they are too
     many."""
-    start = max(start_us, start_us if only.after_us is None else only.after_us) // MS_US * MS_US
-    end = min(end_us, end_us if only.until_us is None else only.until_us) // MS_US * MS_US
+    start, end = start_us // MS_US * MS_US, end_us // MS_US * MS_US
     step = max(MS_US, round(options.slice_s * 1000) * MS_US)
     count = max(0, -(-(end - start) // step)) * len(options.selectors) * options.shards
     if count > PARTS_MAX:
@@ -51,17 +49,17 @@ def plan(options: Options, start_us: int, end_us: int, only: Narrowed) -> Iterat
         scrapes = None if options.interval_s is None else SCRAPES  # of any topic, any group
         for selector in options.selectors:
             for shard in range(options.shards):
-                part = _part(options, selector, only, shard, low, min(low + step, end))
+                part = _part(options, selector, shard, low, min(low + step, end))
                 yield part._replace(scrapes=scrapes)
                 scrapes = None
 
 
-def _part(options: Options, selector: str, only: Narrowed, shard: int, low: int, high: int) -> Part:
+def _part(options: Options, selector: str, shard: int, low: int, high: int) -> Part:
     share = shard_matcher(shard, options.shards)
-    matchers = [selector, *only.matchers, *([] if share is None else [share])]
+    matchers = [selector, *([] if share is None else [share])]
     context = None
     if options.context and shard > 0:
         # Series without a label `queue` are in shard 0; the other shards read some of them as
         # context.
-        context = ",".join((selector, *only.matchers, CONTEXT, 'queue=""'))
+        context = ",".join((selector, CONTEXT, 'queue=""'))
     return Part(",".join(matchers), low, high, context)

@@ -25,7 +25,7 @@ from analytics.sources.prometheus.answer import Samples, error_of, instant_us, p
 from analytics.sources.prometheus.holes import holes, range_before_us
 from analytics.sources.prometheus.options import Options
 from analytics.sources.prometheus.plan import Part, plan
-from analytics.sources.prometheus.selectors import MS_US, Narrowed
+from analytics.sources.prometheus.selectors import MS_US
 
 SOURCE: Final = "prometheus"
 CONTEXT: Final = "context"
@@ -47,9 +47,9 @@ class Reader:
         self._options = options
         self._sleep = sleep
 
-    def plan(self, start_us: int, end_us: int, only: Narrowed = Narrowed()) -> list[Part]:  # noqa: B008 - immutable
+    def plan(self, start_us: int, end_us: int) -> list[Part]:
         """Return parts for all samples with start < time <= end; microseconds since 1970."""
-        return list(plan(self._options, start_us, end_us, only))
+        return list(plan(self._options, start_us, end_us))
 
     def read(self, part: Part, schema: pa.Schema = SAMPLES) -> Iterator[pa.RecordBatch]:
         """Yield the samples of a part, with gaps as rows. schema: SAMPLES or CODED_SAMPLES. Raises

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -17,7 +17,6 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -34,7 +33,7 @@ from analytics.sources.gaps import Unanswered
 from analytics.sources.option_values import BadOption
 from analytics.sources.prometheus.options import Options, parse
 from analytics.sources.prometheus.reader import Reader
-from analytics.sources.prometheus.selectors import MS_US, Narrowed, narrowed
+from analytics.sources.prometheus.selectors import MS_US
 
 log = logging.getLogger(__name__)
 Offset = dict[str, int]
@@ -46,22 +45,14 @@ class PrometheusBatch(DataSourceReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._only = Narrowed()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow the query. All filters are returned, because the rows of gaps have to pass them
-        too."""
-        self._only = narrowed(filters)
-        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         """One partition per slice, selector and shard."""
         options = self._options
-        start_us = options.start_us if options.start_us is not None else self._only.after_us
-        if start_us is None:
-            raise BadOption("start", "", "a time, as an option or by a filter on ts")
+        if options.start_us is None:
+            raise BadOption("start", "", "the time at which a batch begins")
         end_us = options.end_us if options.end_us is not None else _now_us(options)
-        return [InputPartition(part) for part in Reader(options).plan(start_us, end_us, self._only)]
+        return [InputPartition(part) for part in Reader(options).plan(options.start_us, end_us)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Samples of one part."""

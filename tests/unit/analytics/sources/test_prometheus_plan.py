@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import random
 import re
 from base64 import b64encode
-from collections.abc import Callable
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-)
 
 from analytics.kernel.shape import METRICS
 from analytics.sources.option_values import BadOption
 from analytics.sources.prometheus.options import CONTEXT, parse
 from analytics.sources.prometheus.plan import plan
 from analytics.sources.prometheus.selectors import (
-    Narrowed,
     exactly,
-    narrowed,
     normal,
     quoted,
     shard_matcher,
@@ -50,8 +34,7 @@ def options(**of: str) -> Any:
 def test_slices_touch_and_cover_all(start_ms: int, length_ms: int, slice_ms: int) -> None:
     slice_ms = max(slice_ms, length_ms // 1000)
     found = list(
-        plan(options(slice=f"{slice_ms}ms"), start_ms * 1000, (start_ms + length_ms) * 1000,
-             Narrowed())
+        plan(options(slice=f"{slice_ms}ms"), start_ms * 1000, (start_ms + length_ms) * 1000)
     )  # fmt: skip
     if not length_ms:
         assert found == []
@@ -63,22 +46,21 @@ def test_slices_touch_and_cover_all(start_ms: int, length_ms: int, slice_ms: int
 
 
 def test_there_is_a_part_for_each_slice_selector_and_shard() -> None:
-    found = list(plan(options(selectors='up\na{b="c"}', shards="3", slice="10s"), 0, 30 * S,
-                      Narrowed()))  # fmt: skip
+    found = list(plan(options(selectors='up\na{b="c"}', shards="3", slice="10s"), 0, 30 * S))
     assert len(found) == 3 * 2 * 3
     assert len({part.matchers for part in found}) == 6
     assert all(part.context is None for part in found)
 
 
 def test_context_stands_in_every_shard_but_the_first() -> None:
-    found = list(plan(options(shards="3", context="true"), 0, S, Narrowed()))
+    found = list(plan(options(shards="3", context="true"), 0, S))
     assert [part.context is None for part in found] == [True, False, False]
     assert found[1].context == f'__name__="up",{CONTEXT},queue=""'
 
 
 def test_too_many_parts_are_a_mistake() -> None:
     with pytest.raises(BadOption, match="no more than 100000 parts"):
-        list(plan(options(slice="1ms"), 0, 200 * S, Narrowed()))
+        list(plan(options(slice="1ms"), 0, 200 * S))
 
 
 @pytest.mark.parametrize("shards", range(1, 11))
@@ -120,58 +102,6 @@ def test_a_text_is_matched_by_itself_and_by_nothing_else(text: str) -> None:
     inner = quoted(text)[1:-1]
     assert "\n" not in inner
     assert re.fullmatch(r'(?:[^"\\]|\\.)*', inner, re.DOTALL)
-
-
-def at(second: float) -> datetime:
-    return datetime.fromtimestamp(second, UTC)
-
-
-def test_filters_become_matchers() -> None:
-    filters: list[Filter] = [
-        EqualTo(("metric",), "up"),
-        In(("topic",), ("a.b", "c")),
-        EqualTo(("target",), "h:1"),
-        EqualTo(("cluster",), ""),
-        EqualTo(("labels",), "x"),
-        Not(EqualTo(("group",), "g")),
-        IsNotNull(("group",)),
-        EqualTo(("nested", "topic"), "t"),
-        In(("group",), ()),
-    ]
-    assert narrowed(filters).matchers == (
-        '__name__="up"', 'topic=~"a\\\\.b|c"', 'instance="h:1"',
-    )  # fmt: skip
-
-
-def test_filters_on_time_are_bounds_that_keep_every_row() -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    tests: dict[Any, Callable[[int, int], bool]] = {
-        GreaterThan: lambda ts, bound: ts > bound,
-        GreaterThanOrEqual: lambda ts, bound: ts >= bound,
-        LessThan: lambda ts, bound: ts < bound,
-        LessThanOrEqual: lambda ts, bound: ts <= bound,
-        EqualTo: lambda ts, bound: ts == bound,
-    }
-    for _ in range(2000):
-        kinds = chance.sample(sorted(tests, key=str), 2)
-        bounds = [chance.randrange(10_000, 14_000) for _ in kinds]
-        found = narrowed(
-            [kind(("ts",), at(bound / 1e6)) for kind, bound in zip(kinds, bounds, strict=True)]
-        )
-        parts = list(plan(options(slice="1ms"), 0, 20_000, found))
-        for ts in range(9_000, 15_000, 1000):
-            kept = all(tests[kind](ts, bound) for kind, bound in zip(kinds, bounds, strict=True))
-            if kept:
-                inside = [part for part in parts if part.start_us < ts <= part.end_us]
-                assert len(inside) == 1, (kinds, bounds, ts)
-
-
-def test_narrow_bounds_ask_for_little() -> None:
-    found = narrowed([GreaterThan(("ts",), at(100)), LessThanOrEqual(("ts",), at(110))])
-    assert (found.after_us, found.until_us) == (100 * S, 110 * S)
-    assert len(list(plan(options(slice="10s"), 0, 1000 * S, found))) == 1
 
 
 def test_all_that_shaping_reads_is_in_the_catalogue() -> None:
