@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
@@ -21,6 +22,7 @@ from services.broker.api.request_head import (
     BATCHES,
     HEAD_END,
     HEAD_SIZE_MAX,
+    SendHead,
     batch_head,
     missing_bytes,
     send_head,
@@ -44,6 +46,20 @@ TURNS_MAX: Final = 3
 HELD_S: Final = 0.05
 """Time in which the rest of a plain send should follow its begin. After it, aiohttp has the begin:
 the time-outs and budgets of slow bodies are those of ``http_requests``."""
+
+
+class PlainSend(msgspec.Struct, frozen=True):
+    """A plain send that has arrived."""
+
+    connection: ApiHandler
+    head: SendHead
+    request: bytes
+    """Head and body."""
+    body_start: int
+    """Index of the body's first byte in the request."""
+    born_host: Host
+    held: Body | None
+    """The memory that is counted for the begin of the request."""
 
 
 class ApiHandler(BoundedHandler):
@@ -124,7 +140,7 @@ class ApiHandler(BoundedHandler):
     @property
     def has_spoken(self) -> bool:
         """Whether the connection ever sent a whole request head."""
-        return super().has_spoken or bool(self._held)
+        return super().has_spoken or self._is_in_use
 
     def is_dispensable(self, now: float) -> bool:
         """Whether the connection can be closed without loss."""
@@ -139,6 +155,11 @@ class ApiHandler(BoundedHandler):
     def _is_in_use(self) -> bool:
         """Whether a send arrives, waits for its level, or was answered and the answer not read."""
         return self._answering is not None or bool(self._held) or self._paused
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether an answer can be written."""
+        return self.transport is not None and not self.transport.is_closing()
 
     @property
     def _is_idle(self) -> bool:
@@ -182,31 +203,43 @@ class ApiHandler(BoundedHandler):
         if self._born_host is None:
             self._born_host = host_of(self.transport)
         held = None if self._hand_over_timer is None else self._stop_waiting()
-        answer = direct_sends.begin(head, data[start:stop], self._born_host, held)
+        send = PlainSend(self, head, data[:stop], start, self._born_host, held)
+        self._answering = direct_sends.gather(send)
+        if len(data) == stop:
+            self.repeats_before = None
+        else:
+            self._keep(data[stop:])
+
+    def finish(
+        self, send: PlainSend, answer: bytes | WaitingSend | None, repeats: RepeatCount
+    ) -> None:
+        """Write the answer of a send, or wait for its level; None: aiohttp has to serve it.
+
+        repeats: count of repeated sends when it arrived, or an earlier one."""
+        self._answering = None
         if answer is None:
-            self._pass_on(data)
+            self.repeats_before = repeats
+            self._read_on()
+            data, self._held = send.request + self._held, b""
+            if self._is_open:
+                self._pass_on(data)
             return
         self.role = ClientRole.PRODUCER
         self._request_count += 1
         if isinstance(answer, bytes):
             self._write(answer)
+            if self._held:
+                self._loop.call_soon(self._go_on)
         else:
             self._answering = answer.level
-            answer.level.add_done_callback(partial(self._answer, direct_sends, answer))
-        if len(data) == stop:
-            self.repeats_before = None
-        else:
-            self._keep(data[stop:])
-            if self._answering is None:
-                self._loop.call_soon(self._go_on)
+            answer.level.add_done_callback(partial(self._answer, answer))
 
-    def _answer(
-        self, direct_sends: DirectSends, send: WaitingSend, _: asyncio.Future[bool]
-    ) -> None:
+    def _answer(self, send: WaitingSend, _: asyncio.Future[bool]) -> None:
         """Answer a send whose wait has ended, and process what follows it.
 
         This is a callback: a task per send would cost a tenth of the send."""
-        answer = direct_sends.answer(send)
+        assert self._direct_sends is not None, "it began the send"
+        answer = self._direct_sends.answer(send)
         if isinstance(answer, bytes):
             self._answering = None
             self._write(answer)
@@ -254,13 +287,16 @@ class ApiHandler(BoundedHandler):
         """Process what was kept, unless an answer has to come before it."""
         if self._answering is not None:
             return
+        self._read_on()
+        if self._held and self._is_open:
+            self._serve(self._held, turns)
+
+    def _read_on(self) -> None:
+        """Resume reading if too much followed a send."""
         if self._is_full:
             # Not by aiohttp's own flag: aiohttp pauses reading as well, for its queue of requests.
             self._is_full = False
             self._resume_reading_for_buffer()
-        transport = self.transport
-        if self._held and transport is not None and not transport.is_closing():
-            self._serve(self._held, turns)
 
     def _wait_for_rest(self, data: bytes, size: int, direct_sends: DirectSends) -> None:
         """Hold the begin of a send of size bytes; aiohttp gets it if the rest takes too long."""

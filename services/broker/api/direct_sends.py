@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from aiohttp.http import SERVER_SOFTWARE
 
 from services.broker.api import encodings
+from services.broker.api.connections import PlainSend
 from services.broker.api.encodings import Encoding
 from services.broker.api.http_requests import Bodies, Body
 from services.broker.api.refusals import Refusals, retry_after
@@ -28,13 +29,14 @@ from services.broker.api.send import SendCall, packed
 from services.broker.request_classes import RequestClass, RequestClasses
 from services.broker.send.deduplicator import RepeatCount
 from services.broker.send.send_result import result_of
-from services.broker.send.sender import AppendedSend
+from services.broker.send.sender import AppendedSend, Outcome
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.runtime.connections import error_fields
 from tidemark.clock import Clock
 from tidemark.errors import Overloaded, TidemarkError
-from tidemark.formats.hosts import Host
 
+GATHERED_SIZE_MAX: Final = 1 << 16
+"""Bytes of requests that are appended together; a longer one is appended alone."""
 _OK: Final = HTTPStatus.OK
 _HEAD: Final = (
     "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nDate: {}\r\nServer: {}\r\n{}\r\n"
@@ -54,6 +56,24 @@ class WaitingSend(NamedTuple):
     """Its number among the sends in progress."""
     started: float
     """When it began, on the monotonic clock [s]."""
+
+
+class _Turn:
+    """The sends that arrived in one turn of the event loop, or as many of them as are appended
+    together."""
+
+    __slots__ = ("end", "repeats", "sends", "size", "started")
+
+    def __init__(self, end: asyncio.Future[None], repeats: RepeatCount, started: float) -> None:
+        self.end = end
+        """Done when each connection has got its answer."""
+        self.repeats = repeats
+        """Count of repeated sends when the first send arrived."""
+        self.started = started
+        """When the first send arrived, on the monotonic clock [s]."""
+        self.sends: list[PlainSend] = []
+        self.size = 0
+        """Bytes of the requests."""
 
 
 class DirectSends:
@@ -77,6 +97,7 @@ class DirectSends:
         self._duration = metrics.request_duration.labels("send")
         self._batch_duration = metrics.request_duration.labels("send-batch")
         self._monotonic = clock.monotonic
+        self._turn: _Turn | None = None
         self.body_size_max: Final = bodies.size_max
         """Bytes of a body; a longer one is refused."""
 
@@ -99,25 +120,61 @@ class DirectSends:
         """Release what ``hold`` has counted."""
         self._bodies.end(body)
 
-    def begin(
-        self, head: SendHead, data: bytes, born_host: Host, held: Body | None
-    ) -> bytes | WaitingSend | None:
-        """Append the messages of a plain send, and return its answer or what waits for its level.
+    def gather(self, send: PlainSend) -> asyncio.Future[None]:
+        """Append a send together with the others that arrive in this turn of the event loop.
 
-        Returns None, with nothing stored, if the general path has to serve the send. data: the
-        body. held: what ``hold`` has counted for its begin, which is released here. Never raises;
-        the answer may be an error.
+        At the end of the turn its connection gets its answer (``ApiHandler.finish``); the returned
+        future is done then.
         """
-        started = self._monotonic()
+        turn, size = self._turn, len(send.request)
+        if turn is not None and turn.size + size > GATHERED_SIZE_MAX:
+            self._end_turn(turn)
+            turn = None
+        if turn is None:
+            loop = asyncio.get_running_loop()
+            turn = self._turn = _Turn(
+                loop.create_future(), self.repeats_so_far(), self._monotonic()
+            )
+            loop.call_soon(self._end_turn, turn)
+        turn.sends.append(send)
+        turn.size += size
+        return turn.end
+
+    def _end_turn(self, turn: _Turn) -> None:
+        """Append the sends of a turn, and give each connection its answer."""
+        if turn is not self._turn:
+            return  # it was full
+        self._turn = None
+        for send, outcome in zip(turn.sends, self._outcomes(turn), strict=True):
+            answer = self._begun(send, outcome, turn.started)
+            send.connection.finish(send, answer, turn.repeats)
+        turn.end.set_result(None)
+
+    def _outcomes(self, turn: _Turn) -> Sequence[Outcome]:
+        sends = turn.sends
+        if self.repeats_so_far() != turn.repeats:
+            return [None] * len(sends)  # one of the repeats may be that of a send
         try:
-            appended = self._call.append_now(head, data, born_host, held, started)
-            if appended is None:
+            return self._call.append_all(sends, turn.started)
+        except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
+            return [error] * len(sends)
+
+    def _begun(
+        self, send: PlainSend, outcome: Outcome, started: float
+    ) -> bytes | WaitingSend | None:
+        """Return the answer of a send, or what waits for its level; None: the general path has to
+        serve it. Never raises; the answer may be an error."""
+        head, held = send.head, send.held
+        try:
+            if outcome is None:
                 return None
-            level = appended.sender.wait(appended)
-            if level is not None:
-                body, held = held or self._bodies.take(len(data)), None
-                return WaitingSend(head, appended, level, body, self._puts.begin(started), started)
-            answer = self._settled(head, appended)
+            if isinstance(outcome, Exception):
+                answer = self._refusal(head, outcome)
+            elif (level := outcome.sender.wait(outcome)) is None:
+                answer = self._settled(head, outcome)
+            else:
+                body, held = held or self._bodies.take(head.body_size), None
+                return WaitingSend(head, outcome, level, body, self._puts.begin(started), started)
         except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
             answer = self._refusal(head, error)
         finally:

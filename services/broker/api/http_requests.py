@@ -115,17 +115,20 @@ class Bodies:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
     def check_room(self, size: int) -> None:
-        """Raise Overloaded if a body of size bytes that has arrived would be too much."""
+        """Raise Overloaded if size more bytes of bodies that have arrived would be too much."""
         waiting = self._waiting
         if waiting.used and waiting.used + size > waiting.limit:
-            self.end(self.take(size))
+            body = Body()
+            self._take(body, size, None)
+            self.end(body)
 
     def take(self, size: int) -> Body:
-        """Count a body of size bytes that has arrived; it must be passed to ``end``.
+        """Count a body of size bytes for which ``check_room`` was called; pass it to ``end``.
 
-        Raises Overloaded, but not right after ``check_room``."""
+        It is counted even if others have taken the room since: its messages may be stored."""
         body = Body()
-        self._take(body, size, None)
+        self._waiting.take(size, held=self._waiting.used)
+        body.size = size
         return body
 
     def grow(self, body: Body, size: int, peer: str | None = None) -> None:

@@ -11,18 +11,19 @@ After it come ``deduplicator`` and ``sender`` (steps 3 and 4).
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import hdrs, web
 
 from services.broker.api import encodings
 from services.broker.api.batches import batch_request, check
-from services.broker.api.connections import repeats_before
+from services.broker.api.connections import PlainSend, repeats_before
 from services.broker.api.encodings import Encoding, Rest
 from services.broker.api.gate import Gate
 from services.broker.api.http_requests import Bodies, Body, born_host
 from services.broker.api.messages import Rules, parse_produce
-from services.broker.api.request_head import Form, SendHead
+from services.broker.api.request_head import Form
 from services.broker.api.traces import HEADER as TRACE_HEADER
 from services.broker.api.traces import Traces
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
@@ -32,12 +33,11 @@ from services.broker.schema.messages import BatchQuery
 from services.broker.send.deduplicator import Deduplicator, RepeatCount
 from services.broker.send.request import ProduceRequest
 from services.broker.send.send_result import SendResult, result_of
-from services.broker.send.sender import AppendedSend, PendingSend
+from services.broker.send.sender import Outcome, PendingSend
 from services.broker.send.unique_ids import UniqueIds
 from services.broker.traffic_metrics import TrafficMetrics
 from tidemark.errors import TidemarkError
 from tidemark.formats import native
-from tidemark.formats.hosts import Host
 
 CHECKED_SIZE_MAX: Final = 1 << 15
 """Bytes of a batch with a fault whose check takes a few milliseconds at most."""
@@ -130,25 +130,41 @@ class SendCall:
         accepted = encodings.of_answer(headers.get(hdrs.ACCEPT), content_type)
         return web.Response(body=packed(sent, accepted), content_type=accepted.value)
 
-    def append_now(
-        self, head: SendHead, body: bytes, born_host: Host, held: Body | None, started: float
-    ) -> AppendedSend | None:
-        """Append a plain send whose body has arrived; None, with nothing stored, if it must wait.
+    def append_all(self, sends: Sequence[PlainSend], started: float) -> list[Outcome]:
+        """Append plain sends in one step; return what became of each.
 
-        held: the memory that is counted for the begin of the body; it is grown to the whole.
-        started: when the send arrived, on the monotonic clock [s]. Raises the TidemarkError of a
-        refused send.
+        started: when they arrived, on the monotonic clock [s]. Raises the TidemarkError of all of
+        them while the node accepts none.
         """
         self._gate.check_sends()
-        if held is None:
-            self._bodies.check_room(len(body))
-        else:
-            self._bodies.grow(held, len(body) - held.size)
-        produce = self._at_once(body, head)
-        if produce is None:
+        read: list[PendingSend | Exception | None] = []
+        size = 0
+        for send in sends:
+            read.append(self._pending(send, size, started))
+            size += send.head.body_size
+        pending = [each for each in read if isinstance(each, PendingSend)]
+        outcomes = iter(self._deduplicator().append_all(pending) if pending else ())
+        return [next(outcomes) if isinstance(each, PendingSend) else each for each in read]
+
+    def _pending(
+        self, send: PlainSend, size_before: int, started: float
+    ) -> PendingSend | Exception | None:
+        """Parse the body of a plain send; return None if the send must wait.
+
+        size_before: bytes of bodies that arrived with it and are not counted.
+        """
+        head, held, body = send.head, send.held, send.request[send.body_start :]
+        try:
+            if held is None:
+                self._bodies.check_room(size_before + len(body))
+            else:
+                self._bodies.grow(held, len(body) - held.size)
+            produce = self._at_once(body, head)
+        except Exception as error:  # noqa: BLE001 - the caller answers it
+            return error
+        if produce is None or produce.retry:
             return None
-        send = PendingSend(head.topic, produce, born_host, None, started)
-        return self._deduplicator().append_now(send)
+        return PendingSend(head.topic, produce, send.born_host, None, started)
 
     def repeats_so_far(self) -> RepeatCount:
         """Return the count of repeated sends until now."""

@@ -1,8 +1,8 @@
-"""Appends the runs of a checked request to the commit log: number, encode, write, publish.
+"""Appends the runs of checked requests to the commit log: number, encode, write, publish.
 
-A request is appended in one step without an await, so requests never interleave. The step takes the
-queue offsets, writes the records as one contiguous batch (records of one queue are adjacent), and
-only then advances the queue offsets. A refused request therefore leaves no trace. If the next
+Requests are appended in one step without an await, so they never interleave. The step takes the
+queue offsets, writes the records as one contiguous batch, and only then advances the queue offsets.
+A refused request therefore leaves no trace. If the next
 commit log file does not exist yet, the request waits for it *outside* that step. This module does
 no work per message: the cost of a request does not depend on its number of messages. Before
 this step ``sender`` picks the queues; after it ``flusher`` syncs the log (write path, steps 4 and
@@ -41,7 +41,8 @@ DISPATCH_CHECK_S: Final = 0.5
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """Location of one request's messages: adjacent records, in the order of its runs."""
+    """Location of the messages of one append, or of one request among several: adjacent records, in
+    the order of the runs."""
 
     firsts: list[QueueOffset]
     """Queue offset of each run's first message."""
@@ -53,6 +54,24 @@ class Appended(msgspec.Struct, frozen=True):
     end: PhysicalOffset
     """End of the last record: the log must be committed or flushed up to here before the messages
     are acknowledged."""
+
+    def parts(self, requests: Sequence[Sequence[Run]]) -> list[Appended]:
+        """Return the location of each request's messages; requests: the runs of each, in order."""
+        if len(requests) == 1:
+            return [self]
+        parts: list[Appended] = []
+        sizes = memoryview(self.sizes).cast("I")
+        first = number = 0
+        start = self.start
+        for runs in requests:
+            next_first, next_number = first + len(runs), number
+            for run in runs:
+                next_number += run.record_count
+            firsts, own = self.firsts[first:next_first], sizes[number:next_number]
+            end = PhysicalOffset(start + sum(own))
+            parts.append(Appended(firsts, start, own.tobytes(), self.store_timestamp_ms, end))
+            first, number, start = next_first, next_number, end
+        return parts
 
 
 def store_time(clock_ms: int, last_ms: int, step_max_ms: int) -> tuple[int, bool]:
@@ -133,7 +152,7 @@ class Append:
     def append_now(self, runs: Sequence[Run], *, own: bool = False, room: int = 0) -> Appended:
         """Store all of the runs' messages or none. This is the critical section: it has no await.
 
-        runs: at least one; runs of one queue are adjacent. own: the records are the broker's own
+        runs: at least one, of one request or of several. own: the records are the broker's own
         (state); they are accepted even while sends are refused because the disk is full or dispatch
         is behind. room: bytes that must fit into a file in addition to the records. Raises
         FileNotReady (``append`` waits for the file), NotServing, DispatchBehind, DiskFull,

@@ -91,6 +91,8 @@ class Deduplicator:
         self._repeats = Repeats()
         self.is_batch: Final = sender.is_batch
         """Returns whether a topic exists and has batch queues."""
+        self.append_all: Final = sender.append_all
+        """Appends several first attempts, none of which was overtaken by its repeat."""
 
     def batch_properties(self, part: BatchPart) -> bytes:
         """Return the properties of a batch; it gets an id if its first message has none."""
@@ -127,17 +129,6 @@ class Deduplicator:
                 return appended.result
             since = count
         return await self._send_rest(send, since)
-
-    def append_now(self, send: PendingSend) -> AppendedSend | None:
-        """Append the messages of a first attempt that arrived in one piece.
-
-        Returns None, with nothing stored, if the send must wait before: it is a repeat, or its
-        topic or the next log file has to be created. ``send`` serves it then. Raises what ``send``
-        raises before it waits.
-        """
-        if send.request.retry and self._stored is not None:
-            return None
-        return self._sender.append_now(send)
 
     async def _send_again(self, send: PendingSend, pauses: Pauses | None) -> SendResult:
         """Store the missing messages of a repeated request, and record the appended range."""

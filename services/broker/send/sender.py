@@ -36,6 +36,7 @@ from tidemark.errors import (
     NotPermitted,
     NotServing,
     StoreError,
+    TidemarkError,
     WriteFailed,
 )
 from tidemark.formats import batch, native
@@ -74,6 +75,36 @@ class AppendedSend(msgspec.Struct, frozen=True):
     end: PhysicalOffset
     """End of the last record."""
     admitted: Admitted
+
+
+class _Placed(NamedTuple):
+    """A send whose messages have their queues."""
+
+    send: PendingSend
+    admitted: Admitted
+    runs: list[Run]
+    positions: Sequence[int] | None
+    """Index of each message among those of the runs; None: the same order."""
+    waits: Sequence[Wait | None] | None
+    """Delay of each message; None: no message is delayed."""
+
+    def result(self, appended: Appended) -> SendResult:
+        """Return the result, if the runs are or may be in the log there."""
+        request = self.send.request
+        return SendResult(
+            self.admitted.level,
+            request.entries,
+            self.runs,
+            appended,
+            self.positions,
+            self.waits,
+            bool(request.batch_properties),
+        )
+
+
+Outcome = AppendedSend | Exception | None
+"""What became of a send: it is appended, or refused with an error, or must wait (None, with nothing
+stored) until its topic or the next log file is created."""
 
 
 class Sender:
@@ -126,27 +157,50 @@ class Sender:
     def append_now(self, send: PendingSend) -> AppendedSend | None:
         """Append all messages in one step; None, with nothing stored, if the topic or the next log
         file has to be created before. Raises what ``send`` raises before it waits."""
-        admitted = self.admit(send.request.ack)
-        topic = self._topics.ready_for_sending(send.topic)
-        if topic is None:
-            return None
-        try:
-            return self.append(send, topic, admitted)
-        except FileNotReady:
-            return None
+        (outcome,) = self.append_all([send])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def append_all(self, sends: Sequence[PendingSend]) -> list[Outcome]:
+        """Append several sends in one step; return for each what ``append_now`` returns or raises.
+
+        Their records are written together. If the log refuses that, each send is appended alone, so
+        that none is refused because of another.
+        """
+        ready = [self._ready(send) for send in sends]
+        placed = [each for each in ready if isinstance(each, _Placed)]
+        appended = iter(self._append_placed(placed) if placed else ())
+        outcomes = [next(appended) if isinstance(each, _Placed) else each for each in ready]
+        return [None if isinstance(each, FileNotReady) else each for each in outcomes]
 
     def append(self, send: PendingSend, to: TopicConfig, admitted: Admitted) -> AppendedSend:
         """Append all messages in one step. Raises what ``send`` raises before it waits."""
-        level, queue_count = admitted.level, to.queues
-        topic, request, born_host = send.topic, send.request, send.born_host
-        entries, message_count, picks = request.entries, request.message_count, request.picks
-        delays, batch_properties = request.delays, request.batch_properties
+        (outcome,) = self._append_placed([self._placed(send, to, admitted)])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _ready(self, send: PendingSend) -> _Placed | Exception | None:
+        """Return a send that can be appended; None if its topic has to be created before."""
+        try:
+            admitted = self.admit(send.request.ack)
+            topic = self._topics.ready_for_sending(send.topic)
+            return None if topic is None else self._placed(send, topic, admitted)
+        except Exception as error:  # noqa: BLE001 - the caller answers it
+            return error
+
+    def _placed(self, send: PendingSend, to: TopicConfig, admitted: Admitted) -> _Placed:
+        """Divide the messages of a send into runs. Raises what ``send`` raises for a bad queue,
+        delay or kind of topic."""
+        topic, request, queue_count = send.topic, send.request, to.queues
+        picks, batch_properties = request.picks, request.batch_properties
         if batch_properties and not to.is_batch:
             raise _not_batch(topic)
         born_ms = self.clock.wall_ms()
-        common = (born_host, self.store_host, born_ms)
+        common = (send.born_host, self.store_host, born_ms)
         positions = waits = None
-        if delays is not None:
+        if request.delays is not None:
             placed = self.place(topic, queue_count, request, born_ms)
             positions, waits = placed.positions, placed.waits
             runs = [
@@ -154,7 +208,7 @@ class Sender:
                 for share in placed.shares
             ]
         elif isinstance(picks, list):
-            shares, positions = self._cut(topic, queue_count, entries, picks)
+            shares, positions = self._cut(topic, queue_count, request.entries, picks)
             runs = [Run(topic, queue, part, count, *common) for queue, part, count in shares]
         else:
             if picks is None:
@@ -162,25 +216,40 @@ class Sender:
             elif picks >= queue_count:
                 field = "queue" if batch_properties else ""
                 raise queue_choice.unknown_queue(topic, picks, queue_count, field=field)
-            host = self.store_host
-            runs = [Run(topic, picks, entries, message_count, born_host, host, born_ms)]
+            runs = [Run(topic, picks, request.entries, request.message_count, *common)]
         if batch_properties:
             runs = [runs[0]._replace(batch_properties=batch_properties)]
         elif to.attributes and to.is_batch:
             runs = self.batches.of(runs)
-        is_batch = bool(batch_properties)
+        return _Placed(send, admitted, runs, positions, waits)
+
+    def _append_placed(self, sends: Sequence[_Placed]) -> list[AppendedSend | Exception]:
+        """Append the runs of sends together; if the log refuses that, each send alone."""
+        runs = [run for send in sends for run in send.runs]
         try:
             appended = self._append.append_now(runs, room=RECORD_ROOM)
         except WriteFailed as fault:
             if not isinstance(fault.appended, Appended):
-                raise  # nothing of this request was written
-            result = SendResult(level, entries, runs, fault.appended, positions, waits, is_batch)
-            raise outcome_unknown(fault, result.results()) from fault
-        self._counts.accepted(topic, request, appended, waits)
-        result = SendResult(level, entries, runs, appended, positions, waits, is_batch)
+                return [fault] * len(sends)  # nothing of these sends was written
+            parts = fault.appended.parts([send.runs for send in sends])
+            return [
+                outcome_unknown(fault, send.result(part).results())
+                for send, part in zip(sends, parts, strict=True)
+            ]
+        except TidemarkError as refusal:  # nothing was stored
+            if len(sends) == 1:
+                return [refusal]
+            return [self._append_placed([send])[0] for send in sends]
+        parts = appended.parts([send.runs for send in sends])
+        return [self._accepted(send, part) for send, part in zip(sends, parts, strict=True)]
+
+    def _accepted(self, placed: _Placed, appended: Appended) -> AppendedSend:
+        """Count a send whose messages are in the log."""
+        send, result = placed.send, placed.result(appended)
+        self._counts.accepted(send.topic, send.request, appended, placed.waits)
         if send.on_appended is not None:
-            send.on_appended(topic, result, appended.start, appended.end)
-        return AppendedSend(self, send, result, appended.end, admitted)
+            send.on_appended(send.topic, result, appended.start, appended.end)
+        return AppendedSend(self, send, result, appended.end, placed.admitted)
 
     def wait(self, appended: AppendedSend) -> asyncio.Future[bool] | None:
         """Begin to wait for the level of a send; None if it has its level already.

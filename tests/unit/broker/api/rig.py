@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,7 +22,7 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.read.pull import PullRequest
 from services.broker.send.request import ProduceRequest
 from services.broker.send.send_result import SendResult
-from services.broker.send.sender import AppendedSend, PendingSend, Sender
+from services.broker.send.sender import AppendedSend, Outcome, PendingSend, Sender
 from services.broker.send.unique_ids import UniqueIds
 from shared.files.pull import PullResult, PullStatus
 from shared.metrics.registry import Registry
@@ -67,6 +67,8 @@ class Sends:
         """Plain sends are answered when it is set."""
         self.direct_count = 0
         """Number of sends that bypassed aiohttp."""
+        self.gathered: list[int] = []
+        """How many sends were appended together, each time."""
         self.level.set()
         self.sent: list[tuple[str, ProduceRequest, Host]] = []
         self.repeats = 0
@@ -88,10 +90,17 @@ class Sends:
         self.asked.set()
         return self.repeats
 
-    def append_now(self, send: PendingSend) -> AppendedSend | None:
-        if self.waits or send.request.retry:
+    def append_all(self, sends: Sequence[PendingSend]) -> list[Outcome]:
+        self.gathered.append(len(sends))
+        return [self._appended(send) for send in sends]
+
+    def _appended(self, send: PendingSend) -> Outcome:
+        if self.waits:
             return None
-        self._store(send.topic, send.request, send.born_host)
+        try:
+            self._store(send.topic, send.request, send.born_host)
+        except UnknownTopic as error:
+            return error
         self.direct_count += 1
         result = cast(SendResult, Answered(self.answer_size))
         unused = cast(Any, None)

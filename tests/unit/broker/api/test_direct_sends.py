@@ -14,9 +14,11 @@ import pytest
 
 from services.broker.api import connections
 from services.broker.api.connections import HELD_SIZE_MAX, ApiHandler
+from services.broker.api.direct_sends import GATHERED_SIZE_MAX
 from services.broker.api.http_requests import Body
 from tests.support.metrics import samples
 from tests.unit.broker.api.rig import Served, served
+from tidemark.errors import Overloaded
 from tidemark.formats import batch
 from tidemark.formats.batch import WireMessage
 
@@ -487,3 +489,161 @@ async def test_a_send_in_two_parts_is_served_directly() -> None:
         assert node.sends.direct_count == 1
         assert handler._missing == 0
         writer.close()
+
+
+class Clients:
+    """Connections whose bytes all arrive in the same turn of the event loop."""
+
+    def __init__(self, node: Served) -> None:
+        self.node = node
+        self.readers: list[asyncio.StreamReader] = []
+        self.writers: list[asyncio.StreamWriter] = []
+        self.handlers: list[ApiHandler] = []
+
+    @classmethod
+    async def of(cls, node: Served, count: int) -> Clients:
+        clients = cls(node)
+        for _ in range(count):
+            reader, writer = await asyncio.open_connection(node.url.host, node.url.port)
+            handler = await clients._next_handler()
+            clients.readers.append(reader)
+            clients.writers.append(writer)
+            clients.handlers.append(handler)
+        return clients
+
+    async def _next_handler(self) -> ApiHandler:
+        """The handler of a new connection, when it waits for a request."""
+        silent = self.node.server._silent
+        await until(lambda: len(silent) > len(self.handlers))
+        (handler,) = set(silent) - set(self.handlers)
+        assert isinstance(handler, ApiHandler)
+        await until(lambda: handler._waiter is not None)
+        return handler
+
+    def receive(self, *requests: bytes) -> None:
+        """Let each connection receive its bytes, without a turn of the loop in between."""
+        for handler, data in zip(self.handlers, requests, strict=True):
+            handler.data_received(data)
+
+    async def answers(self) -> list[tuple[bytes, bytes] | None]:
+        return [await answer(reader) for reader in self.readers]
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+
+
+async def test_sends_that_arrive_in_one_turn_are_appended_together() -> None:
+    async with served() as node:
+        clients = await Clients.of(node, 3)
+        clients.receive(send(), send() * 2, send())
+        assert await clients.answers() == [STORED] * 3
+        assert await answer(clients.readers[1]) == STORED
+        assert node.sends.gathered == [3, 1]
+        assert [host.port for _, _, host in node.sends.sent] == [
+            clients.writers[each].get_extra_info("sockname")[1] for each in (0, 1, 2, 1)
+        ]
+        clients.close()
+
+
+async def test_a_send_that_cannot_be_stored_takes_no_other_of_its_turn_with_it() -> None:
+    general = send(msgpack.packb({"messages": [MESSAGE], "retry": True}))
+    async with served() as node:
+        clients = await Clients.of(node, 5)
+        missing = send(head=SEND.replace(b"orders", b"missing"))
+        clients.receive(send(), missing, send(b"\xc1"), general, send())
+        statuses = [found and found[0] for found in await clients.answers()]
+        assert statuses == [b"200", b"404", b"400", b"200", b"200"]
+        assert node.sends.gathered == [3], "not those that are no request or a repetition"
+        assert node.sends.direct_count == 2
+        assert len(node.sends.sent) == 3
+        clients.close()
+
+
+async def test_more_than_may_be_gathered_is_appended_in_parts() -> None:
+    large = send(msgpack.packb({"messages": [MESSAGE | {"body": bytes(900)}] * 20}))
+    count = GATHERED_SIZE_MAX // len(large)
+    async with served() as node:
+        clients = await Clients.of(node, count + 2)
+        clients.receive(*[large] * (count + 2))
+        assert node.sends.gathered == [count]
+        assert await clients.answers() == [STORED] * (count + 2)
+        assert node.sends.gathered == [count, 2]
+        clients.close()
+
+
+async def test_sends_of_a_turn_in_which_a_repeat_was_stored_are_compared_with_it() -> None:
+    # 1. A first attempt and its repeat arrive in one turn; 2. aiohttp's task stores the repeat;
+    # 3. at the end of the turn, the first attempt would be stored again.
+    async with served() as node:
+        node.sends.repeats = 7
+        clients = await Clients.of(node, 2)
+        clients.receive(send(), send())
+        node.sends.repeats += 1
+        assert await clients.answers() == [STORED] * 2
+        assert node.sends.gathered == []
+        assert node.sends.since == 7
+        clients.receive(send(), send())
+        assert await clients.answers() == [STORED] * 2
+        assert node.sends.gathered == [2]
+        clients.close()
+
+
+async def test_sends_are_refused_if_the_gate_closes_in_their_turn() -> None:
+    async with served() as node:
+        clients = await Clients.of(node, 2)
+        clients.receive(send(), send())
+        node.api._gate.sends_open = False
+        assert [found and found[0] for found in await clients.answers()] == [b"503"] * 2
+        assert not node.sends.sent
+        clients.close()
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+async def test_a_client_that_closes_in_its_turn_is_not_answered(is_direct: bool) -> None:
+    async with served() as node:
+        clients = await Clients.of(node, 2)
+        clients.receive(send(), send())
+        node.sends.waits = not is_direct
+        gone = clients.handlers[0]
+        gone.connection_lost(None)
+        assert await answer(clients.readers[1]) == STORED
+        # What aiohttp would have to serve is dropped: the client may repeat it elsewhere.
+        assert len(node.sends.sent) == (2 if is_direct else 1)
+        assert gone._answering is None
+        clients.close()
+
+
+async def test_a_stop_waits_for_the_end_of_a_turn() -> None:
+    async with served() as node:
+        clients = await Clients.of(node, 2)
+        clients.receive(send(), send())
+        await node.server.close()
+        assert await clients.answers() == [STORED] * 2
+        clients.close()
+
+
+async def test_the_bodies_of_a_turn_are_counted_together() -> None:
+    async with served() as node:
+        clients = await Clients.of(node, 3)
+        other = node.api._bodies.take((1 << 20) - 2 * len(BODY))
+        clients.receive(*[send()] * 3)
+        statuses = [found and found[0] for found in await clients.answers()]
+        assert statuses == [b"200", b"200", b"503"]
+        assert len(node.sends.sent) == 2
+        node.api._bodies.end(other)
+        assert node.api._bodies._waiting.used == 0
+        clients.close()
+
+
+async def test_the_memory_of_a_send_that_waits_is_counted_even_if_there_is_no_room() -> None:
+    # Its messages are stored: a refusal would be untrue.
+    async with served() as node:
+        bodies = node.api._bodies
+        taken = [bodies.take(1 << 20), bodies.take(10)]
+        assert bodies._waiting.used == (1 << 20) + 10
+        with pytest.raises(Overloaded):
+            bodies.check_room(1)
+        for each in taken:
+            bodies.end(each)
+        assert bodies._waiting.used == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+from array import array
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -537,3 +538,22 @@ async def test_files_are_made_again_after_a_failure_that_a_send_met(tmp_path: Pa
         with pytest.raises(DiskFull, match="planted"):
             await parts.files.wait()
         await made_again(parts)
+
+
+def test_the_place_of_each_request_in_an_append_of_several_is_that_of_its_own_records() -> None:
+    def run(queue: int, count: int, batch_properties: bytes = b"") -> Run:
+        return Run("t", queue, b"", count, HOST, HOST, batch_properties=batch_properties)
+
+    requests = [[run(0, 2)], [run(1, 3, b"an inner batch is one record"), run(2, 1)], [run(0, 1)]]
+    sizes = array("I", [10, 20, 300, 40, 50])
+    firsts = [QueueOffset(first) for first in (7, 8, 9, 9)]
+    whole = Appended(firsts, PhysicalOffset(1000), sizes.tobytes(), 5, PhysicalOffset(1420))
+    found = [
+        (part.firsts, part.start, list(memoryview(part.sizes).cast("I")), part.end)
+        for part in whole.parts(requests)
+    ]
+    assert found == [
+        ([7], 1000, [10, 20], 1030),
+        ([8, 9], 1030, [300, 40], 1370),
+        ([9], 1370, [50], 1420),
+    ]

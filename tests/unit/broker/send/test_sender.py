@@ -20,13 +20,13 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.send.deduplicator import Deduplicator
 from services.broker.send.request import Pick, ProduceRequest
 from services.broker.send.send_result import SendResult, result_of
-from services.broker.send.sender import Sender
+from services.broker.send.sender import AppendedSend, Outcome, PendingSend, Sender
 from services.broker.send.wanted_delay import Delay
 from services.broker.state.topics import Topics
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.state.records import TopicConfig
-from tests.support.metrics import sample
+from tests.support.metrics import sample, samples
 from tidemark.errors import (
     AckTimeout,
     BadRequest,
@@ -34,6 +34,8 @@ from tidemark.errors import (
     FileNotReady,
     FlushFailed,
     LogFileReplaced,
+    MessageTooLarge,
+    NodeAlone,
     NotEnoughReplicas,
     NotServing,
     Overloaded,
@@ -62,6 +64,9 @@ class Log:
         self.is_durable = True
         self.lacks_file = self.is_stopping = False
         self.write_fault: WriteFailed | None = None
+        self.refusal: TidemarkError | None = None
+        """Error of an append of more than ``room`` bytes."""
+        self.room = 0
         self.sync_fault: StoreError | None = None
         self.committed_to = 0
         self._offsets = QueueOffsets({})
@@ -69,9 +74,11 @@ class Log:
     def append_now(self, made: Sequence[Run], *, own: bool = False, room: int = 0) -> Appended:
         if self.lacks_file:
             raise FileNotReady("planted")
+        start, size = self.end, runs.runs_size(made, record_crc=True)
+        if self.refusal is not None and size > self.room:
+            raise self.refusal
         self.requests.append(made)
         numbered = self._offsets.number(made)
-        start, size = self.end, runs.runs_size(made, record_crc=True)
         sizes = runs.encode_runs(
             bytearray(size),
             made,
@@ -427,3 +434,99 @@ async def test_a_write_that_failed_before_any_record_of_the_request_has_no_resul
     with pytest.raises(WriteFailed) as failed:
         await sends_to(log).send("t", request(b"a"), BORN)
     assert "results" not in failed.value.facts
+
+
+def several() -> list[ProduceRequest]:
+    """Requests for one queue, for several, without a queue, and with delayed messages."""
+    delayed = replace(request(b"g", b"h"), delays=[Delay(level=1), None])
+    return [
+        request(b"a", b"b", picks=3),
+        request(b"c", b"d", b"e", picks=[1, 3, 1]),
+        request(b"f"),
+        delayed,
+        request(b"i", picks=3),
+    ]
+
+
+def pending(*requests: ProduceRequest, topic: str = "t") -> list[PendingSend]:
+    return [PendingSend(topic, each, BORN, None, 0.0) for each in requests]
+
+
+def results_of(outcome: Outcome) -> list[dict[str, object]]:
+    assert isinstance(outcome, AppendedSend)
+    return outcome.result.results()
+
+
+def test_sends_that_are_appended_together_have_the_results_of_sends_one_after_another() -> None:
+    log, single = Log(), Log()
+    outcomes = sends_to(log, delay_levels_ms=(1000,)).append_all(pending(*several()))
+    alone = sends_to(single, delay_levels_ms=(1000,))
+    expected = [alone.append_all(pending(each))[0] for each in several()]
+    assert (len(log.requests), len(single.requests)) == (1, 5)
+    for found, wanted in zip(outcomes, expected, strict=True):
+        assert results_of(found) == results_of(wanted)
+        assert isinstance(found, AppendedSend)
+        assert isinstance(wanted, AppendedSend)
+        assert found.end == wanted.end
+        assert msgpack.unpackb(found.result.packed()) == wanted.result.as_dict()
+
+
+def test_sends_are_counted_alike_together_and_one_after_another() -> None:
+    counted = []
+    for together in (True, False):
+        metrics = BrokerMetrics(registry := Registry("broker"))
+        sends = sends_to(Log(), metrics, delay_levels_ms=(1000,))
+        for each in [pending(*several())] if together else map(pending, several()):
+            sends.append_all(each)
+        counted.append(samples(registry))
+    assert counted[0] == counted[1]
+    assert sum(value for name, value in counted[0].items() if "messages_in_total" in name) == 9
+
+
+def test_a_send_that_is_refused_takes_no_other_with_it() -> None:
+    log = Log()
+    outcomes = sends_to(log).append_all(
+        pending(
+            request(b"a", picks=0),
+            request(b"b", picks=QUEUES),
+            request(b"c", picks=0, ack=AckLevel.REPLICATED),
+            request(b"d", picks=0),
+        )
+    )
+    assert [type(each) for each in outcomes] == [
+        AppendedSend, UnknownQueue, NodeAlone, AppendedSend,
+    ]  # fmt: skip
+    assert stored(log) == [(0, [b"a"]), (0, [b"d"])]
+
+
+@pytest.mark.parametrize("refusal", [DiskFull, MessageTooLarge, FileNotReady])
+def test_sends_that_the_log_refuses_together_are_appended_one_by_one(
+    refusal: type[TidemarkError],
+) -> None:
+    log = Log()
+    log.refusal, log.room = refusal("planted"), 800
+    outcomes = sends_to(log).append_all(
+        pending(*(request(bytes(100), picks=0) for _ in range(3)), request(bytes(900), picks=1))
+    )
+    kept = [len(made) for made in log.requests]
+    assert kept == [1, 1, 1]
+    assert [results_of(each)[0]["queue_offset"] for each in outcomes[:3]] == [0, 1, 2]
+    if refusal is FileNotReady:
+        assert outcomes[3] is None, "it waits for the file"
+    else:
+        assert outcomes[3] is log.refusal
+
+
+def test_after_a_failed_write_each_send_gets_the_places_of_its_own_messages() -> None:
+    log = Log()
+    log.write_fault = WriteFailed("the disk failed.")
+    requests = [request(b"a", picks=2), request(b"b", b"c", picks=[0, 2])]
+    outcomes = sends_to(log).append_all(pending(*requests))
+    found = []
+    for each in outcomes:
+        assert isinstance(each, WriteFailed)
+        results = each.facts["results"]
+        assert {result["outcome"] for result in results} == {"unknown"}
+        found.append([(result["queue"], result["queue_offset"]) for result in results])
+    assert found == [[(2, 0)], [(0, 0), (2, 1)]]
+    assert len(log.requests) == 1, "nothing is appended again"
