@@ -145,8 +145,11 @@ class DirectSends:
         if turn is not self._turn:
             return  # it was full
         self._turn = None
-        for send, outcome in zip(turn.sends, self._outcomes(turn), strict=True):
-            answer = self._begun(send, outcome, turn.started)
+        outcomes = self._outcomes(turn)
+        self._request_classes.note_sent()
+        now = self._monotonic()
+        for send, outcome in zip(turn.sends, outcomes, strict=True):
+            answer = self._begun(send, outcome, turn.started, now)
             send.connection.finish(send, answer, turn.repeats)
         turn.end.set_result(None)
 
@@ -160,10 +163,12 @@ class DirectSends:
             return [error] * len(sends)
 
     def _begun(
-        self, send: PlainSend, outcome: Outcome, started: float
+        self, send: PlainSend, outcome: Outcome, started: float, now: float
     ) -> bytes | WaitingSend | None:
         """Return the answer of a send, or what waits for its level; None: the general path has to
-        serve it. Never raises; the answer may be an error."""
+        serve it. Never raises; the answer may be an error.
+
+        started, now: begin and end of the append, on the monotonic clock [s]."""
         head, held = send.head, send.held
         try:
             if outcome is None:
@@ -171,7 +176,7 @@ class DirectSends:
             if isinstance(outcome, Exception):
                 answer = self._refusal(head, outcome)
             elif (level := outcome.sender.wait(outcome)) is None:
-                answer = self._settled(head, outcome)
+                answer = self._settled(head, outcome, now)
             else:
                 body, held = held or self._bodies.take(head.body_size), None
                 return WaitingSend(head, outcome, level, body, self._puts.begin(started), started)
@@ -180,7 +185,7 @@ class DirectSends:
         finally:
             if held is not None:
                 self._bodies.end(held)
-        self._note_duration(head, started)
+        self._note_duration(head, now - started)
         return answer
 
     def answer(self, send: WaitingSend) -> bytes | Awaitable[bytes]:
@@ -190,8 +195,10 @@ class DirectSends:
         level = send.level
         if level.cancelled() or level.exception() is not None or not level.result():
             return self._answer_later(send)
-        answer = self._settled(send.head, send.appended)
-        self._end(send)
+        self._request_classes.note_sent()
+        now = self._monotonic()
+        answer = self._settled(send.head, send.appended, now)
+        self._end(send, now)
         return answer
 
     async def _answer_later(self, send: WaitingSend) -> bytes:
@@ -202,28 +209,27 @@ class DirectSends:
         except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
             return self._refusal(send.head, error)
         finally:
-            self._end(send)
+            self._end(send, self._monotonic())
 
-    def _settled(self, head: SendHead, appended: AppendedSend) -> bytes:
+    def _settled(self, head: SendHead, appended: AppendedSend, now: float) -> bytes:
         """Return the answer of a send whose messages have their level, if it still holds."""
         try:
-            appended.sender.settle(appended)
+            appended.sender.settle(appended, now)
             return self._answer(head, appended)
         except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
             return self._refusal(head, error)
 
-    def _end(self, send: WaitingSend) -> None:
+    def _end(self, send: WaitingSend, now: float) -> None:
         """Release what is counted for a send that waited."""
         self._bodies.end(send.body)
         self._puts.end(send.number)
-        self._note_duration(send.head, send.started)
+        self._note_duration(send.head, now - send.started)
 
-    def _note_duration(self, head: SendHead, started: float) -> None:
+    def _note_duration(self, head: SendHead, took_s: float) -> None:
         duration = self._duration if head.batch is None else self._batch_duration
-        duration.observe(self._monotonic() - started)
+        duration.observe(took_s)
 
     def _answer(self, head: SendHead, appended: AppendedSend) -> bytes:
-        self._request_classes.note_sent()
         body = packed(appended.result, head.accepted)
         return _head(_OK, head.accepted, len(body), int(time.time())) + body
 

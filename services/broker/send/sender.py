@@ -77,7 +77,7 @@ class AppendedSend(msgspec.Struct, frozen=True):
     admitted: Admitted
 
 
-class _Placed(NamedTuple):
+class _Placed(msgspec.Struct, frozen=True):
     """A send whose messages have their queues."""
 
     send: PendingSend
@@ -272,7 +272,7 @@ class Sender:
         """
         if waiting is not None:
             await self._in_time(appended, waiting)
-        self.settle(appended)
+        self.settle(appended, self.clock.monotonic())
 
     async def _in_time(self, appended: AppendedSend, waiting: asyncio.Future[bool]) -> None:
         """Wait for the level. Raises AckTimeout at the deadline."""
@@ -297,9 +297,10 @@ class Sender:
             why = f"{level.value} was not within {timeout_ms} ms"
             raise self._not_reached(why, result, end, timeout_ms=timeout_ms)
 
-    def settle(self, appended: AppendedSend) -> None:
+    def settle(self, appended: AppendedSend, now: float) -> None:
         """Store the reached level in the result, and count the send as answered.
 
+        now: on the monotonic clock [s].
         From here until the answer is written no await yields to the event loop: the level that
         holds now still holds when the answer is sent. Raises AckTimeout if it does not hold.
         """
@@ -314,7 +315,7 @@ class Sender:
                 appended.end,
             )
         result.level, result.copies = reached
-        self._counts.answered(result.level, self.clock.monotonic() - appended.send.started)
+        self._counts.answered(result.level, now - appended.send.started)
 
     async def file_made(self) -> None:
         """Wait until the log file that an append found missing exists; the wait is bounded."""

@@ -113,7 +113,7 @@ class Sends:
         if waiting is not None:
             await waiting
 
-    def settle(self, appended: AppendedSend) -> None:
+    def settle(self, appended: AppendedSend, now: float) -> None:
         assert self.level.is_set()
 
     def _store(self, topic: str, request: ProduceRequest, born_host: Host) -> None:
