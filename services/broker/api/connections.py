@@ -157,11 +157,6 @@ class ApiHandler(BoundedHandler):
         return self._answering is not None or bool(self._held) or self._paused
 
     @property
-    def _is_open(self) -> bool:
-        """Whether an answer can be written."""
-        return self.transport is not None and not self.transport.is_closing()
-
-    @property
     def _is_idle(self) -> bool:
         """Whether aiohttp waits for a request."""
         waiter = self._waiter
@@ -210,20 +205,9 @@ class ApiHandler(BoundedHandler):
         else:
             self._keep(data[stop:])
 
-    def finish(
-        self, send: PlainSend, answer: bytes | WaitingSend | None, repeats: RepeatCount
-    ) -> None:
-        """Write the answer of a send, or wait for its level; None: aiohttp has to serve it.
-
-        repeats: count of repeated sends when it arrived, or an earlier one."""
+    def finish(self, answer: bytes | WaitingSend) -> None:
+        """Write the answer of a send, or wait for its level."""
         self._answering = None
-        if answer is None:
-            self.repeats_before = repeats
-            self._read_on()
-            data, self._held = send.request + self._held, b""
-            if self._is_open:
-                self._pass_on(data)
-            return
         self.role = ClientRole.PRODUCER
         self._request_count += 1
         if isinstance(answer, bytes):
@@ -233,6 +217,16 @@ class ApiHandler(BoundedHandler):
         else:
             self._answering = answer.level
             answer.level.add_done_callback(partial(self._answer, answer))
+
+    def pass_on(self, send: PlainSend, repeats: RepeatCount) -> None:
+        """Let aiohttp serve a send; repeats: count of repeated sends when it arrived or earlier."""
+        self._answering = None
+        self.repeats_before = repeats
+        self._read_on()
+        data, self._held = send.request + self._held, b""
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            self._pass_on(data)
 
     def _answer(self, send: WaitingSend, _: asyncio.Future[bool]) -> None:
         """Answer a send whose wait has ended, and process what follows it.
@@ -288,7 +282,8 @@ class ApiHandler(BoundedHandler):
         if self._answering is not None:
             return
         self._read_on()
-        if self._held and self._is_open:
+        transport = self.transport
+        if self._held and transport is not None and not transport.is_closing():
             self._serve(self._held, turns)
 
     def _read_on(self) -> None:

@@ -123,8 +123,8 @@ class DirectSends:
     def gather(self, send: PlainSend) -> asyncio.Future[None]:
         """Append a send together with the others that arrive in this turn of the event loop.
 
-        At the end of the turn its connection gets its answer (``ApiHandler.finish``); the returned
-        future is done then.
+        At the end of the turn its connection gets its answer (``ApiHandler.finish``), or the send
+        itself (``ApiHandler.pass_on``) if aiohttp has to serve it; the returned future is done then.
         """
         turn, size = self._turn, len(send.request)
         if turn is not None and turn.size + size > GATHERED_SIZE_MAX:
@@ -149,8 +149,12 @@ class DirectSends:
         self._request_classes.note_sent()
         now = self._monotonic()
         for send, outcome in zip(turn.sends, outcomes, strict=True):
-            answer = self._begun(send, outcome, turn.started, now)
-            send.connection.finish(send, answer, turn.repeats)
+            connection, answer = send.connection, self._begun(send, outcome, turn.started, now)
+            if answer is None:
+                # In a callback of its own: an error in aiohttp ends no other connection's send.
+                turn.end.get_loop().call_soon(connection.pass_on, send, turn.repeats)
+            else:
+                connection.finish(answer)
         turn.end.set_result(None)
 
     def _outcomes(self, turn: _Turn) -> Sequence[Outcome]:

@@ -42,7 +42,7 @@ BROKER_PUT_DURATION_SECONDS: Final = histogram("tidemark_broker_put_duration_sec
     title="Send until answer", buckets=SECONDS_BUCKETS,
     alert="99th percentile above half of your timeout")
 BROKER_APPEND_DURATION_SECONDS: Final = histogram("tidemark_broker_append_duration_seconds", "s",
-    "From numbering a request's messages to their bytes in the page cache",
+    "From numbering the messages of an append to their bytes in the page cache",
     title="Append", buckets=SECONDS_BUCKETS,
     alert="99th percentile above 50 ms: the disk cannot take the writeback")
 BROKER_REQUEST_DURATION_SECONDS: Final = histogram(
