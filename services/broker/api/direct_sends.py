@@ -123,8 +123,8 @@ class DirectSends:
     def gather(self, send: PlainSend) -> asyncio.Future[None]:
         """Append a send together with the others that arrive in this turn of the event loop.
 
-        At the end of the turn its connection gets its answer (``ApiHandler.finish``), or the send
-        itself (``ApiHandler.pass_on``) if aiohttp has to serve it; the returned future is done then.
+        At the end of the turn its connection gets the answer (``ApiHandler.finish``), or the send
+        back (``ApiHandler.pass_on``) if aiohttp has to serve it. The returned future is done then.
         """
         turn, size = self._turn, len(send.request)
         if turn is not None and turn.size + size > GATHERED_SIZE_MAX:
