@@ -12,6 +12,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from services.broker import request_classes
 from services.broker.api import connections
 from services.broker.api.connections import HELD_SIZE_MAX, ApiHandler
 from services.broker.api.direct_sends import GATHERED_SIZE_MAX
@@ -373,7 +374,8 @@ def _has_sent(node: Served, count: int) -> bool:
     return len(node.sends.sent) == count
 
 
-async def test_a_send_is_counted_as_by_aiohttp() -> None:
+async def test_a_send_is_counted_as_by_aiohttp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_classes, "SENT_LATELY_S", 60.0)
     async with served() as direct, served(direct=False) as general:
         for node in (direct, general):
             reader, writer = await asyncio.open_connection(node.url.host, node.url.port)
