@@ -17,6 +17,9 @@ from shared.runtime.command import check_config_option, run_service
 @click.option("--host", help="Address for clients and brokers; 127.0.0.1 by default.")
 @click.option("--port", type=int, help="Port for clients and brokers; 9870 by default.")
 @click.option("--admin-port", type=int, help="Port of probes and metrics; 9871 by default.")
+@click.option(
+    "--group", "groups", multiple=True, help="A broker group of the cluster; once for each."
+)
 @check_config_option
 def main(
     config: Path | None,
@@ -24,6 +27,7 @@ def main(
     host: str | None,
     port: int | None,
     admin_port: int | None,
+    groups: tuple[str, ...],
     check_config: bool,
 ) -> None:
     """Run a name service: it answers where the broker groups and topics are."""
@@ -32,7 +36,13 @@ def main(
         NamesConfig,
         config,
         ENV_PREFIX,
-        {"cluster": cluster, "host": host, "port": port, "admin_port": admin_port},
+        {
+            "cluster": cluster,
+            "host": host,
+            "port": port,
+            "admin_port": admin_port,
+            "groups": groups or None,
+        },
         run,
         check_config=check_config,
         look=secret_of,

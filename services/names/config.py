@@ -37,7 +37,7 @@ class NamesConfig(Ruled):
     )
     peers: tuple[str, ...] = ()
     """URLs of the other instances. Answers list them, and they are asked once at the start for
-    their broker groups."""
+    their broker groups. The own URL may be among them, so that all instances have one list."""
     peers_timeout_s: float = setting(
         2.0, unit="s", minimum=0.1, maximum=60.0, says="for their answers; then it goes on without"
     )
@@ -115,6 +115,12 @@ class NamesConfig(Ruled):
         """URL of this instance for clients."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (self.url or f"http://{host}:{self.port}").rstrip("/")
+
+    @property
+    def other_urls(self) -> tuple[str, ...]:
+        """URLs of the other instances."""
+        peers = (each.rstrip("/") for each in self.peers)
+        return tuple(url for url in peers if url != self.own_url)
 
     @property
     def table_bounds(self) -> TableBounds:

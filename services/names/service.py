@@ -69,7 +69,7 @@ class Names:
             config.cluster,
             config.table_bounds,
             expected=config.groups,
-            names=sorted({config.own_url, *(each.rstrip("/") for each in config.peers)}),
+            names=sorted({config.own_url, *config.other_urls}),
             kept_max=config.answers_max,
             now_s=self._clock.monotonic(),
         )
@@ -111,7 +111,7 @@ class Names:
     async def _keep(self) -> None:
         """Ask the peers, then drop what is not renewed, until stop."""
         config = self._config
-        named = await groups_of_peers(config.cluster, config.peers, config.peers_timeout_s)
+        named = await groups_of_peers(config.cluster, config.other_urls, config.peers_timeout_s)
         self._api.wake(self.directory.note_peers(named))
         while not self._stop.is_set():
             self._note_complete()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,6 +17,9 @@ from shared.cluster.time_rules import PROFILES, TimeRules
 from shared.runtime.config import Ruled, setting
 
 ETCD_ENDPOINT: Final = re.compile(r"(https?)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@]+):[0-9]{1,5}")
+
+NUMBER: Final = "{n}"
+"""Stands for the number of a node in entries that ``node_count`` repeats."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +36,13 @@ class ClusterConfig(Ruled):
     """``name=URL`` for clients, of every node."""
     admin: tuple[str, ...] = ()
     """``name=URL`` of ha's admin port, of every node."""
+    node_count: int = setting(
+        0,
+        unit="nodes",
+        minimum=0,
+        maximum=NODES_MAX,
+        says="nodes, api, admin have one entry each, with {n} for 0, 1, ...; 0: one for each node",
+    )
     secret_file: Path | None = None
     """File with the shared secret: at least 16 bytes, readable by its owner only."""
     tls_cert_file: Path | None = None
@@ -121,9 +131,12 @@ class ClusterConfig(Ruled):
     @property
     def replicas(self) -> tuple[Node, ...]:
         """All configured nodes in ordinal order. Raises ValueError naming what is missing."""
-        apis, admins = _by_name("api", self.api), _by_name("admin", self.admin)
+        nodes, apis, admins = (
+            _by_name(field, numbered(entries, self.node_count))
+            for field, entries in (("nodes", self.nodes), ("api", self.api), ("admin", self.admin))
+        )
         found = []
-        for name, address in _by_name("nodes", self.nodes).items():
+        for name, address in nodes.items():
             if name not in apis or name not in admins:
                 raise ValueError(f"cluster.api and cluster.admin need a URL of {name}")
             try:
@@ -142,12 +155,20 @@ class ClusterConfig(Ruled):
         """Size of the smallest in-sync set that may acknowledge."""
         if self.min_in_sync is not None:
             return self.min_in_sync
-        return 1 if len(self.nodes) <= 2 else 2
+        return 1 if len(self.replicas) <= 2 else 2
 
     @property
     def time_rules(self) -> TimeRules:
         """The times of the configured profile."""
         return PROFILES[self.profile]
+
+
+def numbered(entries: Sequence[str], node_count: int) -> tuple[str, ...]:
+    """Return the entries of all nodes: each entry once for each number; unchanged if
+    ``node_count`` is 0."""
+    if not node_count:
+        return tuple(entries)
+    return tuple(each.replace(NUMBER, str(n)) for n in range(node_count) for each in entries)
 
 
 def _by_name(field: str, entries: tuple[str, ...]) -> dict[str, str]:

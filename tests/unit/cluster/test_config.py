@@ -74,3 +74,39 @@ def test_settings_of_etcd_that_contradict_each_other_are_refused(
 def test_an_endpoint_is_a_scheme_a_host_and_a_port(endpoint: str) -> None:
     (rule,) = broken(lease="etcd", etcd_endpoints=(endpoint,))
     assert rule == f"cluster.etcd_endpoints: {endpoint} is not http(s)://host:port"
+
+
+NUMBERED: dict[str, Any] = {
+    "nodes": ("g0-{n}=g0-{n}.nodes:8084",),
+    "api": ("g0-{n}=http://g0-{n}.nodes:8080",),
+    "admin": ("g0-{n}=http://g0-{n}.nodes:8083",),
+    "secret_file": FILE,
+    "lease_dir": FILE,
+}
+
+
+@pytest.mark.parametrize(("count", "in_sync"), [(2, 1), (3, 2), (5, 2)])
+def test_numbered_nodes_are_as_many_as_their_count(count: int, in_sync: int) -> None:
+    config = ClusterConfig(node="g0-1", node_count=count, **NUMBERED)
+    assert [each.name for each in config.replicas] == [f"g0-{n}" for n in range(count)]
+    own = config.own
+    assert (own.host, own.port) == ("g0-1.nodes", 8084)
+    assert (own.api, own.admin) == ("http://g0-1.nodes:8080", "http://g0-1.nodes:8083")
+    assert config.least_in_sync == in_sync
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"node": "g0-2", "node_count": 2}, "cluster.node is 'g0-2'"),
+        ({"node": "g0-0", "node_count": 1}, "needs 2 to 9 different names"),
+        ({"node": "g0-0"}, "has ['g0-{n}']"),
+        ({"node": "b", "node_count": 2, "nodes": ("b=b:1",)}, "'b=b:1' is not a new name=value"),
+    ],
+)
+def test_numbered_nodes_without_a_number_or_beyond_the_count_are_refused(
+    settings: dict[str, object], named: str
+) -> None:
+    with pytest.raises(BrokenRules) as caught:
+        ClusterConfig(**NUMBERED | settings)
+    assert named in caught.value.rules[0]

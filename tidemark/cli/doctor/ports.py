@@ -12,6 +12,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shared.cluster.config import numbered
 from tidemark.cli.doctor.findings import About, Check, Finding
 
 CONNECT_S: Final = 2.0
@@ -64,8 +65,8 @@ def replication_checks(settings: Mapping[str, Any]) -> list[Check]:
     """Return the checks for the other nodes' replication ports, which only the settings contain."""
     cluster = settings.get("cluster") or {}
     found = []
-    for entry in cluster.get("nodes") or ():
-        name, _, address = str(entry).partition("=")
+    for entry in numbered(cluster.get("nodes") or (), cluster.get("node_count") or 0):
+        name, _, address = entry.partition("=")
         if name != cluster.get("node"):
             found.append(
                 Check("nodes.replication", name, lambda n=name, a=address: [replication(n, a)])  # type: ignore[misc]

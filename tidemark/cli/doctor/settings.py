@@ -86,7 +86,17 @@ def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     found += _differs("store_dir", {service: v["store_dir"] for service, v in settings.items()})
     found += _differs("run_dir", {service: v["run_dir"] for service, v in settings.items()})
     grouped = {s: v["cluster"] for s, v in settings.items() if "cluster" in v}
-    for name in ("name", "group", "node", "nodes", "api", "admin", "lease", "profile"):
+    for name in (
+        "name",
+        "group",
+        "node",
+        "nodes",
+        "node_count",
+        "api",
+        "admin",
+        "lease",
+        "profile",
+    ):
         found += _differs(f"cluster.{name}", {s: v[name] for s, v in grouped.items()})
     names = ", ".join(settings)
     return found or [About("config.together", names).ok("the services' settings agree")]

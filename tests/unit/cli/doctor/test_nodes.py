@@ -289,3 +289,8 @@ def test_replication_is_tried_of_all_other_nodes_of_the_settings(unused_tcp_port
     assert "refused" in found[1].cause
     assert "the name no-such-node.invalid cannot be resolved here" in found[2].cause
     assert replication_checks({}) == []
+
+
+def test_replication_is_tried_of_all_numbered_nodes_but_the_own() -> None:
+    cluster = {"node": "n0", "nodes": ["n{n}=n{n}.nodes:8084"], "node_count": 3}
+    assert [check.subject for check in replication_checks({"cluster": cluster})] == ["n1", "n2"]
