@@ -204,18 +204,18 @@ deploy-tools: $(DEPLOY_STAMP) ## Install what judges the manifests, in an enviro
 
 lint-deploy: analytics $(DEPLOY_STAMP) ## Render every overlay; schemas, policies, style, the Dockerfile, names that the code has (needs kubectl)
 	$(DEPLOY_VENV)/bin/python -m deploy.lint
-	$(BIN)/pytest -q -n 2 tests/deploy/test_names.py tests/deploy/test_analytics.py tests/deploy/test_rendering.py tests/deploy/test_pages.py
+	$(BIN)/pytest -q -n 2 tests/deploy/test_{names,analytics,cluster,rendering,pages}.py
 
 OLD_KUSTOMIZE := build/old-kustomize/kustomize
 
-old-kustomize: setup $(OLD_KUSTOMIZE) ## Build the kustomize of kubectl 1.21 (needs Go): it renders the same bytes
+old-kustomize: setup $(OLD_KUSTOMIZE) ## Build the kustomize of kubectl 1.27 (needs Go): it renders the same bytes
 	$(BIN)/python -m deploy.lint.old_kustomize $(OLD_KUSTOMIZE)
 
 $(OLD_KUSTOMIZE):
 	mkdir -p $(@D)
-	cd $(@D) && printf 'module old\n\ngo 1.16\n\nrequire sigs.k8s.io/kustomize/kustomize/v4 v4.0.5\n' > go.mod \
-	  && printf '//go:build tools\n\npackage old\n\nimport _ "sigs.k8s.io/kustomize/kustomize/v4"\n' > tools.go \
-	  && GOFLAGS=-mod=mod go build -o kustomize sigs.k8s.io/kustomize/kustomize/v4
+	cd $(@D) && printf 'module old\n\ngo 1.19\n\nrequire sigs.k8s.io/kustomize/kustomize/v5 v5.0.1\n' > go.mod \
+	  && printf '//go:build tools\n\npackage old\n\nimport _ "sigs.k8s.io/kustomize/kustomize/v5"\n' > tools.go \
+	  && GOFLAGS=-mod=mod go build -o kustomize sigs.k8s.io/kustomize/kustomize/v5
 
 SECRET := deploy/k8s/overlays/ha/secret.key
 

@@ -1,7 +1,7 @@
 """Renders every overlay with an older kustomize: ``python -m deploy.lint.old_kustomize PROGRAM``.
 
 Exits with 1 and names the overlay if the result differs from kubectl's. ``make old-kustomize``
-builds the kustomize of kubectl 1.21, the oldest that the manifests support.
+builds the kustomize of kubectl 1.27, the oldest that the manifests support.
 """
 
 from __future__ import annotations

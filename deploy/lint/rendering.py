@@ -1,7 +1,7 @@
 """Renders the overlays with kustomize, in a copy. The original tree is not written to.
 
-The copy has its own secret, and overlays that users would create by uncommenting a line: with a
-second group, and with the components `monitoring` and `analytics-operator`. Used by ``python -m
+The copy has its own secret, and overlays that users would create by uncommenting a line: with one
+more group, and with the components `monitoring` and `analytics-operator`. Used by ``python -m
 deploy.lint`` and by tests.
 """
 
@@ -20,8 +20,13 @@ from typing import Final
 DEPLOY: Final = Path(__file__).resolve().parents[1]
 KUBECTL: Final = ("kubectl", "kustomize")
 TIMEOUT_S: Final = 60
-GROUPED: Final = frozenset({"ha", "prod"})
-GROUP_LINE: Final = "  # A further group is one line: - ../../groups/g1\n"
+FURTHER_GROUPS: Final = {
+    "ha": ("ha-two-groups", "g1"),
+    "prod": ("prod-two-groups", "g1"),
+    "cluster": ("cluster-three-groups", "g2"),
+}
+"""Of overlays that may have further groups: name of the variant with one more, and the group."""
+GROUP_LINE: Final = "  # A further group is one line: - ../../groups/{group}\n"
 SHARED: Final = ("k8s", "prometheus", "grafana")
 """Directories that manifests refer to."""
 ANALYTICS: Final = "analytics"
@@ -29,7 +34,9 @@ ANALYTICS: Final = "analytics"
 OPERATOR_LINE: Final = (
     "  # With the Spark operator, one line more: - ../../components/analytics-operator\n"
 )
-COMPONENT_LINES: Final = "# components:\n#   - ../../components/monitoring\n"
+COMPONENT_LINE: Final = (
+    "  # Metrics, alerts and dashboards of the Prometheus operator: - ../../components/monitoring\n"
+)
 
 
 class NotRendered(Exception):
@@ -52,9 +59,10 @@ def copied(deploy: Path = DEPLOY) -> Iterator[Path]:
             if overlay == ANALYTICS:
                 _edit(overlays, overlay, f"{overlay}-operator", OPERATOR_LINE)
                 continue
-            if overlay in GROUPED:
-                _edit(overlays, overlay, f"{overlay}-two-groups", GROUP_LINE)
-            _edit(overlays, overlay, f"{overlay}-monitoring", COMPONENT_LINES)
+            if overlay in FURTHER_GROUPS:
+                made, group = FURTHER_GROUPS[overlay]
+                _edit(overlays, overlay, made, GROUP_LINE.format(group=group))
+            _edit(overlays, overlay, f"{overlay}-monitoring", COMPONENT_LINE)
         yield copy
 
 
@@ -85,17 +93,11 @@ def rendered(deploy: Path = DEPLOY, command: Sequence[str] = KUBECTL) -> dict[st
         return {overlay: render(copy, overlay, command) for overlay in overlays_of(copy)}
 
 
-def _edit(overlays: Path, overlay: str, made: str, lines: str) -> None:
-    """Copy an overlay and uncomment the lines in the copy."""
+def _edit(overlays: Path, overlay: str, made: str, line: str) -> None:
+    """Copy an overlay, and in the copy remove what precedes the entry in a comment."""
     shutil.copytree(overlays / overlay, overlays / made)
     path = overlays / made / "kustomization.yaml"
     text = path.read_text()
-    if lines not in text:
-        raise NotRendered(f"{overlay}: the lines that people take the mark off are gone:\n{lines}")
-    path.write_text(text.replace(lines, _effective(lines)))
-
-
-def _effective(lines: str) -> str:
-    """Uncomment lines: remove ``# `` at the beginning, or the text before the colon."""
-    bare = re.sub(r"# [A-Z][^:\n]*: (?=- )", "", lines)
-    return re.sub(r"^# ", "", bare, flags=re.M)
+    if line not in text:
+        raise NotRendered(f"{overlay}: the line that people take the mark off is gone:\n{line}")
+    path.write_text(text.replace(line, re.sub(r"# [^:]*: (?=- )", "", line)))

@@ -24,7 +24,7 @@ from drills.pods.services import is_headless
 SECRET_KEY: Final = "secret"
 """Key that services expect in a Secret that is mounted as a whole."""
 NEEDED: Final = {
-    "kubectl": "kubectl is not installed, or older than 1.21: it renders the manifests "
+    "kubectl": "kubectl is not installed, or older than 1.27: it renders the manifests "
     "(https://kubernetes.io/docs/tasks/tools/)",
     "ip": "`ip` is not installed: apt-get install iproute2",
     "openssl": "openssl is not installed: apt-get install openssl",

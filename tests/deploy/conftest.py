@@ -25,7 +25,7 @@ def kubectl() -> str:
     """The program that renders."""
     found = shutil.which("kubectl")
     if found is None:
-        missing = "kubectl is not installed: version 1.21 or newer renders the manifests"
+        missing = "kubectl is not installed: version 1.27 or newer renders the manifests"
         if _required():
             pytest.fail(missing)
         pytest.skip(missing)

@@ -13,7 +13,10 @@ from tests.support import deploy_names
 from tests.support.deploy_names import unknown
 from tests.support.manifests import documents, overlays
 
-OVERLAYS = ["dev", "ha", "prod", "ha-two-groups", "prod-two-groups", "ha-monitoring"]
+OVERLAYS = [
+    *("dev", "ha", "prod", "ha-two-groups", "prod-two-groups", "ha-monitoring"),
+    *("cluster", "cluster-three-groups", "cluster-monitoring"),
+]
 RENAMED = {
     "port of a container": ("containerPort: 8083", "containerPort: 8183"),
     "name of a container's port": ("name: reput-admin", "name: reput-probes"),
@@ -48,6 +51,13 @@ RENAMED = {
     "role": ("role: master", "role: leader"),
     "metric of a rule": ("tidemark_group_lag_messages", "tidemark_group_lag"),
     "metric of a dashboard": ("tidemark_node_info", "tidemark_build_info"),
+    "port of name services": ("containerPort: 9870", "containerPort: 9970"),
+    "port of name services in a policy": ("- port: names\n", "- port: routes\n"),
+    "list of name services": ("TIDEMARK_BROKER_NAMES_URLS", "TIDEMARK_BROKER_NAMES_PEERS"),
+    "URL of a name service": ("name: TIDEMARK_NAMES_URL", "name: TIDEMARK_NAMES_ADDRESS"),
+    "mount of their secret": ("mountPath: /etc/tidemark-names-secret", "mountPath: /etc/names"),
+    "command of name services": ("- tidemark-names\n", "- tidemark-routes\n"),
+    "number of nodes": ("TIDEMARK_HA_CLUSTER_NODE_COUNT", "TIDEMARK_HA_CLUSTER_COUNT"),
     "label of a target": ("targetLabel: replica", "targetLabel: node"),
 }  # fmt: skip
 
@@ -65,7 +75,7 @@ def test_every_name_in_a_manifest_is_in_the_code(overlay: str, tmp_path: Path) -
 @pytest.mark.parametrize("what", RENAMED)
 def test_a_name_that_is_changed_in_a_manifest_is_reported(what: str, tmp_path: Path) -> None:
     old, new = RENAMED[what]
-    text = texts()["ha-monitoring"]
+    text = texts()["cluster-monitoring"]
     assert old in text, f"{old!r} is not in the manifest any more: change this test with it"
     assert unknown(documents(text.replace(old, new)), tmp_path) != []
 

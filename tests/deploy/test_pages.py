@@ -42,7 +42,7 @@ def test_commands_that_need_nothing_run_as_they_stand(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, f"{block.text}\n{done.stdout[-500:]}{done.stderr[-2000:]}"
         assert "kind: StatefulSet" in done.stdout
-    assert "name: tidemark-g2\n" in done.stdout, "the last block makes a group"
+    assert "name: tidemark-g7\n" in done.stdout, "the last block makes a group"
     mode = (project / "deploy/k8s/overlays/ha/secret.key").stat().st_mode
     assert mode & 0o077 == 0
 
@@ -55,6 +55,13 @@ def test_every_block_says_what_it_needs(page: Path) -> None:
 def test_commands_for_a_cluster_name_what_the_manifests_have(page: Path) -> None:
     objects = overlays()["ha-monitoring"]
     found = {line: mistakes(line, objects, ROOT) for line in commands(page, "cluster")}
+    assert {line: wrong for line, wrong in found.items() if wrong} == {}
+
+
+def test_commands_for_a_cluster_of_groups_name_what_the_manifests_have() -> None:
+    objects = overlays()["cluster"]
+    found = {line: mistakes(line, objects, ROOT) for line in commands(PAGES[0], "groups")}
+    assert len(found) == 7
     assert {line: wrong for line, wrong in found.items() if wrong} == {}
 
 

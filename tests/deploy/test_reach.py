@@ -12,14 +12,14 @@ from drills.pods.plans import PodPlan, plan_pod
 from drills.pods.policies import EGRESS, INGRESS, End, is_allowed, is_isolated
 from drills.pods.rbac import Account, Attempt
 from drills.pods.rbac import is_allowed as may
-from tests.support.manifests import overlays
+from tests.support.manifests import group_sets, overlays
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("kubectl") is None, reason="kubectl is not installed (1.21 or newer)"
+    shutil.which("kubectl") is None, reason="kubectl is not installed (1.27 or newer)"
 )
 API, ADMIN, REPLICATION = 8080, (8081, 8082, 8083), 8084
 COORDINATION: Final = "coordination.k8s.io"
-GROUPED: Final = ("ha", "prod")
+GROUPED: Final = ("ha", "prod", "cluster")
 
 
 def objects(overlay: str) -> Objects:
@@ -29,7 +29,7 @@ def objects(overlay: str) -> Objects:
 def plans(overlay: str) -> list[PodPlan]:
     return [
         plan_pod(found, ordinal, revision_of(found["spec"]["template"]))
-        for found in objects(overlay).of_kind("StatefulSet")
+        for found in group_sets(overlays()[overlay])
         for ordinal in range(found["spec"]["replicas"])
     ]
 
@@ -88,7 +88,7 @@ def test_strangers_are_kept_out_clients_and_monitoring_let_in(overlay: str) -> N
 @pytest.mark.parametrize("overlay", GROUPED)
 def test_a_node_may_keep_its_lease_and_label_its_groups_pods_and_nothing_more(overlay: str) -> None:
     found = objects(overlay)
-    for stateful_set in found.of_kind("StatefulSet"):
+    for stateful_set in group_sets(overlays()[overlay]):
         name = stateful_set["metadata"]["name"]
         plan = plan_pod(stateful_set, 0, "r")
         account = Account(plan.namespace, plan.account)

@@ -80,7 +80,7 @@ def contents(engine: Engine, image: str) -> None:
     began = time.monotonic()
     shown = engine.docker("run", *confined(), image, "tidemark", "--version").strip()
     say(f"{shown}, said in {time.monotonic() - began:.1f} s from a read-only root")
-    for service in SERVICES:
+    for service in (*SERVICES, "names"):
         engine.docker("run", *confined(), image, f"tidemark-{service}", "--help")
 
 

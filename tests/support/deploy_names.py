@@ -24,6 +24,8 @@ from services.ha.core.states import State
 from services.ha.lease.kubernetes import ACCOUNT_DIR
 from services.ha.shell.lease_client import ANNOUNCED
 from services.ha.shell.probes import Probes
+from services.names.config import ENV_PREFIX as NAMES_PREFIX
+from services.names.config import NamesConfig
 from services.reput.config import ENV_PREFIX as REPUT_PREFIX
 from services.reput.config import ReputConfig
 from shared.metrics.catalogue import BY_NAME
@@ -31,7 +33,15 @@ from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.runtime.config import load
 from shared.runtime.health import AdminServer, Health
-from tests.support.manifests import Container, Object, config_file, containers, of_kind, pod_spec
+from tests.support.manifests import (
+    Container,
+    Object,
+    config_file,
+    containers,
+    group_sets,
+    of_kind,
+    pod_spec,
+)
 from tidemark.cli.cluster_calls import NODE_VARIABLE, RUN_DIR_VARIABLE
 from tidemark.cli.main import cli
 from tidemark.errors import BadConfig
@@ -41,7 +51,10 @@ SETTINGS: Final[dict[str, tuple[type[Any], str]]] = {
     "broker": (BrokerConfig, BROKER_PREFIX),
     "reput": (ReputConfig, REPUT_PREFIX),
     "ha": (HaConfig, HA_PREFIX),
+    "names": (NamesConfig, NAMES_PREFIX),
 }
+NOT_EVERYWHERE: Final = frozenset({"ha-admin", "replication", "names", "names-admin"})
+"""Ports of what some overlays do not have: a standalone node has no ha, one group no names."""
 PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
 TARGET_LABELS: Final = frozenset({"cluster", "broker", "replica", "service", "job"})
 _METRIC: Final = re.compile(r"\b(tidemark_[a-z0-9_]+|tidemark:[a-z0-9_:]+)")
@@ -88,7 +101,8 @@ def _unused_environment(container: Container, prefix: str) -> Iterator[str]:
     run_dir = container.environment.get(RUN_DIR_VARIABLE)
     if container.name == "ha" and (run_dir is None or NODE_VARIABLE not in container.environment):
         yield f"{RUN_DIR_VARIABLE} and {NODE_VARIABLE} are needed for orders"
-    if run_dir not in (None, tomllib.loads(container.files[config_file(container)])["run_dir"]):
+    settings = tomllib.loads(container.files[config_file(container)])
+    if run_dir not in (None, settings.get("run_dir")):
         yield f"{RUN_DIR_VARIABLE} is {run_dir}"
     values = " ".join(str(entry.get("value", "")) for entry in container.spec.get("env", []))
     for entry in container.spec.get("env", []):
@@ -104,6 +118,8 @@ def _ports(container: Container, settings: Any) -> Iterator[str]:
     match settings:
         case BrokerConfig():
             expected["api"] = settings.port
+        case NamesConfig():
+            expected["names"] = settings.port
         case HaConfig():
             expected["replication"] = settings.cluster.own.port
             admin = settings.cluster.own.admin
@@ -119,18 +135,25 @@ def _ports(container: Container, settings: Any) -> Iterator[str]:
 
 def _paths(container: Container, settings: Any) -> Iterator[str]:
     """What the settings write or read lies on a volume, and every volume is used."""
-    used = {"/etc/tidemark": "--config", "/tmp": "scratch", str(ACCOUNT_DIR): "token"}
-    used[str(settings.store_dir.parent)] = "store_dir"
-    used[str(settings.run_dir or settings.store_dir / "run")] = "run_dir"
-    cluster = getattr(settings, "cluster", None)
-    if container.name == "ha" and cluster is not None:
-        used[str(cluster.secret_file.parent)] = "cluster.secret_file"
+    needed = {"/etc/tidemark", "/tmp"}
+    if not isinstance(settings, NamesConfig):
+        needed.add(str(settings.store_dir.parent))
+        needed.add(str(settings.run_dir or settings.store_dir / "run"))
+    match settings:
+        case HaConfig():
+            needed |= {str(ACCOUNT_DIR), str(_directory(settings.cluster.secret_file))}
+        case NamesConfig():
+            needed.add(str(_directory(settings.secret_file)))
+        case BrokerConfig() if settings.names.urls:
+            needed.add(str(_directory(settings.names.secret_file)))
     mounted = {mount["mountPath"] for mount in container.spec["volumeMounts"]}
-    needed = set(used)
-    if container.name != "ha":
-        needed.discard(str(ACCOUNT_DIR))
     if mounted != needed:
         yield f"mounts are {sorted(mounted)}, used are {sorted(needed)}"
+
+
+def _directory(secret_file: Path | None) -> Path | None:
+    """The directory of a secret; None without one, which no volume is mounted at."""
+    return None if secret_file is None else secret_file.parent
 
 
 def _probes(container: Container) -> Iterator[str]:
@@ -161,6 +184,8 @@ def _commands(container: Container) -> Iterator[str]:
     [command] = container.spec["command"]
     if command not in scripts or scripts[command] != f"tidemark.cli.programs:{container.name}":
         yield f"{command} does not start it"
+    if container.name == "names":  # it has nothing to hand over
+        return
     hook = container.spec["lifecycle"]["preStop"]["exec"]["command"]
     if hook[0] not in scripts:
         yield f"preStop runs {hook[0]}, which is not installed"
@@ -188,24 +213,23 @@ def _ports_of_services(objects: list[Object]) -> Iterator[str]:
     numbers: dict[str, int] = {}
     for container in containers(objects):
         numbers |= {port["name"]: port["containerPort"] for port in container.spec["ports"]}
-    optional = {"ha-admin", "replication"}  # a standalone node has no ha
     for service in of_kind(objects, "Service"):
         for port in service["spec"]["ports"]:
             name = port["targetPort"]
             if name in numbers and port["port"] != numbers[name]:
                 yield f"{service['metadata']['name']}: {name} is {numbers[name]}"
-            if name not in numbers and name not in optional:
+            if name not in numbers and name not in NOT_EVERYWHERE:
                 yield f"{service['metadata']['name']}: no container has a port {name}"
     for policy in of_kind(objects, "NetworkPolicy"):
         for way in ("ingress", "egress"):
             for rule in policy["spec"].get(way, []):
                 for port in rule.get("ports", []):
                     name = port["port"]
-                    if isinstance(name, str) and name not in {*numbers, *optional}:
+                    if isinstance(name, str) and name not in {*numbers, *NOT_EVERYWHERE}:
                         yield f"{policy['metadata']['name']}: no container has a port {name}"
     for monitor in of_kind(objects, "PodMonitor"):
         for endpoint in monitor["spec"]["podMetricsEndpoints"]:
-            if endpoint["port"] not in {*numbers, *optional}:
+            if endpoint["port"] not in {*numbers, *NOT_EVERYWHERE}:
                 yield f"PodMonitor: no container has a port {endpoint['port']}"
             if endpoint["path"] not in admin_paths("reput"):
                 yield f"PodMonitor: {endpoint['path']} is not served"
@@ -220,7 +244,7 @@ def _labels(objects: list[Object]) -> Iterator[str]:
         role = service["spec"]["selector"].get("role")
         if role is not None and role not in roles:
             yield f"{service['metadata']['name']}: ha announces no role {role}"
-    for stateful_set in of_kind(objects, "StatefulSet"):
+    for stateful_set in group_sets(objects):
         labels = stateful_set["spec"]["template"]["metadata"]["labels"]
         for volume in pod_spec(stateful_set)["volumes"]:
             if volume["name"] == "secret" and "secretName" not in volume["secret"]:

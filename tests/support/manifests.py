@@ -52,6 +52,15 @@ def named(objects: list[Object], kind: str, name: str) -> Object:
     return found
 
 
+def group_sets(objects: list[Object]) -> list[Object]:
+    """StatefulSets of groups: all but that of the name services."""
+    return [
+        each
+        for each in of_kind(objects, "StatefulSet")
+        if "tidemark/group" in each["metadata"]["labels"]
+    ]
+
+
 def pod_spec(stateful_set: Object) -> Object:
     found: Object = stateful_set["spec"]["template"]["spec"]
     return found

@@ -1,7 +1,7 @@
 """Commands of a page of the docs: some are run, the others are compared with the code.
 
 A block that begins with ```` ```sh ```` runs unchanged; a word behind it names its requirement
-(``cluster``, ``image``, ``root``).
+(``cluster``, ``image``, ``root``; ``groups``: a cluster of groups).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import click
 from tests.support.manifests import Object, containers, of_kind
 from tidemark.cli.main import cli
 
-NEEDS: Final = frozenset({"", "cluster", "image", "root"})
+NEEDS: Final = frozenset({"", "cluster", "groups", "image", "root"})
 VALUED: Final = frozenset({"-n", "-l", "-L", "-c", "-k", "-f", "--type", "--patch"})
 _BLOCK: Final = re.compile(r"^```sh ?(.*)\n((?:.*\n)*?)^```$", re.M)
 _INLINE: Final = re.compile(r"`(kubectl [^`…]+)`")
