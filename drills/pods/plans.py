@@ -20,6 +20,7 @@ NOT_DONE: Final = (
     "seccomp and AppArmor profiles",
     "affinity, topology spread and other scheduling",
     "the size and class of claims",
+    "minReadySeconds of a StatefulSet",
 )
 IMAGE_USER: Final = 10_001
 """The user of the image, if a manifest specifies none."""

@@ -1,6 +1,6 @@
 """The pods of the rendered manifests as processes: run, broken under load, judged.
 
-``make k8s-drill`` runs all drills with the manifest's own probes; here is what takes three minutes.
+``make k8s-drill`` runs all drills with the manifest's own probes; here is what takes six minutes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ STOP_S: Final = 150.0
 
 
 @pytest.fixture
-def overlay() -> Iterator[Path]:
-    """The manifests with a secret of this test."""
+def tools() -> None:
+    """What pods need on this machine; without it the test is skipped, or fails."""
     missing = what_is_missing()
     if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1" and shutil.which("nft") is None:
         pytest.fail("nft is not installed: apt-get install nftables")
@@ -41,6 +41,11 @@ def overlay() -> Iterator[Path]:
         if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1":
             pytest.fail(missing)
         pytest.skip(missing)
+
+
+@pytest.fixture
+def overlay(tools: None) -> Iterator[Path]:
+    """The manifests with a secret of this test."""
     with copied() as deploy:
         yield deploy / "k8s" / "overlays" / "ha"
 
@@ -196,6 +201,25 @@ def test_the_services_of_running_pods_answer_and_all_stop_in_order(
     gone = [line.split()[2].rstrip(":") for line in said.splitlines() if " Gone:" in line]
     assert gone == ["tidemark-g0-1", "tidemark-g0-0"]
     assert "SIGKILL" not in said
+
+
+def test_a_cluster_of_groups_loses_nothing_while_pods_are_killed_and_it_grows(
+    tools: None, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.cluster_on_pods", tmp_path / "out"],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    print(done.stdout)
+    if done.returncode:
+        for path in sorted((tmp_path / "out" / "logs").glob("*.log")):
+            print(f"--- {path.name}\n{path.read_text(encoding='utf-8')[-5000:]}")
+    assert done.returncode == 0
+    assert "\nlost 0 of " in done.stdout
 
 
 def test_a_user_who_is_not_root_gets_advice() -> None:
