@@ -29,6 +29,7 @@ SUBJECTS: Final = (
     "requests",
     "storage",
     "replication",
+    "names",
     "analytics",
 )
 """Names of the rule files. The order matters: recordings come first."""

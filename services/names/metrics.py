@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from services.names.config import NamesConfig
 from services.names.core.directory import Directory
+from services.names.core.table import Table
 from shared.metrics.catalogue import names as of_names
 from shared.metrics.registry import Registry
 
 REGISTRATIONS = ("whole", "difference", "slave")
 REFUSED = (
-    "broker-group-conflict", "node-identity-taken", "bad-signature", "clock-skew", "names-limit",
-    "internal",
+    "broker-group-conflict", "node-identity-taken", "wrong-cluster", "bad-signature", "clock-skew",
+    "names-limit", "too-large", "internal",
 )  # fmt: skip
 
 
@@ -35,6 +37,7 @@ class NamesMetrics:
 
     def show(
         self,
+        config: NamesConfig,
         directory: Directory,
         held_polls: Callable[[], int],
         connections: Callable[[], int],
@@ -57,3 +60,24 @@ class NamesMetrics:
             (of_names.NAMES_CONNECTIONS, connections),
         ):
             self._registry.read(family, function)
+        self._registry.read(
+            of_names.NAMES_BOUND_USED_RATIO,
+            lambda: bounds_used(config, directory.table, held_polls(), connections()),
+        )
+
+
+def bounds_used(
+    config: NamesConfig, table: Table, held_polls: int, connections: int
+) -> dict[str, float]:
+    """Return the used share of each bound by the name of its setting; none for a bound of 0."""
+    groups = table.groups.values()
+    used = {
+        "groups_max": len(groups),
+        "nodes_max": max((len(each.nodes) for each in groups), default=0),
+        "topics_max": max((len(each.topics) for each in groups), default=0),
+        "entries_max": table.entries,
+        "held_polls_max": held_polls,
+        "connections_max": connections,
+    }
+    limits = {name: getattr(config, name) for name in used}
+    return {name: count / limits[name] for name, count in used.items() if limits[name]}

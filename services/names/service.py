@@ -90,7 +90,9 @@ class Names:
             )
             await closing.enter_async_context(admin)
             server = BoundedServer(self._api.app, config.connection_bounds, self._api.fast_path)
-            self._metrics.show(self.directory, lambda: self._api.held, lambda: server.connections)
+            self._metrics.show(
+                config, self.directory, lambda: self._api.held, lambda: server.connections
+            )
             await server.start(config.host, config.port)
             closing.push_async_callback(server.close)
             closing.callback(self._api.release)

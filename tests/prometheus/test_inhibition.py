@@ -108,6 +108,28 @@ CASES: list[tuple[str, list[tuple[str, Mapping[str, str]]], set[str]]] = [
         ],
         {"TidemarkSlowDisk", "TidemarkReplicaLag"},
     ),
+    (
+        "a name service that is down explains that brokers miss it, and no master that it has none",
+        [
+            ("TidemarkNamesDown", {"broker": "names", "replica": "names-0"}),
+            ("TidemarkNamesNotRegistered", NODE),
+            ("TidemarkMasterCount", {"broker": "g0"}),
+            ("TidemarkNamesWithoutMaster", {"broker": "names", "replica": "names-1"}),
+            ("TidemarkNamesIncomplete", {"broker": "names", "replica": "names-1"}),
+        ],
+        {"TidemarkNamesDown", "TidemarkMasterCount", "TidemarkNamesIncomplete"},
+    ),
+    (
+        "without any name service that each of them is down is no news",
+        [
+            ("TidemarkNamesGone", {"broker": "names"}),
+            ("TidemarkNamesDown", {"broker": "names", "replica": "names-0"}),
+            ("TidemarkNamesDown", {"broker": "names", "replica": "names-1"}),
+            ("TidemarkNamesNotRegistered", NODE),
+            ("TidemarkNamesNearBound", {"broker": "names", "bound": "entries_max"}),
+        ],
+        {"TidemarkNamesGone", "TidemarkNamesNearBound"},
+    ),
 ]
 
 

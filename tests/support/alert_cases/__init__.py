@@ -12,6 +12,7 @@ from typing import Final
 from tests.support.alert_cases.analytics import ANALYTICS_CASES
 from tests.support.alert_cases.consumers import CONSUMER_CASES
 from tests.support.alert_cases.healthy import Case
+from tests.support.alert_cases.names import NAMES_CASES
 from tests.support.alert_cases.nodes import NODE_CASES
 from tests.support.alert_cases.replication import REPLICATION_CASES
 from tests.support.alert_cases.requests import REQUEST_CASES
@@ -23,5 +24,6 @@ CASES: Final[Mapping[str, tuple[Case, ...]]] = {
     "requests": REQUEST_CASES,
     "storage": STORAGE_CASES,
     "replication": REPLICATION_CASES,
+    "names": NAMES_CASES,
     "analytics": ANALYTICS_CASES,
 }

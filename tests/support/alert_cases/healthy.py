@@ -58,7 +58,11 @@ TARGETS: Final[Mapping[str, tuple[str, str, str, str]]] = {
         ("solo", "s0", ("broker", "reput")),
     )
     for service in services
-} | {"analytics/analytics": ("prod", "analytics", "analytics", "analytics")}
+} | {
+    "analytics/analytics": ("prod", "analytics", "analytics", "analytics"),
+    "names-0/names": ("prod", "names", "names-0", "names"),
+    "names-1/names": ("prod", "names", "names-1", "names"),
+}
 
 
 def _healthy() -> dict[str, str]:
@@ -85,6 +89,8 @@ def _healthy() -> dict[str, str]:
     add("tidemark_analytics_source_gaps_total", analytics, always(0), source="scrape")
     for node in ("n0", "s0"):
         _add_groups(f"{node}/broker", found)
+    for name in ("names-0", "names-1"):
+        _add_names(f"{name}/names", found)
     return found
 
 
@@ -108,6 +114,8 @@ def _add_node(node: str, found: dict[str, str]) -> None:
         series("tidemark_broker_look_timestamp_seconds", broker): growing(STEP_S),
         series("tidemark_broker_clock_steps_total", broker): always(0),
         series("tidemark_broker_connections_refused_total", broker, reason="limit"): always(0),
+        series("tidemark_broker_names_configured", broker): always(2),
+        series("tidemark_broker_names_registered", broker): always(2),
     }
     for result, by in (("ok", 3000 if serving else 0), ("busy", 0), ("invalid", 20)):
         key = series("tidemark_broker_put_results_total", broker, result=result)
@@ -140,6 +148,16 @@ def _add_ha(node: str, role: str, found: dict[str, str]) -> None:
     }
     if role == "master":
         found[series("tidemark_ha_replica_lag_seconds", target, peer=peer)] = always(0)
+
+
+def _add_names(target: str, found: dict[str, str]) -> None:
+    refused = {"request": "register", "code": "broker-group-conflict"}
+    found |= {
+        series("tidemark_names_missing_groups", target): always(0),
+        series("tidemark_names_groups_without_master", target): always(0),
+        series("tidemark_names_refused_total", target, **refused): always(0),
+        series("tidemark_names_bound_used_ratio", target, bound="entries_max"): always(0.3),
+    }
 
 
 def _add_groups(target: str, found: dict[str, str]) -> None:

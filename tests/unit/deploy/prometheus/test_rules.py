@@ -109,11 +109,12 @@ def test_every_target_of_the_example_has_the_labels_that_rules_need() -> None:
         "tidemark-broker",
         "tidemark-reput",
         "tidemark-ha",
+        "tidemark-names",
         "tidemark-analytics",
     ]
     # Analytics itself says of which cluster and set of brokers a pair is.
     assert [job.get("honor_labels", False) for job in config["scrape_configs"]] == [
-        *(False, False, False, True)
+        *(False, False, False, False, True)
     ]
     for job in config["scrape_configs"]:
         assert job["sample_limit"] == SAMPLES_MAX
@@ -128,7 +129,8 @@ def test_pods_are_asked_as_machines_are() -> None:
         (ROOT / "deploy/k8s/components/monitoring/podmonitor.yaml").read_text()
     )["spec"]
     assert monitor["sampleLimit"] == SAMPLES_MAX
-    of_nodes = [job for job in config["scrape_configs"] if not job.get("honor_labels")]
+    beside = ("tidemark-names", "tidemark-analytics")
+    of_nodes = [job for job in config["scrape_configs"] if job["job_name"] not in beside]
     assert len(monitor["podMetricsEndpoints"]) == len(of_nodes)
     for endpoint in monitor["podMetricsEndpoints"]:
         assert endpoint["interval"] == config["global"]["scrape_interval"]
@@ -157,6 +159,7 @@ def test_an_alert_has_all_values_that_it_can_have(alert: Alert) -> None:
         *("TidemarkTargetDown", "TidemarkBrokerGone", "TidemarkNotReady", "TidemarkResync"),
         *("TidemarkReplicaHalted", "TidemarkStoreFillsUp", "TidemarkFailoverPaused"),
         *("TidemarkDispatchErrors", "TidemarkClockStepped", "TidemarkAnalyticsDown"),
+        *("TidemarkNamesDown", "TidemarkNamesGone"),
     }
     assert not summary.endswith(".")
     assert description.endswith(".")
