@@ -34,7 +34,7 @@ VARIABLES: Final = (
     (
         "broker",
         "Broker set",
-        'label_values(tidemark_node_info{cluster=~"$cluster", service!="analytics"}, broker)',
+        'label_values(tidemark_node_info{cluster=~"$cluster", service!~"analytics|names"}, broker)',
         "A master and its slaves; the legends name its nodes.",
     ),
     (

@@ -24,6 +24,7 @@ REJECTING: Final = Limit("TidemarkRejecting", 1)
 STORE_NEARLY_FULL: Final = Limit("TidemarkStoreNearlyFull", 0.1)
 TIMER_OVERDUE: Final = Limit("TidemarkTimerOverdue", 5)
 FALLING_BEHIND: Final = Limit("TidemarkGroupFallingBehind", 0.98)
+NAMES_NEAR_BOUND: Final = Limit("TidemarkNamesNearBound", 0.8)
 ANALYTICS_STALE: Final = Limit("TidemarkAnalyticsStale", 300)
 ANALYTICS_BEHIND: Final = Limit("TidemarkAnalyticsBehind", 300)
 

@@ -32,6 +32,7 @@ JOBS: Final = 'job=~"tidemark-.*"'
 WINDOW: Final = "$__rate_interval"
 """At least four scrapes and at least a step, so that no increase between two points is lost."""
 ANALYTICS_RUNS: Final = "lag analytics that runs beside the cluster"
+NAMES_RUN: Final = "name services"
 
 _SEPARATORS: Final[Mapping[tuple[str, ...], str]] = {
     ("group", "topic"): " / ",
@@ -49,7 +50,11 @@ class Query(NamedTuple):
     @property
     def needs(self) -> str:
         """Precondition for data, in words; empty if running is enough."""
-        return self.given or ("tidemark_analytics_" in self.expr and ANALYTICS_RUNS) or ""
+        if self.given:
+            return self.given
+        if "tidemark_analytics_" in self.expr:
+            return ANALYTICS_RUNS
+        return NAMES_RUN if "tidemark_names_" in self.expr else ""
 
 
 def legend(by: str, word: str = "") -> str:

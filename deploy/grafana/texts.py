@@ -39,6 +39,7 @@ _ABSENT: Final = (
     ("tidemark_analytics_group_", "None, or lag analytics does not run"),
     ("tidemark_analytics_queue_", "None, or lag analytics does not run"),
     ("tidemark_analytics_", "Lag analytics does not run"),
+    ("tidemark_names_", "No name service"),
 )
 """Prefix of families, and the reason why they have no series."""
 

@@ -7,6 +7,7 @@ from typing import Final
 from deploy.grafana.panels import Column, Link
 
 CLUSTER: Final = "tidemark-cluster"
+BROKER_GROUPS: Final = "tidemark-broker-groups"
 CONSUMER_GROUP: Final = "tidemark-consumer-group"
 BROKER: Final = "tidemark-broker"
 PIPELINE: Final = "tidemark-pipeline"
@@ -29,6 +30,7 @@ TO_BROKER: Final = Link(
     "This broker set", f'/d/{BROKER}?{_KEEP}&var-broker={_FIELD}["Broker set"]}}'
 )
 """Link from a table with the column Broker set."""
+ON_CLUSTER: Final = Link("Cluster", f"/d/{CLUSTER}")
 ON_BROKER: Final = Link("Broker", f"/d/{BROKER}")
 ON_CONSUMER_GROUP: Final = Link("Consumer group", f"/d/{CONSUMER_GROUP}")
 ON_PIPELINE: Final = Link("Dispatch and replication", f"/d/{PIPELINE}")

@@ -63,6 +63,7 @@ BROKER_NAMES_REGISTERED: Final = gauge("tidemark_broker_names_registered", "name
 BROKER_NAMES_REFUSED_TOTAL: Final = counter("tidemark_broker_names_refused_total{code}", "requests",
     "Registrations that failed, by the [runbook](runbook.md) code of the refusal; `unreachable`: "
     "there was no answer",
+    title="Registrations of brokers that failed",
     alert="any but `unreachable` and `registration-base-unknown`")
 BROKER_CONNECTIONS: Final = gauge("tidemark_broker_connections{role}", "connections",
     "Open client connections, by what they last asked: `producer`, `consumer`, `admin`, or `new`",

@@ -18,7 +18,6 @@ from deploy.grafana.panels import Stat
 from deploy.grafana.texts import nothing, title
 from deploy.prometheus.rules import ALERTS, RECORDS
 from shared.metrics.catalogue import BY_NAME
-from shared.metrics.catalogue.names import NAMES
 from shared.metrics.family import Kind
 from tests.support.dashboards import RECORDED, Target, legend_labels, targets
 from tests.support.for_each import for_each
@@ -38,7 +37,6 @@ FITTING: Final[Mapping[str, Sequence[str]]] = {
 }
 """Grafana's units for what a query yields; other rates are events, everything else is counted."""
 JOURNAL: Final = "of the telemetry journal, which is off by default"
-NAMES_SERVICE: Final = "only in a cluster of several broker groups, which no board shows yet"
 NOT_SHOWN: Final[Mapping[str, str]] = {
     "process_start_time_seconds": "the same as tidemark_up_since_timestamp_seconds",
     "python_info": "tidemark_node_info has the version too",
@@ -53,10 +51,6 @@ NOT_SHOWN: Final[Mapping[str, str]] = {
     "tidemark_telemetry_journal_bytes_total": JOURNAL,
     "tidemark_telemetry_snapshot_rows": JOURNAL,
     "tidemark_telemetry_snapshot_duration_seconds": JOURNAL,
-    **{family.name: NAMES_SERVICE for family in NAMES},
-    "tidemark_broker_names_configured": NAMES_SERVICE,
-    "tidemark_broker_names_registered": NAMES_SERVICE,
-    "tidemark_broker_names_refused_total": NAMES_SERVICE,
 }
 """Families that no board and no rule uses, and why."""
 TARGETS: Final = targets()
