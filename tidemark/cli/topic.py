@@ -1,4 +1,4 @@
-"""``tidemark topic``: creates, lists, shows and deletes topics."""
+"""``tidemark topic``: creates, extends, lists, shows and deletes topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tidemark.client.messages import Topic
 groups_option = click.option(
     "--groups",
     type=Parsed("groups", lambda text: [each for each in text.split(",") if each]),
-    help="Broker groups of the cluster, separated by commas.  [default: all; for sync: its own]",
+    help="Broker groups of the cluster, separated by commas.  [default: all; for extend and sync: "
+    "its own]",
 )
 
 
@@ -75,6 +76,29 @@ def create(
             f"messages go to the first {made.write_queues}."
         )
         click.get_current_context().exit(1)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--queues", type=click.IntRange(min=1), required=True, help="Of each broker group.")
+@groups_option
+@with_broker
+def extend(name: str, queues: int, groups: list[str] | None, url: str) -> None:
+    """Give topic NAME more queues, at all its broker groups or at some.
+
+    Queues are never removed: a broker group that has more is refused. If it fails at some broker
+    groups, repeat it. Messages with a sharding key may go to other queues from then on.
+    """
+    done = with_client(url, lambda client: client.extend_topic(name, queues, groups))
+    print_rows(
+        [
+            {"broker_group": group or None, "before": each.before, "after": each.after}
+            for group, each in done.items()
+        ],
+        ["before", "after"] if "" in done else ["broker_group", "before", "after"],
+    )
+    if all(each.before == each.after for each in done.values()):
+        say(f"{name} has {queues} queues already: none was added")
 
 
 @topic.command()

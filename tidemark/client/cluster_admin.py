@@ -40,6 +40,13 @@ class Left(NamedTuple):
         return None if None in numbers else True
 
 
+class Extended(NamedTuple):
+    """Number of queues of a topic at one broker group, before and after an extension."""
+
+    before: int
+    after: int
+
+
 class ClusterAdmin:
     """The administrative calls of a client."""
 
@@ -71,6 +78,22 @@ class ClusterAdmin:
             ),
         )
         return one_topic(found)
+
+    async def extend_topic(
+        self, topic: str, queues: int, broker_groups: Sequence[str] | None = None
+    ) -> dict[str, Extended]:
+        """Give an existing topic more queues; return what changed, by broker group.
+
+        The name of a broker group that is alone is empty. queues: of each broker group.
+        broker_groups: only at these; None: at all that have the topic. The call may be repeated. A
+        broker group with more queues keeps them and fails with BadRequest. Raises UnknownTopic,
+        PartialFailure.
+        """
+        groups = await self._cluster.groups(
+            topic if broker_groups is None else None, among=broker_groups, changes=True
+        )
+        absent = errors.UnknownTopic if broker_groups is None else None
+        return await at_all(groups, lambda at: _extended(at, topic, queues), absent=absent)
 
     async def sync_topic(self, topic: str, broker_groups: Sequence[str] | None = None) -> Topic:
         """Make a topic equal at all broker groups that have it, as the first of them has it.
@@ -160,3 +183,16 @@ class ClusterAdmin:
         if topic is not None:
             await self._cluster.only()
         return await self._cluster.route(topic)
+
+
+async def _extended(at: BrokerGroup, topic: str, queues: int) -> Extended:
+    """Give a topic of one broker group this many queues. Raises UnknownTopic, BadRequest."""
+    before = (await at.topic(topic)).queues
+    if before > queues:
+        raise errors.BadRequest(
+            f"topic {topic} has {before} queues, and queues are never removed. Nothing was "
+            "changed.",
+            f"Ask for {before} or more.",
+            field="queues",
+        )
+    return Extended(before, (await at.create_topic(topic, queues=queues)).queues)

@@ -162,6 +162,7 @@ class SyncClient:
     retention = blocking(Client.retention)
     topics = blocking(Client.topics)
     topic = blocking(Client.topic)
+    extend_topic = blocking(Client.extend_topic)
     sync_topic = blocking(Client.sync_topic)
     routes = blocking(Client.routes)
     drain = blocking(Client.drain)

@@ -118,3 +118,71 @@ def test_a_partial_failure_names_each_broker_group(cluster: Cluster) -> None:
     finally:
         del cluster.names.urls["g2"]
     assert cluster.printed("topic", "create", "part")["broker_groups"] == {"g0": 4, "g1": 4}
+
+
+def test_a_topic_gets_more_queues_and_each_broker_group_says_how_many(cluster: Cluster) -> None:
+    cluster.printed("topic", "create", "wide", "--queues", "2")
+    cluster.printed("topic", "create", "wide", "--queues", "5", "--groups", "g1")
+    partly = cluster.run("topic", "extend", "wide", "--queues", "4", "-o", "json")
+    error = json.loads(partly.stderr)
+    assert (error["code"], error["done"]) == ("partial-failure", ["g0"])
+    assert error["failed"]["g1"]["code"] == "bad-request"
+    assert "has 5 queues, and queues are never removed" in error["failed"]["g1"]["detail"]
+    rows = cluster.printed("topic", "extend", "wide", "--queues", "6")
+    assert [(row["broker_group"], row["before"], row["after"]) for row in rows] == [
+        ("g0", 4, 6), ("g1", 5, 6),
+    ]  # fmt: skip
+    again = cluster.run("topic", "extend", "wide", "--queues", "6")
+    assert again.exit_code == 0
+    assert "none was added" in again.stderr
+    less = cluster.run("topic", "extend", "wide", "--queues", "3")
+    assert less.exit_code == 1
+    assert "[bad-request]" in less.stderr
+    (one,) = cluster.printed("topic", "extend", "wide", "--queues", "8", "--groups", "g1")
+    assert (one["before"], one["after"]) == (6, 8)
+    listed = {row["topic"]: row["broker_groups"] for row in cluster.printed("topic", "list")}
+    assert listed["wide"] == {"g0": 6, "g1": 8}
+
+
+def test_a_topic_of_one_broker_is_extended_without_a_broker_group(cluster: Cluster) -> None:
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(cli, [*arguments, "--url", cluster.stores["g0"].url])
+
+    assert run("topic", "create", "alone", "--queues", "2").exit_code == 0
+    shown = run("topic", "extend", "alone", "--queues", "3", "-o", "json")
+    assert json.loads(shown.stdout) == [{"broker_group": None, "before": 2, "after": 3}]
+    less = run("topic", "extend", "alone", "--queues", "1")
+    assert less.exit_code == 1
+    assert "has 3 queues, and queues are never removed" in less.stderr
+
+
+def test_an_extension_makes_no_topic(cluster: Cluster) -> None:
+    missing = cluster.run("topic", "extend", "nothing", "--queues", "3")
+    assert missing.exit_code == 1
+    assert "[unknown-topic]" in missing.stderr
+    cluster.printed("topic", "create", "half", "--queues", "2", "--groups", "g0")
+    assert [
+        row["after"] for row in cluster.printed("topic", "extend", "half", "--queues", "3")
+    ] == [3]
+    partly = cluster.run(
+        "topic", "extend", "half", "--queues", "4", "--groups", "g0,g1", "-o", "json"
+    )
+    error = json.loads(partly.stderr)
+    assert (error["done"], error["failed"]["g1"]["code"]) == (["g0"], "unknown-topic")
+
+
+def test_an_extension_names_the_broker_group_that_is_down_and_can_be_repeated(
+    cluster: Cluster,
+) -> None:
+    cluster.printed("topic", "create", "later", "--queues", "1")
+    cluster.printed("topic", "show", "later")  # the name service has learned of the topic
+    url = cluster.names.urls["g1"]
+    cluster.names.urls["g1"] = "http://127.0.0.1:1"
+    try:
+        partly = cluster.run("topic", "extend", "later", "--queues", "2", "-o", "json")
+        error = json.loads(partly.stderr)
+        assert (error["done"], error["failed"]["g1"]["code"]) == (["g0"], "unreachable")
+    finally:
+        cluster.names.urls["g1"] = url
+    rows = cluster.printed("topic", "extend", "later", "--queues", "2")
+    assert [(row["before"], row["after"]) for row in rows] == [(2, 2), (1, 2)]
