@@ -6,7 +6,8 @@ that could lose messages first shows how many.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,9 @@ from tidemark.cli.output import (
     with_client,
     with_output,
 )
+from tidemark.cli.replace_node import NewNode
+from tidemark.cli.replace_node import remove_node as removal
+from tidemark.cli.replace_node import replace_node as replacement
 from tidemark.cli.times import shown_about, shown_time
 from tidemark.client.client import Client
 from tidemark.client.cluster_admin import Left
@@ -38,7 +42,9 @@ NODE_COLUMNS: Final = [
 GROUP_COLUMNS: Final = ["broker_group", "master", "epoch", "topics", "nodes"]
 LEFT_COLUMNS: Final = ["group", "messages", "seconds", "why"]
 SECRET_COLUMNS: Final = ["node", "proves", "accepts", "file", "reason"]
-HISTORY_COLUMNS: Final = ["epoch", "start", "node", "at_ms"]
+HISTORY_COLUMNS: Final = ["epoch", "start", "node", "from", "until"]
+api_option = click.option("--api", required=True, help="URL for clients.")
+admin_option = click.option("--admin", required=True, help="URL of ha's admin port.")
 
 
 @click.group()
@@ -181,14 +187,29 @@ def undrain(broker_group: str | None, url: str) -> None:
 @cluster.command()
 @with_broker
 def history(url: str) -> None:
-    """List the epochs: the master of each, and its first byte of the log."""
-    rows = run(ClusterCalls(addresses(url)).view()).get("history", [])
-    columns = [
-        column
-        for column in HISTORY_COLUMNS
-        if column in ("epoch", "start") or any(row.get(column) is not None for row in rows)
+    """List the epochs: who was the master, from when until the next one began.
+
+    The times are those of the first record of each epoch; `-` is unknown. START is its offset.
+    """
+    rows = terms(run(ClusterCalls(addresses(url)).view()).get("history", []))
+    if not as_json():
+        rows = [
+            {**row, "from": shown_time(row["at_ms"]), "until": shown_time(row["until_ms"])}
+            for row in rows
+        ]
+    print_rows(rows, HISTORY_COLUMNS)
+
+
+def terms(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the epochs with the time at which the next one began, None if that is not known.
+
+    A group may have had no master for a while before that.
+    """
+    begun_ms = [row.get("at_ms") for row in history]
+    return [
+        {**row, "at_ms": at_ms, "until_ms": until_ms}
+        for row, (at_ms, until_ms) in zip(history, zip_longest(begun_ms, begun_ms[1:]), strict=True)
     ]
-    print_rows(rows, columns)
 
 
 @cluster.command()
@@ -260,15 +281,12 @@ def remove_member(node: str, url: str) -> None:
 
 @cluster.command("add-node")
 @click.argument("node", metavar="NAME=HOST:PORT")
-@click.option("--api", required=True, help="URL for clients.")
-@click.option("--admin", required=True, help="URL of ha's admin port.")
+@api_option
+@admin_option
 @with_broker
 def add_node(node: str, api: str, admin: str, url: str) -> None:
     """Add a node to the running group; it copies the log and then joins the in-sync set."""
-    name, equals, replication = node.partition("=")
-    if not equals:
-        raise click.BadParameter(f"{node} is not NAME=HOST:PORT")
-    order = {"node": name, "replication": replication, "api": api, "admin": admin}
+    order = _new_node(node, api, admin)._asdict()
     print_facts(run(ClusterCalls(addresses(url)).at_master("add-node", order)))
 
 
@@ -277,15 +295,38 @@ def add_node(node: str, api: str, admin: str, url: str) -> None:
 @with_broker
 def remove_node(node: str, url: str) -> None:
     """Remove NODE from the running group for good; a master hands over first."""
-    print_facts(run(_remove_node(ClusterCalls(addresses(url)), node)))
+    print_facts(run(removal(ClusterCalls(addresses(url)), node)))
 
 
-async def _remove_node(calls: ClusterCalls, node: str) -> dict[str, Any]:
-    """Remove a node, after a switchover if it is the master. Raises Refusal and others."""
-    if (await calls.view())["master"] == node:
-        master = (await calls.at_master("switchover", {}))["master"]
-        return await calls.at(master, "remove-node", {"node": node})
-    return await calls.at_master("remove-node", {"node": node})
+@cluster.command("replace-node")
+@click.argument("old")
+@click.argument("new", metavar="NAME=HOST:PORT")
+@api_option
+@admin_option
+@click.option(
+    "--timeout-s",
+    type=click.FloatRange(1.0, 86_400.0),
+    default=3600.0,
+    show_default=True,
+    help="Longest wait for the new node to copy the log.",
+)
+@with_broker
+def replace_node(old: str, new: str, api: str, admin: str, timeout_s: float, url: str) -> None:
+    """Add the new node, wait until it is in sync, and then remove OLD.
+
+    OLD goes first if the new node takes over its name or an address. Repeat the command after a
+    failure: it continues.
+    """
+    calls = ClusterCalls(addresses(url))
+    print_facts(run(replacement(calls, old, _new_node(new, api, admin), timeout_s)))
+
+
+def _new_node(node: str, api: str, admin: str) -> NewNode:
+    """Return the described node. Raises click.BadParameter."""
+    name, equals, replication = node.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{node} is not NAME=HOST:PORT")
+    return NewNode(name, replication, api, admin)
 
 
 @cluster.command("recreate-lease")

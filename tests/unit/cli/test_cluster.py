@@ -23,6 +23,7 @@ from tidemark.cli.cluster_calls import (
     own_node,
 )
 from tidemark.cli.main import cli
+from tidemark.cli.times import shown_time
 
 
 class Group(BaseHTTPRequestHandler):
@@ -295,6 +296,23 @@ def test_a_slave_is_removed_at_the_master_and_a_master_after_a_switchover(url: s
         ("/n0/v1/cluster/switchover", {}),
         ("/n1/v1/cluster/remove-node", {"node": "n0"}),
     ]
+
+
+def test_history_says_who_was_master_from_when_to_when(url: str) -> None:
+    Group.view["history"] = [
+        {"epoch": 5, "start": 0, "node": None, "at_ms": None},
+        {"epoch": 6, "start": 4096, "node": "n0", "at_ms": 1_700_000_000_000},
+        {"epoch": 7, "start": 8192, "node": "n1", "at_ms": 1_700_000_060_000},
+    ]
+    terms = json.loads(_run("history", "-o", "json", url=url).stdout)
+    assert [(each["node"], each["at_ms"], each["until_ms"]) for each in terms] == [
+        (None, None, 1_700_000_000_000),
+        ("n0", 1_700_000_000_000, 1_700_000_060_000),
+        ("n1", 1_700_000_060_000, None),
+    ]
+    shown = _run("history", url=url).output
+    for time_ms in (1_700_000_000_000, 1_700_000_060_000):
+        assert shown.count(str(shown_time(time_ms))) == 2, "once as an end, once as a beginning"
 
 
 def test_the_name_services_are_those_of_the_nodes_that_answer(url: str) -> None:
