@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from services.broker.config import ENV_PREFIX, BrokerConfig, LocalBrokerConfig
+from services.broker.registrar import registration_secret
 from services.broker.service import SERVICE, run
 from shared.runtime.command import check_config_option, run_service
 
@@ -56,6 +57,7 @@ def main(
         },
         run,
         check_config=check_config,
+        look=registration_secret,
     )
 
 

@@ -89,7 +89,7 @@ class Registrar:
         identity, secret = "", None
         if config.names.urls:
             identity = await asyncio.to_thread(store_id, store.directory)
-            secret = await asyncio.to_thread(_secret_of, config)
+            secret = await asyncio.to_thread(registration_secret, config)
         return cls(config, own_route, identity, secret, metrics, clock)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -245,8 +245,11 @@ def _refusal(body: bytes, status: int) -> dict[str, Any]:
     return {"code": Unreachable.code, "detail": f"status {status}: {body[:200]!r}"}
 
 
-def _secret_of(config: BrokerConfig) -> bytes | None:
-    """Return the secret that registrations are signed with. Blocks. Raises BadConfig."""
+def registration_secret(config: BrokerConfig) -> bytes | None:
+    """Return the secret that registrations are signed with; None without one, or without name
+    services. Blocks. Raises BadConfig."""
+    if not config.names.urls:
+        return None
     if config.names.secret_file is not None:
         return read_secret(config.names.secret_file, "names.secret_file")
     if config.cluster.secret_file is not None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from tidemark.cli.doctor import disk, lease, machine, nodes, ports
+from tidemark.cli.doctor import disk, lease, machine, names, nodes, ports
 from tidemark.cli.doctor.findings import Check, Finding, Level, carried_out
 from tidemark.cli.doctor.settings import Asked, ask, differing
 from tidemark.cli.doctor.subject import subject, subject_options
@@ -59,6 +59,7 @@ def examined(files: Mapping[str, Path], store: Path | None, urls: Sequence[str])
     broker = settings.get("broker")
     place = store or _store_of(settings)
     checks = [*machine.checks(broker), *ports.checks(settings)]
+    checks += names.checks(settings, urls)
     checks += lease.checks(settings.get("ha") or broker or {})
     if place is not None:
         checks += disk.checks(place, broker)
@@ -86,4 +87,6 @@ def show(findings: Sequence[Finding], *, show_all: bool) -> None:
 
 
 def _store_of(settings: Mapping[str, Mapping[str, Any]]) -> Path | None:
-    return next((Path(each["store_dir"]) for each in settings.values()), None)
+    return next(
+        (Path(each["store_dir"]) for each in settings.values() if "store_dir" in each), None
+    )

@@ -118,11 +118,20 @@ def open_files(settings: Mapping[str, Any]) -> Finding:
         + int(settings.get("connections_max", CONNECTIONS))
         + OTHER_DESCRIPTORS
     )
+    return _descriptors(needed, "a broker")
+
+
+def connections(settings: Mapping[str, Any]) -> Finding:
+    """Check the limit of descriptors of a name service: one per connection."""
+    return _descriptors(int(settings["connections_max"]) + OTHER_DESCRIPTORS, "a name service")
+
+
+def _descriptors(needed: int, service: str) -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = needed if soft == resource.RLIM_INFINITY else soft
     finding = About("limits.files", "this process").error(
         "doctor-limit-low",
-        f"{_limit(soft)} open files are allowed (hard limit {_limit(hard)}); a broker with these "
+        f"{_limit(soft)} open files are allowed (hard limit {_limit(hard)}); {service} with these "
         f"settings may need {needed}",
         f"ulimit -n {needed}, LimitNOFILE= of the unit, or lower connections_max.",
         value=allowed,

@@ -23,12 +23,16 @@ from tidemark.cli.bounded_answer import read_bounded
 from tidemark.cli.doctor.findings import About, Check, Finding, Level
 from tidemark.cli.doctor.roles import roles
 from tidemark.client.transport import reason_of
+from tidemark.errors import UnknownCall
 
 CALL_S: Final = 3.0
 SKEW_MAX_S: Final = 2.0
 """Twice the resolution of a Date header: smaller differences cannot be measured with it."""
 SKEW_ERROR_S: Final = 30.0
 ANSWER_SIZE_MAX: Final = 4 << 20
+
+
+NAME_SERVICE: Final = "it is a name service"
 
 
 class NodeAnswer(NamedTuple):
@@ -54,7 +58,8 @@ async def check_nodes(urls: Sequence[str]) -> list[Finding]:
     timeout = aiohttp.ClientTimeout(total=CALL_S)
     headers = {"Accept": "application/json"}
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
-        first = await asyncio.gather(*(ask(session, url) for url in urls))
+        asked = await asyncio.gather(*(ask(session, url) for url in urls))
+        first = [answer for answer in asked if answer.problem != NAME_SERVICE]
         view = next((answer.view for answer in first if answer.view is not None), None)
         if view is None:
             return [
@@ -97,6 +102,8 @@ async def ask(session: aiohttp.ClientSession, url: str) -> NodeAnswer:
                 after = time.time()
                 body = json.loads(await read_bounded(response, ANSWER_SIZE_MAX))
                 date = response.headers.get("Date")
+            if isinstance(body, dict) and body.get("code") == UnknownCall.code:
+                return NodeAnswer(url, None, NAME_SERVICE, None, None)
             if not isinstance(body, dict) or not isinstance(body.get("nodes"), list):
                 return NodeAnswer(
                     url, None, "the answer is not that of a Tidemark node", None, None

@@ -25,7 +25,7 @@ def checks(settings: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     found = []
     for service, values in settings.items():
         for name, host, path in (
-            ("port", "host", "/v1/cluster"),
+            ("port", "host", "/v1/route" if service == "names" else "/v1/cluster"),
             ("admin_port", "admin_host", "/live"),
         ):
             if values.get(name):
@@ -105,7 +105,7 @@ def _is_held_by_node(host: str, number: int, path: str) -> bool:
         connection.request("GET", path, headers={"Accept": "application/json"})
         response = connection.getresponse()
         value = json.loads(response.read(ANSWER_SIZE_MAX))
-        return isinstance(value, dict) and not {"live", "nodes"}.isdisjoint(value)
+        return isinstance(value, dict) and not {"live", "nodes", "groups"}.isdisjoint(value)
     except (OSError, http.client.HTTPException, ValueError):
         return False
     finally:

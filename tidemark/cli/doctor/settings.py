@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from shared.runtime import programs
 from tidemark.cli.doctor.findings import About, Finding
 
-SERVICES: Final = ("broker", "reput", "ha")
+SERVICES: Final = ("broker", "reput", "ha", "names")
 ASK_S: Final = 9.0
 BAD_CONFIG_STATUS: Final = 2
 SECRET_EVENT: Final = "secret-readable"
@@ -43,12 +43,12 @@ def files_of(given: tuple[str, ...]) -> dict[str, Path]:
             inside = {name: Path(each) / f"{name}.toml" for name in SERVICES}
             present = {name: path for name, path in inside.items() if path.exists()}
             if not present:
-                raise ValueError(f"{each} has no broker.toml, reput.toml or ha.toml")
+                raise ValueError(f"{each} has no broker.toml, reput.toml, ha.toml or names.toml")
             found |= present
         elif Path(each).stem in SERVICES:
             found[Path(each).stem] = Path(each)
         else:
-            raise ValueError(f"{each}: of which service? Use broker=FILE, reput=FILE or ha=FILE")
+            raise ValueError(f"{each}: of which service? Use SERVICE=FILE, like broker=FILE")
     return found
 
 
@@ -56,7 +56,7 @@ def ask(service: str, config: Path, store: Path | None) -> Asked:
     """Let a service read its settings. Blocks for at most ``ASK_S``."""
     command = [*programs.service(service), "--check-config"]
     command += ["--config", str(config)]
-    if store is not None:
+    if store is not None and service != "names":  # it has no store
         command += ["--store", str(store)]
     check = f"config.{service}"
     try:
@@ -72,11 +72,12 @@ def ask(service: str, config: Path, store: Path | None) -> Asked:
         last = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
         return Asked(None, [About(check, str(config)).unknown(f"{service} reports: {last[0]}")])
     well = About(check, str(config)).ok("valid")
-    return Asked(settings, [well, *_secret(settings, done.stderr)])
+    return Asked(settings, [well, *_secret(service, settings, done.stderr)])
 
 
 def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
-    """Return the settings that differ between services and must not."""
+    """Return the settings that differ between the services of a node and must not."""
+    settings = {service: each for service, each in settings.items() if service != "names"}
     if len(settings) < 2:
         return []
     found = []
@@ -121,10 +122,23 @@ def _mistakes(check: str, config: Path, cause: str) -> Finding:
     )
 
 
-def _secret(settings: Mapping[str, Any], log: str) -> list[Finding]:
-    """Check the secret's file: ha has read it and logged a warning if others may read it."""
-    path = (settings.get("cluster") or {}).get("secret_file")
-    if path is None or "command_timeout_s" not in settings:  # only ha reads it
+def secret_path(service: str, settings: Mapping[str, Any]) -> str | None:
+    """Return the file of the secret that a service reads; None if it reads none."""
+    path = None
+    match service:
+        case "names":
+            path = settings["secret_file"]
+        case "ha":
+            path = settings["cluster"]["secret_file"]
+        case "broker" if settings["names"]["urls"]:
+            path = settings["names"]["secret_file"] or settings["cluster"]["secret_file"]
+    return None if path is None else str(path)
+
+
+def _secret(service: str, settings: Mapping[str, Any], log: str) -> list[Finding]:
+    """Check the secret's file: the service has read it, and logged whether others may read it."""
+    path = secret_path(service, settings)
+    if path is None:
         return []
     for line in log.splitlines():
         if SECRET_EVENT in line:

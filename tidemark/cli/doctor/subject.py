@@ -32,8 +32,8 @@ def subject_options(command: Command) -> Command:
             "--url",
             envvar="TIDEMARK_URL",
             show_envvar=True,
-            help="A running node, or several separated by commas; the other nodes of their group "
-            f"are found. {DEFAULT_URL} if neither --config nor --store is given.",
+            help="A running node or name service, or several separated by commas; the other nodes "
+            f"of their group are found. {DEFAULT_URL} if neither --config nor --store is given.",
         ),
         click.option(
             "--store",
@@ -44,8 +44,8 @@ def subject_options(command: Command) -> Command:
             "--config",
             multiple=True,
             metavar="PATH",
-            help="A directory with broker.toml, reput.toml, ha.toml; or such a file; or "
-            "SERVICE=FILE.",
+            help="A directory with broker.toml, reput.toml, ha.toml or names.toml; or such a file; "
+            "or SERVICE=FILE.",
         ),
     ):
         command = option(command)
