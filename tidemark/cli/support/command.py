@@ -21,6 +21,7 @@ import click
 
 from tidemark import __version__
 from tidemark.cli.doctor.command import examined
+from tidemark.cli.doctor.names import subject_of
 from tidemark.cli.doctor.settings import ask
 from tidemark.cli.doctor.subject import subject, subject_options
 from tidemark.cli.output import print_facts, say, with_output
@@ -29,7 +30,12 @@ from tidemark.cli.support.bundle import Bundle
 from tidemark.errors import TidemarkError
 
 SECRET_SIZE_MAX: Final = 64 << 10
-SECRET_SETTINGS: Final = ("secret_file", "tls_key_file")
+SECRET_SETTINGS: Final = (
+    "secret_file",
+    "tls_key_file",
+    "etcd_password_file",
+    "etcd_tls_key_file",
+)
 STDOUT: Final = "-"
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}
 
@@ -112,13 +118,18 @@ def _settings(
             continue
         found[service] = asked.settings
         bundle.add_json(f"config/{service}.json", redact.settings(asked.settings))
-        for name in SECRET_SETTINGS:
-            named = (asked.settings.get("cluster") or {}).get(name)
-            if named is not None:
-                secrets += _secret(bundle, Path(named))
-                for rotated in Path(named).parent.glob(f"{Path(named).name}.*"):
-                    secrets += _secret(bundle, rotated)
+        for named in _secret_files(asked.settings):
+            secrets += _secret(bundle, named)
+            for rotated in named.parent.glob(f"{named.name}.*"):
+                secrets += _secret(bundle, rotated)
     return found, secrets
+
+
+def _secret_files(settings: Mapping[str, Any]) -> list[Path]:
+    """Return the files of secrets that the settings of a service name, in any of its tables."""
+    tables = [settings, *(table for table in settings.values() if isinstance(table, Mapping))]
+    named = {table[name] for table in tables for name in SECRET_SETTINGS if table.get(name)}
+    return sorted(map(Path, named))
 
 
 def _secret(bundle: Bundle, path: Path) -> list[bytes]:
@@ -143,7 +154,8 @@ def _collectors(
     logs: Sequence[Path],
 ) -> dict[str, Callable[[], None]]:
     """Return all collectors by the name of their output."""
-    place = store or next((Path(each["store_dir"]) for each in settings.values()), None)
+    stores = [Path(each["store_dir"]) for each in settings.values() if "store_dir" in each]
+    place = store or next(iter(stores), None)
     found: dict[str, Callable[[], None]] = {
         "versions.json": partial(of_machine.versions, bundle),
         "machine/kernel.json": partial(of_machine.kernel, bundle),
@@ -158,8 +170,10 @@ def _collectors(
             "machine/mount.json": partial(of_machine.mount, bundle, place),
         }
     known = [*admins, *_admins(settings)]
-    if urls or known:
-        found["nodes"] = partial(of_nodes.nodes, bundle, urls, known)
+    subject = subject_of(settings.get("names"), settings.get("broker"), ())
+    routed = [*sorted(subject.listed), *subject.given]
+    if urls or routed or known:
+        found["nodes"] = partial(of_nodes.nodes, bundle, urls, routed, known)
     for path in logs:
         name, count = f"logs/{path.name}", 2
         while name in found:  # logs of several services may have the same file name

@@ -1,4 +1,4 @@
-"""Collects data of running nodes: each node's view of the group, readiness, metrics.
+"""Collects data of running nodes and name services: views, routes, readiness, metrics.
 
 A node that does not answer is recorded, because that is information as well.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -19,22 +19,32 @@ from tidemark.cli.support.bundle import FILE_SIZE_MAX, Bundle
 from tidemark.client.transport import reason_of
 
 CALL_S: Final = 4.0
+VIEW: Final = "/v1/cluster"
+ROUTE: Final = "/v1/route"
 ADMIN_PATHS: Final = {"/ready": "ready.json", "/live": "live.json", "/metrics": "metrics.txt"}
 
 
-def nodes(bundle: Bundle, urls: Sequence[str], admins: Sequence[str]) -> None:
-    """Query nodes by their API addresses, and processes by their admin addresses."""
-    asyncio.run(_nodes(bundle, urls, admins))
+def nodes(
+    bundle: Bundle, urls: Sequence[str], routed: Sequence[str], admins: Sequence[str]
+) -> None:
+    """Query nodes by their API addresses, and processes by their admin addresses.
+
+    routed: name services and brokers that are asked for their routes alone.
+    """
+    asyncio.run(_nodes(bundle, urls, routed, admins))
 
 
-async def _nodes(bundle: Bundle, urls: Sequence[str], admins: Sequence[str]) -> None:
+async def _nodes(
+    bundle: Bundle, urls: Sequence[str], routed: Sequence[str], admins: Sequence[str]
+) -> None:
     timeout = aiohttp.ClientTimeout(total=CALL_S)
     headers = {"Accept": "application/json"}
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
-        given = await asyncio.gather(*(_view(session, bundle, url) for url in urls))
+        given = await asyncio.gather(*(_view(session, bundle, url, VIEW) for url in urls))
         reported = [node for view in given for node in _rows(view)]
         others = {str(node["api"]).rstrip("/") for node in reported if node.get("api")} - set(urls)
-        await asyncio.gather(*(_view(session, bundle, url) for url in sorted(others)))
+        await asyncio.gather(*(_view(session, bundle, url, VIEW) for url in sorted(others)))
+        await _routes(session, bundle, {*urls, *others, *routed})
         ports = {
             *admins,
             *(str(node["admin"]).rstrip("/") for node in reported if node.get("admin")),
@@ -44,15 +54,24 @@ async def _nodes(bundle: Bundle, urls: Sequence[str], admins: Sequence[str]) -> 
         )
 
 
+async def _routes(session: aiohttp.ClientSession, bundle: Bundle, urls: Collection[str]) -> None:
+    """Add the routes of nodes and name services, and of the name services that these list."""
+    found = await asyncio.gather(*(_view(session, bundle, url, ROUTE) for url in sorted(urls)))
+    lists = [route.get("names") for route in found if isinstance(route, dict)]
+    listed = {str(url).rstrip("/") for each in lists if isinstance(each, list) for url in each}
+    others = sorted(listed.difference(urls))
+    await asyncio.gather(*(_view(session, bundle, url, ROUTE) for url in others))
+
+
 def _rows(view: object) -> list[dict[str, Any]]:
     rows = view.get("nodes") if isinstance(view, dict) else None
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-async def _view(session: aiohttp.ClientSession, bundle: Bundle, url: str) -> object:
-    """Add and return one node's view of its group."""
-    name = f"nodes/{_name(url)}/cluster.json"
-    body = await _get(session, bundle, f"{url}/v1/cluster", name)
+async def _view(session: aiohttp.ClientSession, bundle: Bundle, url: str, path: str) -> object:
+    """Add and return what an API address answers: a view of the group, or the routes."""
+    name = f"nodes/{_name(url)}/{path.rpartition('/')[2]}.json"
+    body = await _get(session, bundle, f"{url}{path}", name)
     if body is None:
         return None
     try:
