@@ -19,7 +19,7 @@ export PIP_NO_INPUT := 1
 # Where it is set, every process of every test compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: java help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee kafka sim simulation-group simulation-mutants drill stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize dist lock clean alert-drill streams
+.PHONY: java help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee kafka sim simulation-group simulation-mutants drill drill-etcd stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize dist lock clean alert-drill streams
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -125,6 +125,9 @@ simulation-mutants: setup ## COUNT=50 mistakes drawn at random by SEED=0 in what
 
 drill: setup ## All fault drills but the longest on real groups of nodes, as root in network namespaces; report in build/drills
 	$(BIN)/tidemark drill --all --out build/drills
+
+drill-etcd: setup ## The same with each lease in an etcd of three members, one per machine; report in build/drills-etcd
+	$(BIN)/tidemark drill --all --lease etcd --out build/drills-etcd
 
 stall-drill: setup ## Each process of a master stopped for 1 s to 10 min, as root: about 40 minutes; report in build/stalls
 	$(BIN)/tidemark drill 53 54 55 56a 56b 56c --out build/stalls

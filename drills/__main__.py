@@ -17,7 +17,7 @@ from drills.namespaces import Loopback, Namespaces, Network, NoNamespaces
 from drills.picture import NoPictures, draw
 from drills.report import page
 from drills.running import Runner
-from drills.stage import Drill
+from drills.stage import ETCD, Drill
 
 REPORT: Final = "report.md"
 
@@ -29,6 +29,12 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="name all drills, and do nothing")
     parser.add_argument("--all", action="store_true", help="run all but the longest")
     parser.add_argument("--short", action="store_true", help="those of continuous integration")
+    parser.add_argument(
+        "--lease",
+        choices=[ETCD],
+        help="where the lease of every drill is: an etcd with a member on each of three machines; "
+        "default: what --list shows",
+    )
     parser.add_argument("--seed", type=int, help="of everything that is random; default: any")
     parser.add_argument(
         "--patience",
@@ -44,9 +50,11 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     drills = families.all_drills()
+    if arguments.lease:
+        drills = [found.on_etcd() for found in drills]
     if arguments.list:
         for found in drills:
-            print(f"{found.number:>3}  {found.name:<28} {found.title}")
+            print(f"{found.number:>3}  {found.name:<28} {found.needs.lease:<12} {found.title}")
         return 0
     chosen = _chosen(drills, arguments)
     if not chosen:
@@ -104,7 +112,14 @@ def _run(
                 break
             pictures.append(f"{session.name}.svg")
         took_s = time.monotonic() - started
-        text = page(runner.results, seed=seed, began=began, seconds=took_s, pictures=pictures)
+        text = page(
+            runner.results,
+            seed=seed,
+            began=began,
+            seconds=took_s,
+            pictures=pictures,
+            title=f"Fault drills{', leases in etcd' if arguments.lease else ''}",
+        )
         (out / REPORT).write_text(text, encoding="utf-8")
         print(f"report: {out / REPORT}", flush=True)
     return 0 if all(result.passed for result in runner.results) else 1

@@ -74,6 +74,11 @@ class EtcdCluster:
         return tuple(member.client_url for member in self.members.values())
 
     @property
+    def peer_ports(self) -> list[int]:
+        """The ports at which the members listen for each other."""
+        return [int(member.peer_url.rpartition(":")[2]) for member in self.members.values()]
+
+    @property
     def settings(self) -> dict[str, object]:
         """The [cluster] settings of the lease."""
         return {"lease": "etcd", "etcd_endpoints": list(self.endpoints)}
@@ -148,6 +153,33 @@ class EtcdCluster:
         code, answer = ask(url, "POST", body, timeout_s=CALL_S)
         if code != 200:
             raise NodeFailed(f"{leader} gave the leadership of etcd not to {name}: {answer}")
+
+    # -- administration ---------------------------------------------------------------------------
+
+    def compact(self) -> None:
+        """Delete the history of all keys, and defragment the members one by one. Raises
+        NodeFailed."""
+        self.write("/compacted", "")  # a revision is compacted only once
+        revision = self.call("kv/range", {"key": encoded("/")})["header"]["revision"]
+        self.call("kv/compaction", {"revision": revision, "physical": True})
+        for name, member in self.members.items():
+            url = f"{member.client_url}/v3/maintenance/defragment"
+            status, answer = ask(url, "POST", {}, timeout_s=CALL_S)
+            if status != 200:
+                raise NodeFailed(f"etcd {name} was not defragmented: {status} {answer}")
+
+    def require_user(self, name: str, password: str) -> None:
+        """Add a user who may do everything, and require one from now on. Raises NodeFailed."""
+        for user in (name, "root"):  # etcd requires that there is a root
+            self.call("auth/user/add", {"name": user, "password": password})
+            self.call("auth/user/grant", {"user": user, "role": "root"})
+        self.call("auth/enable", {})
+
+    def set_full(self, full: bool) -> None:
+        """Raise the alarm of a member whose space is used up, so that all refuse writes; or disarm
+        it. Raises NodeFailed."""
+        alarm = {"memberID": "1", "alarm": "NOSPACE"}  # etcd accepts the number of no member
+        self.call("maintenance/alarm", {"action": "ACTIVATE" if full else "DEACTIVATE", **alarm})
 
     # -- by hand ----------------------------------------------------------------------------------
 

@@ -57,8 +57,11 @@ class Network(Protocol):
 
     def add(self, name: str) -> Host: ...
 
-    def cut(self, sender: str, receiver: str) -> None:
-        """Drop packets from one host to another; the other direction is unaffected."""
+    def cut(self, sender: str, receiver: str, *ports: int) -> None:
+        """Drop packets from one host to another; the other direction is unaffected.
+
+        ports: drop only the TCP packets that are from or to one of these (default: all packets).
+        """
         ...
 
     def heal(self) -> None: ...
@@ -70,7 +73,8 @@ class Loopback:
     def add(self, name: str) -> Host:
         return Host(name, LOOPBACK, None)
 
-    def cut(self, sender: str, receiver: str) -> None:
+    def cut(self, sender: str, receiver: str, *ports: int) -> None:
+        del ports
         raise NoNamespaces(
             f"cutting {sender} from {receiver} needs network namespaces: run the drills as root"
         )
@@ -98,7 +102,8 @@ class Namespaces:
         self._descriptors: dict[str, int] = {}
         self._free = list(range(HOSTS_MAX - 1, -1, -1))
         self._hosts: dict[str, Host] = {}
-        self._cuts: set[tuple[str, str]] = set()
+        self._cuts: set[tuple[str, ...]] = set()
+        """Sender, receiver and further selectors of each rule."""
         _ip("link", "set", "lo", "up")
         # The rules of cuts must precede the local table; otherwise packets for this machine bypass
         # them.
@@ -157,20 +162,25 @@ class Namespaces:
         os.close(self._descriptors.pop(name))
         self._free.insert(0, number)
 
-    def cut(self, sender: str, receiver: str) -> None:
-        if (sender, receiver) not in self._cuts:
-            self._rule("add", sender, receiver)
-            self._cuts.add((sender, receiver))
+    def cut(self, sender: str, receiver: str, *ports: int) -> None:
+        chosen: list[tuple[str, ...]] = [
+            ("ipproto", "tcp", end, str(port)) for port in ports for end in ("sport", "dport")
+        ]
+        for packets in chosen or [()]:
+            cut = (sender, receiver, *packets)
+            if cut not in self._cuts:
+                self._rule("add", *cut)
+                self._cuts.add(cut)
 
     def heal(self) -> None:
-        for sender, receiver in self._cuts:
-            self._rule("del", sender, receiver)
+        for cut in self._cuts:
+            self._rule("del", *cut)
         self._cuts.clear()
 
-    def _rule(self, verb: str, sender: str, receiver: str) -> None:
+    def _rule(self, verb: str, sender: str, receiver: str, *packets: str) -> None:
         of = self._hosts[sender].address
         to = _near(of) if receiver == CLIENTS else self._hosts[receiver].address
-        _ip("rule", verb, "from", of, "to", to, "blackhole", "pref", "100")
+        _ip("rule", verb, "from", of, "to", to, *packets, "blackhole", "pref", "100")
 
 
 def _near(far: str) -> str:
@@ -178,11 +188,13 @@ def _near(far: str) -> str:
     return far.removesuffix("2") + "1"
 
 
-def cut_apart(network: Network, name: str, others: Iterable[str]) -> None:
-    """Cut a host off from others, in both directions."""
+def cut_apart(
+    network: Network, name: str, others: Iterable[str], ports: Iterable[int] = ()
+) -> None:
+    """Cut a host off from others, in both directions. ports: as for ``Network.cut``."""
     for other in others:
-        network.cut(name, other)
-        network.cut(other, name)
+        network.cut(name, other, *ports)
+        network.cut(other, name, *ports)
 
 
 def _new_namespace() -> int:

@@ -85,6 +85,10 @@ class NodeGroup(Generic[N]):
         return Path(str(self.table["secret_file"]))
 
     @property
+    def replication_ports(self) -> list[int]:
+        return [ports["replication"] for ports in self.ports.values()]
+
+    @property
     def lease_dir(self) -> Path:
         """Directory of the lease, if the lease is in one."""
         return Path(str(self.table["lease_dir"]))

@@ -25,12 +25,23 @@ from drills.comparing import compare
 from drills.etcd_cluster import EtcdCluster
 from drills.finding import Finder, StateChange
 from drills.group import Group
-from drills.lease_server import SERVERS
+from drills.lease_server import EtcdServer, KubernetesServer, LeaseServer
 from drills.ledger import Ledger, Outcome
 from drills.namespaces import Network
 from drills.pace import Pace, allowed_s
 from drills.small_disks import SmallDisks
-from drills.stage import Drill, DrillFailed, G, GroupStage, Needs, Observed, Stage
+from drills.stage import (
+    ETCD,
+    FAULTY_ETCD,
+    KUBERNETES,
+    Drill,
+    DrillFailed,
+    G,
+    GroupStage,
+    Needs,
+    Observed,
+    Stage,
+)
 from drills.workload import Plan, Workload
 from tidemark.testing.child import NodeFailed
 
@@ -38,6 +49,8 @@ READY_S: Final = 60.0
 DRILL_S: Final = 600.0
 LONG_DRILL_S: Final = 1800.0
 GROUP_NAME: Final = "drills-g0"
+ETCD_MEMBERS: Final = 3
+"""A machine without a node has the third one of two nodes."""
 ACKED_BEFORE: Final = 30
 """Messages that are acked before each drill, to see that the group serves."""
 LINES_SHOWN: Final = 20
@@ -132,18 +145,8 @@ class Runner:
             async with AsyncExitStack() as parts:
                 network = self._network
                 parts.callback(network.heal)  # a failed drill may have left cuts
-                lease, etcd, place = None, None, None
-                if needs.lease == "etcd-members":
-                    hosts = [network.add(f"n{number}") for number in range(needs.nodes)]
-                    etcd = parts.enter_context(EtcdCluster(directory / "etcd", hosts))
-                    await asyncio.to_thread(etcd.wait_serving)
-                    place = etcd.settings
-                elif needs.lease != "directory":
-                    server = SERVERS[needs.lease]
-                    lease = await parts.enter_async_context(
-                        server(directory, network, seed=self._seed, lease_name=GROUP_NAME)
-                    )
-                    place = lease.settings
+                lease, etcd = await self._lease_store(needs, directory, parts)
+                store = lease or etcd
                 disks = parts.enter_context(SmallDisks(needs.disk_size))
                 group = Group(
                     directory,
@@ -151,7 +154,7 @@ class Runner:
                     nodes=needs.nodes,
                     min_in_sync=needs.min_in_sync,
                     profile=needs.profile,
-                    lease=place,
+                    lease=None if store is None else store.settings,
                     broker={"retention_size_max": needs.log_size_max},
                 )
                 disks.mount(node.store_dir for node in group.nodes.values())
@@ -177,6 +180,23 @@ class Runner:
             session.ended = time.monotonic()
             session.acks = [(ack.ended_at, ack.messages) for ack in ledger.acks()]
             session.changes = [] if finder is None else finder.known.changes
+
+    async def _lease_store(
+        self, needs: Needs, directory: Path, parts: AsyncExitStack
+    ) -> tuple[LeaseServer | None, EtcdCluster | None]:
+        """Start the store of the lease, which ends with the parts; see ``GroupStage``."""
+        if needs.lease == KUBERNETES:
+            api = KubernetesServer(directory, self._network, seed=self._seed, lease_name=GROUP_NAME)
+            return await parts.enter_async_context(api), None
+        if needs.lease not in (ETCD, FAULTY_ETCD):
+            return None, None
+        hosts = [self._network.add(f"n{number}") for number in range(ETCD_MEMBERS)]
+        etcd = parts.enter_context(EtcdCluster(directory / "etcd", hosts))
+        await asyncio.to_thread(etcd.wait_serving)
+        if needs.lease == ETCD:
+            return None, etcd
+        proxies = EtcdServer(directory, etcd, hosts, seed=self._seed, lease_name=GROUP_NAME)
+        return await parts.enter_async_context(proxies), etcd
 
     async def _no_group(self, drill: Drill[Group], group: Group, error: Exception) -> None:
         result = Result(drill, failure=f"the group does not come up: {error}")
@@ -212,6 +232,7 @@ class Runner:
         if stage.lease is not None:
             await stage.lease.faults()
         if stage.etcd is not None:
+            stage.etcd.resume()
             stage.etcd.start_killed()
         for node in group.nodes.values():
             node.faults.clear()

@@ -7,6 +7,7 @@ expected effects and notes what it observed. ``running`` removes the faults afte
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,14 +34,24 @@ class DrillFailed(Exception):
     """An expected effect of a drill did not occur."""
 
 
+DIRECTORY: Final = "directory"
+KUBERNETES: Final = "kubernetes"
+"""A test API server, which can be made to fail, on a host of its own."""
+ETCD: Final = "etcd"
+"""A real etcd of three members, one on each of the first three hosts of the group."""
+FAULTY_ETCD: Final = "faulty-etcd"
+"""The same, each member behind a proxy that can be made to fail."""
+ON_ETCD: Final[Mapping[str, str]] = {DIRECTORY: ETCD, KUBERNETES: FAULTY_ETCD}
+"""What takes the place of another lease with ``--lease etcd``."""
+
+
 class Needs(NamedTuple):
     """The group that a drill needs; drills with the same needs share one."""
 
     nodes: int = 3
     min_in_sync: int | None = None
-    lease: str = "directory"
-    """Or "kubernetes": a test API server on its own host; or "etcd": a real etcd on it; or
-    "etcd-members": a real etcd with a member on the host of every node."""
+    lease: str = DIRECTORY
+    """Where the lease is, for example KUBERNETES."""
     profile: str = "local"
     """Of the times of the group."""
     cuts: bool = False
@@ -57,8 +68,8 @@ TWO: Final = Needs(nodes=2)
 THREE: Final = Needs(nodes=3)
 THREE_FRESH: Final = Needs(nodes=3, fresh=True)
 THREE_APART: Final = Needs(nodes=3, cuts=True)
-MACHINES: Final = Needs(nodes=3, cuts=True, lease="etcd-members", profile="default")
-WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
+MACHINES: Final = Needs(nodes=3, cuts=True, lease=ETCD, profile="default")
+WITH_API: Final = Needs(nodes=3, cuts=True, lease=KUBERNETES)
 
 
 class AnyNode(Protocol):
@@ -109,9 +120,9 @@ class GroupStage(Generic[G]):
     ledger: Ledger
     random: Random
     lease: LeaseServer | None = None
-    """None if the lease is in a directory, or in ``etcd``."""
+    """None if the lease store does not fail."""
     etcd: EtcdCluster | None = None
-    """Its members have the names of the nodes; None unless the drill needs "etcd-members"."""
+    """None unless the lease is in etcd; a member has the name of the node on its host."""
     observed: Observed = field(default_factory=Observed)
 
     @property
@@ -120,7 +131,7 @@ class GroupStage(Generic[G]):
 
     @property
     def lease_server(self) -> LeaseServer:
-        assert self.lease is not None, "this drill needs a lease that is not in a directory"
+        assert self.lease is not None, "this drill needs a lease store that can fail"
         return self.lease
 
     @property
@@ -194,6 +205,19 @@ class GroupStage(Generic[G]):
 
         await self.eventually(done, lambda: f"{command} was answered {status} {answer}", timeout_s)
         return answer
+
+    def kill_machines(self: GroupStage[Group], *names: str) -> None:
+        """Kill the nodes with all that runs beside them, as a loss of power does."""
+        for name in names:
+            self.group.kill(name)
+        if self.etcd is not None:
+            self.etcd.kill(*names)
+
+    def start_machine(self: GroupStage[Group], name: str) -> None:
+        """Start a node, and what runs beside it."""
+        if self.etcd is not None:
+            self.etcd.start(name)
+        self.group.start(name)
 
     # -- roles ------------------------------------------------------------------------------------
 
@@ -346,6 +370,11 @@ class Drill(Generic[G]):
     """Whether the drill takes longer than ten minutes; then ``--all`` does not include it."""
     needs: Needs = THREE
 
+    def on_etcd(self) -> Drill[G]:
+        """Return this drill with its lease in an etcd of three members."""
+        lease = ON_ETCD.get(self.needs.lease, self.needs.lease)
+        return dataclasses.replace(self, needs=self.needs._replace(lease=lease))
+
 
 REGISTERED: Final[dict[str, Drill[Group]]] = {}
 DrillFunction = Callable[[Stage], Awaitable[None]]
@@ -370,21 +399,5 @@ def drill(
             number, named, title, function, restored_within_s, short, long, needs
         )
         return function
-
-    return register
-
-
-def lease_drill(
-    number: str, title: str, needs: Needs, restored_within_s: float | None = None
-) -> Callable[[DrillFunction], DrillFunction]:
-    """Register a function as a drill with a Kubernetes API, and as another one with etcd."""
-
-    def register(function: DrillFunction) -> DrillFunction:
-        name = f"{function.__name__.replace('_', '-')}-etcd"
-        on_etcd = needs._replace(lease="etcd")
-        drill(number, title, needs, restored_within_s)(function)
-        return drill(f"{number}e", f"{title} (etcd)", on_etcd, restored_within_s, name=name)(
-            function
-        )
 
     return register

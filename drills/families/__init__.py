@@ -12,4 +12,4 @@ from drills.stage import REGISTERED, Drill
 def all_drills() -> list[Drill[Group]]:
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
-    return sorted(REGISTERED.values(), key=lambda d: (int(d.number.rstrip("abcde")), d.number))
+    return sorted(REGISTERED.values(), key=lambda d: (int(d.number.rstrip("abc")), d.number))

@@ -80,7 +80,7 @@ async def lose_master_node(stage: Stage) -> None:
     stage.mark()
     cut_apart(stage.group.network, master, slaves)
     stage.group.network.cut(master, CLIENTS)
-    stage.group.kill(master)
+    stage.kill_machines(master)
     await stage.successor(master, 20)
     await stage.acked_again(20)
     await stage.load.acked(100)
@@ -147,10 +147,10 @@ async def all_off(stage: Stage) -> None:
     """Expect the first electable node to become master, without a lost ack."""
     await stage.load.acked(100)
     stage.mark()
-    stage.group.kill_all()
+    stage.kill_machines(*stage.group.names)
     order = stage.random.sample(stage.group.names, len(stage.group.names))
     for name in order:
-        stage.group.start(name)
+        stage.start_machine(name)
         await asyncio.sleep(stage.random.random())
     await stage.acked_again(40)
     stage.note(f"started {', '.join(order)}: {await stage.master()} leads in epoch {stage.epoch}")

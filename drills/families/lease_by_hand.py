@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Final
 
-from drills.stage import WITH_API, Stage, lease_drill
+from drills.stage import WITH_API, Stage, drill
 
 WITH_API_ALONE: Final = WITH_API._replace(fresh=True)
 WITHOUT_MASTER_S: Final = 8.0
@@ -14,7 +14,7 @@ ORDER_S: Final = 15.0
 STRANGER: Final = f"n9/{'9' * 32}/{'9' * 16}"
 
 
-@lease_drill(
+@drill(
     "34",
     "the lease is deleted while the master lives; then again, with one slave silent",
     WITH_API_ALONE,
@@ -48,7 +48,7 @@ async def lease_deleted(stage: Stage) -> None:
     await _recreate(stage)
 
 
-@lease_drill("35", "the lease is deleted while all nodes are off", WITH_API_ALONE)
+@drill("35", "the lease is deleted while all nodes are off", WITH_API_ALONE)
 async def lease_deleted_no_master(stage: Stage) -> None:
     """Expect no master until an operator runs ``recreate-lease``."""
     server = stage.lease_server
@@ -64,7 +64,7 @@ async def lease_deleted_no_master(stage: Stage) -> None:
     await _recreate(stage, in_sync=",".join(stage.group.names))
 
 
-@lease_drill("36", "an operator writes another holder into the lease", WITH_API, 8.0)
+@drill("36", "an operator writes another holder into the lease", WITH_API, 8.0)
 async def lease_edited(stage: Stage) -> None:
     """Expect the master to stop at its next renewal, and a takeover when the edited lease ends."""
     server = stage.lease_server
@@ -79,7 +79,7 @@ async def lease_edited(stage: Stage) -> None:
     stage.note(f"{master} led; {await stage.master()} leads in epoch {stage.epoch}")
 
 
-@lease_drill("47", "the lease is restored from a backup of before a failover", WITH_API_ALONE)
+@drill("47", "the lease is restored from a backup of before a failover", WITH_API_ALONE)
 async def lease_restored(stage: Stage) -> None:
     """Expect no renewal or candidacy on a lease from a backup, until ``recreate-lease``."""
     server = stage.lease_server
@@ -102,7 +102,7 @@ async def lease_restored(stage: Stage) -> None:
     await _recreate(stage)
 
 
-@lease_drill("49", "another program keeps editing an annotation of the lease", WITH_API, 1.5)
+@drill("49", "another program keeps editing an annotation of the lease", WITH_API, 1.5)
 async def third_party_edits(stage: Stage) -> None:
     """Expect conflicts and retries, but no master that steps down."""
     server, epoch = stage.lease_server, stage.epoch

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Final
 
-from drills.stage import WITH_API, Stage, lease_drill
+from drills.stage import WITH_API, Stage, drill
 
 DOWN_S: Final = 12.0
 FAULTY_S: Final = 12.0
@@ -14,7 +14,7 @@ BACK_S: Final = 6.0
 """Time from the return of the lease to an ack: a lease, and three seconds."""
 
 
-@lease_drill("10", "the lease takes the master's writes, and the answers are lost", WITH_API, 6.0)
+@drill("10", "the lease takes the master's writes, and the answers are lost", WITH_API, 6.0)
 async def lost_lease_answers(stage: Stage) -> None:
     """Expect a write without a response to stay unknown until the object is read again.
 
@@ -46,7 +46,7 @@ async def lost_lease_answers(stage: Stage) -> None:
     await server.faults()
 
 
-@lease_drill("11", f"the lease is unreachable for {DOWN_S:.0f} s", WITH_API, BACK_S)
+@drill("11", f"the lease is unreachable for {DOWN_S:.0f} s", WITH_API, BACK_S)
 async def lease_down(stage: Stage) -> None:
     """Expect the master to stop by its deadline, and no other until the lease is reachable."""
     server = stage.lease_server
@@ -65,7 +65,7 @@ async def lease_down(stage: Stage) -> None:
     )
 
 
-@lease_drill("12", "the lease answers 409, 429 or 500 to 30 % of all requests", WITH_API, 6.0)
+@drill("12", "the lease answers 409, 429 or 500 to 30 % of all requests", WITH_API, 6.0)
 async def lease_errors(stage: Stage) -> None:
     """Expect no new epoch unless the lease really expired."""
     server, epoch = stage.lease_server, stage.epoch
@@ -81,7 +81,7 @@ async def lease_errors(stage: Stage) -> None:
     stage.check(not changed or gap > stage.fenced_s / 2, "the epoch changed although nothing stood")
 
 
-@lease_drill("13", "every request to the lease takes most of its time-out", WITH_API, 1.5)
+@drill("13", "every request to the lease takes most of its time-out", WITH_API, 1.5)
 async def slow_lease(stage: Stage) -> None:
     """Expect the same master throughout."""
     server, epoch = stage.lease_server, stage.epoch
@@ -92,7 +92,7 @@ async def slow_lease(stage: Stage) -> None:
     await server.faults()
 
 
-@lease_drill("48", "a candidate loses against the old master's write", WITH_API, 8.0)
+@drill("48", "a candidate loses against the old master's write", WITH_API, 8.0)
 async def candidate_loses(stage: Stage) -> None:
     """Expect the loser to follow within a second and to ack again."""
     server = stage.lease_server

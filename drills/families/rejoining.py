@@ -102,9 +102,10 @@ async def lost_volume_all_off(stage: Stage) -> None:
     await stage.load.acked(100)
     master = await stage.master()
     stage.mark()
-    stage.group.kill_all()
+    stage.kill_machines(*stage.group.names)
     stage.group.wipe(master)
-    stage.group.start()
+    for name in stage.group.names:
+        stage.start_machine(name)
     await stage.acked_again(40)
     leader = await stage.master()
     stage.check(leader != master, f"{master} leads with an empty volume")

@@ -9,7 +9,7 @@ from typing import Final
 from drills.faults import Fault
 from drills.namespaces import cut_apart
 from drills.sends import TAIL_SIZE_MIN, grow_tail, make_topic
-from drills.stage import THREE, THREE_APART, WITH_API, Stage, drill, lease_drill
+from drills.stage import THREE, THREE_APART, WITH_API, Stage, drill
 
 PROMOTION_STEPS: Final = (2, 4, 5, 6, 7, 8, 9, 10)
 ORDER_S: Final = 30.0
@@ -102,7 +102,7 @@ async def crash_at_resync(stage: Stage) -> None:
     stage.note(f"killed before steps {', '.join(map(str, RESYNC_STEPS))}: each was completed")
 
 
-@lease_drill(
+@drill(
     "27",
     "the master dies while a member is being added, before and after the set was written",
     WITH_API,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.etcd import require_etcd
 from tests.support.node import PROJECT
 
 pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(1800)]
@@ -46,12 +47,30 @@ def test_the_short_drills_pass(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
-def test_every_drill_is_listed_with_a_description() -> None:
+def test_a_drill_passes_with_its_lease_in_an_etcd_of_three_members(tmp_path: Path) -> None:
+    require_etcd()
+    done = drills("1", "--lease", "etcd", "--seed", SEED, "--out", str(tmp_path))
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0
+    report = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert report.startswith("# Fault drills, leases in etcd")
+    members = sorted(path.name for path in (tmp_path / "group0" / "etcd").glob("*.log"))
+    assert members == ["n0.log", "n1.log", "n2.log"]
+    settings = (tmp_path / "group0" / "n0" / "ha.toml").read_text(encoding="utf-8")
+    assert 'lease = "etcd"' in settings
+
+
+def test_every_drill_is_listed_with_its_lease_and_a_description() -> None:
     done = drills("--list")
-    lines = done.stdout.splitlines()
+    lines = [line.split() for line in done.stdout.splitlines()]
     assert done.returncode == 0
     assert len(lines) >= 45
-    assert all(len(line.split()) > 3 for line in lines)
+    assert all(len(words) > 4 for words in lines)
+    leases = {words[1]: words[2] for words in lines}
+    assert leases["kill-master"] == "directory"
+    assert leases["lease-down"] == "kubernetes"
+    on_etcd = drills("--list", "--lease", "etcd").stdout.splitlines()
+    assert {line.split()[2] for line in on_etcd} == {"etcd", "faulty-etcd"}
 
 
 def test_a_drill_that_does_not_exist_is_named() -> None:

@@ -72,10 +72,7 @@ def test_a_password_that_is_wrong_is_an_alarm_with_its_remedy(tmp_path: Path) ->
     password.write_text("wrong")
     with local_etcd(tmp_path / "etcd") as etcd:
         etcd.wait_serving()
-        for body in ({"name": "root", "password": "right"}, {"name": "ha", "password": "right"}):
-            etcd.call("auth/user/add", body)
-            etcd.call("auth/user/grant", {"user": body["name"], "role": "root"})
-        etcd.call("auth/enable", {})
+        etcd.require_user("ha", "right")
         settings = etcd.settings | {"etcd_user": "ha", "etcd_password_file": str(password)}
         with Cluster(tmp_path / "group", cluster=settings) as cluster:
             cluster.start()

@@ -21,6 +21,11 @@ from tidemark.cli.output import expected_errors
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listing", is_flag=True, help="List all drills; run none.")
 @click.option("--all", "everything", is_flag=True, help="Run all drills: about half an hour.")
+@click.option(
+    "--lease",
+    type=click.Choice(["etcd"]),
+    help="Keep the lease of each drill in an etcd with a member on each of three machines.",
+)
 @click.option("--seed", type=int, help="Seed of all random choices; random by default.")
 @click.option(
     "--out",
@@ -31,7 +36,12 @@ from tidemark.cli.output import expected_errors
 )
 @expected_errors
 def drill(
-    names: tuple[str, ...], listing: bool, everything: bool, seed: int | None, out: Path
+    names: tuple[str, ...],
+    listing: bool,
+    everything: bool,
+    lease: str | None,
+    seed: int | None,
+    out: Path,
 ) -> None:
     """Break a group of nodes on purpose, under load, and report what was lost.
 
@@ -48,6 +58,8 @@ def drill(
             "Run them from a checkout, or install the wheel."
         )
     arguments = [*(("--list",) if listing else ()), *(("--all",) if everything else ())]
+    if lease is not None:
+        arguments += ["--lease", lease]
     if seed is not None:
         arguments += ["--seed", str(seed)]
     command = [*programs.python_module(programs.DRILLS), *arguments, "--out", str(out)]

@@ -303,3 +303,12 @@ def test_a_drill_without_the_package_of_drills_says_what_is_missing(
     done = CliRunner().invoke(cli, ["drill", "--list"])
     assert done.exit_code == 1
     assert "no package drills_that_are_not_installed" in done.output
+
+
+def test_a_drill_is_run_with_the_lease_that_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda _, command: replaced.append(command))
+    arguments = ["drill", "--lease", "etcd", "--seed", "7", "--out", "o", "1", "8"]
+    assert CliRunner().invoke(cli, arguments).exit_code == 0
+    (command,) = replaced
+    assert command[-8:] == ["--lease", "etcd", "--seed", "7", "--out", "o", "1", "8"]

@@ -27,9 +27,14 @@ server = subprocess.Popen(
     preexec_fn=other.enter, stdout=subprocess.PIPE,
 )
 server.stdout.readline()
+neighbour = subprocess.Popen(
+    [sys.executable, "-c", (code % other.address).replace("7000", "7001")],
+    preexec_fn=other.enter, stdout=subprocess.PIPE,
+)
+neighbour.stdout.readline()
 
-def reaches(host=None, within=60):
-    address = other.address, 7000
+def reaches(host=None, within=60, port=7000):
+    address = other.address, port
     program = f"import socket; socket.create_connection({address}, timeout={within})"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -47,8 +52,13 @@ network.heal()
 network.cut("other", CLIENTS)
 print("from clients", reaches(one), reaches(within=1))
 network.heal()
+for sender, receiver in (("one", "other"), ("other", "one")):
+    network.cut(sender, receiver, 7000)
+    print("one port", reaches(one, within=1), reaches(one, port=7001))
+    network.heal()
 print("healed", reaches(one), reaches())
 server.kill()
+neighbour.kill()
 """
 
 
@@ -66,6 +76,8 @@ def test_hosts_reach_each_other_unless_they_are_cut_apart_one_way_or_the_other()
         "cut False True",
         "other way False True",
         "from clients True False",
+        "one port False True",
+        "one port False True",
         "healed True True",
     ]
 
