@@ -22,6 +22,8 @@ class BrokerGroup(Admin, Consumer):
     def __init__(self, connection: Connection, limits: Limits, names: QueueNames) -> None:
         """names: how programs name its queues."""
         super().__init__(connection, names)
+        self.name = names.broker_group or ""
+        """Empty if it is alone."""
         self.producer = Producer(connection, limits)
         self.groups = Groups(connection, names)
         self.delayed = Delayed(connection)

@@ -122,15 +122,23 @@ class Cluster:
                 raise not_sent(URL(home.url), f"no answer came within {within_s:g} s") from None
         return self.alone
 
+    def known(self, topic: str | None) -> Routes | None:
+        """Return the last known route of a topic or of the whole cluster; None if it is not
+        followed."""
+        followed = self._followed.pop(topic, None)
+        if followed is None:
+            return None
+        self._followed[topic] = followed  # now the most recently used
+        return followed.routes
+
     async def route(self, topic: str | None) -> Routes:
         """Return the last known route of a topic, or with None of the whole cluster.
 
         It is NO_TOPIC if no broker group has the topic, and without groups if the broker is alone.
         """
-        followed = self._followed.pop(topic, None)
-        if followed is not None:
-            self._followed[topic] = followed  # now the most recently used
-            return followed.routes
+        known = self.known(topic)
+        if known is not None:
+            return known
         asking = self._asking.get(topic)
         if asking is None:
             asking = self._asking[topic] = asyncio.create_task(self._ask(topic))
@@ -229,9 +237,13 @@ class Cluster:
         now_s = asyncio.get_running_loop().time()
         for route in routes.groups:
             if (known := self._groups.get(route.broker_group)) is not None:
-                known.connection.learn_nodes(route.urls)
+                known.connection.learn_nodes(route.urls, route.master_url, route.epoch)
             if route.master is None:
                 self.outages.failed(route.broker_group, now_s)
+
+    def used(self, broker_group: str) -> BrokerGroup | None:
+        """Return the calls to a broker group; None if there was none yet."""
+        return self._groups.get(broker_group)
 
     def group(self, route: GroupRoute) -> BrokerGroup:
         """Return the calls to a broker group."""

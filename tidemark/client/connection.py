@@ -122,11 +122,14 @@ class Connection:
         """All known addresses."""
         return self._nodes.urls
 
-    def learn_nodes(self, urls: Sequence[str]) -> None:
-        """Note the addresses of the group's nodes, which a name service has reported."""
+    def learn_nodes(self, urls: Sequence[str], master: str | None, epoch: int) -> None:
+        """Note what a name service has reported: the nodes of the group and, if it is known, the
+        address of the master of an epoch. Calls that pause for a new master go on."""
         if urls and not set(urls) <= set(self._nodes.urls):
             self._nodes.learned(urls)
             self._discovery.start()
+        if master is not None and self._nodes.reported(master, epoch):
+            self._discovery.go_on()
 
     @property
     def retries(self) -> bool:

@@ -111,6 +111,10 @@ class MasterDiscovery:
         finally:
             self._pausing -= 1
 
+    def go_on(self) -> None:
+        """End all pauses, because a name service has reported a new master."""
+        self._found.ring()
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:

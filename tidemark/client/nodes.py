@@ -67,6 +67,8 @@ class Nodes:
         """Address of the accepted master; None if no node has claimed it or it failed since."""
         self._epoch = 0
         """Epoch of the last accepted master."""
+        self._reported_epoch = 0
+        """Highest epoch of a master that a name service has reported."""
         self._named: str | None = None
         """Address that a node last named as the master."""
         self._reader: str | None = None
@@ -111,6 +113,17 @@ class Nodes:
     def learned(self, urls: Sequence[str]) -> None:
         """Replace the nodes of the group; the given addresses are kept as a fallback."""
         self._urls = list(dict.fromkeys([*urls, *self._given]))[:NODES_MAX]
+
+    def reported(self, master: str, epoch: int) -> bool:
+        """Note the master of an epoch, by the report of a name service. Returns whether it is new:
+        then calls go there, although only its own answer makes it the accepted master."""
+        if epoch <= max(self._epoch, self._reported_epoch) or master not in self._urls:
+            return False
+        self._reported_epoch = epoch
+        if self.master != master:
+            self.master = None
+        self.current = master
+        return True
 
     def record_view(self, url: str, view: View) -> bool:
         """Record a node's view. Returns whether the node is accepted as the master."""

@@ -74,10 +74,18 @@ def is_transient(error: errors.TidemarkError) -> bool:
 
 def may_move_on(error: errors.TidemarkError) -> bool:
     """Whether a send certainly stored nothing, and another broker group may accept it."""
+    return is_not_there(error) or is_outage(error)
+
+
+def is_not_there(error: errors.TidemarkError) -> bool:
+    """Whether a broker group has lost the topic, or takes no messages for it any more."""
+    return error.code in _NOT_THERE
+
+
+def is_outage(error: errors.TidemarkError) -> bool:
+    """Whether a broker group has stored nothing and serves no topic now."""
     if isinstance(error, errors.Unreachable):
         return error.facts.get("sent") is False
-    if error.code in _NOT_THERE:
-        return True
     return error.retriable and error.status in (421, 503, 507)
 
 
@@ -89,7 +97,7 @@ _NOT_THERE: Final = frozenset(
         errors.Drained.code,
     }
 )
-"""Errors of a broker group that has lost the topic, or takes no messages for it any more."""
+"""See ``is_not_there``."""
 
 
 def is_of_failover(error: errors.TidemarkError) -> bool:

@@ -44,6 +44,11 @@ class GroupRoute(NamedTuple):
     """Number of topics; only in the route of the whole cluster."""
 
     @property
+    def master_url(self) -> str | None:
+        """Address of the master; None if it is not known."""
+        return next((each.url for each in self.nodes if each.node == self.master), None)
+
+    @property
     def urls(self) -> tuple[str, ...]:
         """Addresses of the nodes, the master's first."""
         ordered = sorted(self.nodes, key=lambda each: each.node != self.master)

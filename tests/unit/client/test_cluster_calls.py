@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -34,11 +34,15 @@ async def served(handle: Callable[[web.Request], Awaitable[web.Response]]) -> As
         await server.close()
 
 
-def route(at: dict[str, str], **changes: Any) -> web.Response:
-    """Answer with these broker groups and the addresses of their one node."""
+def route(at: dict[str, str], *, closed: Sequence[str] = (), **changes: Any) -> web.Response:
+    """Answer with these broker groups and the addresses of their one node.
+
+    closed: broker groups that accept no messages.
+    """
     found = wire(*at, **{"names": [NOWHERE], **changes})
     for group in found["groups"]:
         group["nodes"] = [{"node": "n0", "role": "master", "api": at[group["group"]]}]
+        group["writable"] = group["group"] not in closed
     return answer(found)
 
 

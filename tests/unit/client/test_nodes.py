@@ -53,6 +53,28 @@ def test_given_addresses_stay_known() -> None:
     assert nodes.current == B
 
 
+def test_a_reported_master_is_tried_and_becomes_the_master_by_its_own_answer() -> None:
+    nodes = Nodes([A, B])
+    assert nodes.record_view(A, View([A, B], epoch=1, master=A, is_alone=False))
+    assert nodes.reported(B, 2)
+    assert (nodes.current, nodes.master) == (B, None)
+    assert nodes.record_view(B, View([A, B], epoch=2, master=B, is_alone=False))
+    assert nodes.master == B
+
+
+def test_a_reported_master_is_not_tried_again_or_in_an_epoch_that_is_over() -> None:
+    nodes = Nodes([A, B])
+    assert nodes.reported(B, 2)
+    nodes.failed(B)
+    assert not nodes.reported(B, 2)
+    assert not nodes.reported(B, 1)
+    assert not nodes.reported(C, 3)  # a node that is not known
+    assert nodes.current == A
+    assert nodes.record_view(A, View([A, B], epoch=4, master=A, is_alone=False))
+    assert not nodes.reported(B, 3)
+    assert nodes.current == A
+
+
 STEPS = st.one_of(
     st.builds(lambda url: lambda nodes: nodes.failed(url), URLS),
     st.builds(
