@@ -8,6 +8,7 @@ disk. In a group both open together on the master, and a slave opens only reads.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Final, Protocol
 
@@ -45,6 +46,8 @@ class Gate:
         self._health = health
         self.reads_open = False
         self.sends_open = False
+        self.sends_opened = asyncio.Event()
+        """Set when sends open; ``own_route`` clears it."""
         self.send_fault: TidemarkError | None = None
         """Reason why sends are refused while reads may be open; None: the node is starting."""
         self.fault: TidemarkError | None = None
@@ -141,7 +144,8 @@ class Gate:
         continues to answer readers.
         """
         self.role, self.fault = role, None
-        self.reads_open = self.sends_open = True
+        self.reads_open = True
+        self.open_sends()
 
     def take_role(self, role: RolePolicy) -> None:
         """Apply the limits of this role to all calls from now on."""
@@ -166,6 +170,7 @@ class Gate:
     def open_sends(self) -> None:
         """Accept sends."""
         self.sends_open = True
+        self.sends_opened.set()
 
     def fail(self, error: TidemarkError) -> None:
         """Refuse reads and sends with this error until the process is restarted."""

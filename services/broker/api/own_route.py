@@ -8,7 +8,6 @@ wait here, and ``registrar`` reads from here what it registers with the name ser
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -30,6 +29,9 @@ ALONE: Final = "n0"
 """Name of a standalone node in routes."""
 WATCH_S: Final = 0.2
 """Interval at which roles are checked while a long poll is held or the node registers."""
+WATCH_NEW_S: Final = 0.02
+"""The same interval while sends are open and ha's view does not name this node as the master yet.
+Then a failover is known soon."""
 HELD_MAX: Final = 1024
 """Long polls that are held at a time; further ones are answered at once."""
 STARTING: Final[Mapping[str, Any]] = {"epoch": None, "master": None, "nodes": []}
@@ -224,14 +226,26 @@ class OwnRoute:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Watch the roles while long polls wait for them, until stop; then answer all of these."""
+        opened = self._gate.sends_opened
+        stopping = asyncio.create_task(stop.wait())
+        opening = asyncio.create_task(opened.wait())
         try:
             while not stop.is_set():
+                is_new = False
                 if self._names or self._waits.count:
                     await self.refresh()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(WATCH_S):
-                        await stop.wait()
+                    is_new = self._serves and self.nodes.role_of(self.node) != "master"
+                await asyncio.wait(
+                    {stopping, opening},
+                    timeout=WATCH_NEW_S if is_new else WATCH_S,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if opening.done():
+                    opened.clear()
+                    opening = asyncio.create_task(opened.wait())
         finally:
+            stopping.cancel()
+            opening.cancel()
             self._held_max = 0
             self._waits.wake_all()
 

@@ -13,6 +13,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 from msgspec.structs import replace
 
+from services.broker.api import own_route
 from services.broker.api.gate import Gate
 from services.broker.api.own_route import CHANGES_KEPT, OwnRoute
 from services.broker.config import BrokerConfig, NamesSettings
@@ -218,6 +219,31 @@ async def test_a_held_long_poll_sees_another_master_and_another_topic() -> None:
     stop.set()
     await watching
     assert not (await held).changed
+
+
+async def test_a_held_long_poll_sees_at_once_that_this_node_has_become_the_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sends open before ha's view names the node."""
+    monkeypatch.setattr(own_route, "WATCH_S", 60.0)
+    rig, view, stop = grouped(), View(), asyncio.Event()
+    rig.own.follow(view)
+    rig.own.serve(cast(TopicViews, rig.views))
+    watching = asyncio.create_task(rig.own.run(stop))
+    first = await rig.own.awaited(None, RouteQuery())
+    held = asyncio.create_task(
+        rig.own.awaited(None, RouteQuery(after=first.version, wait_ms=20_000))
+    )
+    await asyncio.sleep(0)
+    rig.gate.open_sends()
+    await asyncio.sleep(0)
+    view.answer = {**view.answer, "master": "n0", "epoch": 4}
+    async with asyncio.timeout(10):
+        assert (await held).groups[0].master == "n0"
+    assert rig.own.role == "master"
+    stop.set()
+    async with asyncio.timeout(10):
+        await watching
 
 
 def test_changes_are_known_since_a_counter_until_there_are_too_many() -> None:
