@@ -668,6 +668,8 @@ class PartialFailure(TidemarkError):
     def __init__(self, failed: Mapping[str, TidemarkError], done: Sequence[str]) -> None:
         """failed: the error of each broker group. done: those where the call has succeeded."""
         self.errors = dict(failed)
+        self.answer: object = None
+        """What the other broker groups have answered, for a call that only reads."""
         causes = "; ".join(f"{name}: {error}" for name, error in failed.items())
         super().__init__(
             f"{len(failed)} of {len(failed) + len(done)} broker groups have failed ({causes}). "

@@ -11,8 +11,10 @@ from tidemark.cli.lag import QUEUE_COLUMNS, queue_rows
 from tidemark.cli.output import (
     as_json,
     confirm_deletion,
+    end_partly,
     print_facts,
     print_rows,
+    read_with_client,
     say,
     to_json,
     with_broker,
@@ -76,8 +78,10 @@ def create(
 @with_broker
 def list_groups(url: str) -> None:
     """List all groups."""
-    groups = [found.settings for found in with_client(url, lambda client: client.groups.list())]
+    found, failure = read_with_client(url, lambda client: client.groups.list())
+    groups = [each.settings for each in found]
     print_rows(groups if as_json() else [_shown_config(one) for one in groups], LIST_COLUMNS)
+    end_partly(failure)
 
 
 @group.command()
@@ -85,7 +89,12 @@ def list_groups(url: str) -> None:
 @with_broker
 def describe(name: str, url: str) -> None:
     """Show group NAME: its settings, its members, and its position and lag in every queue."""
-    facts = with_client(url, lambda client: client.groups.get(name)).facts
+    found, failure = read_with_client(url, lambda client: client.groups.get(name))
+    _show(found.facts)
+    end_partly(failure)
+
+
+def _show(facts: Mapping[str, Any]) -> None:
     if as_json():
         click.echo(to_json(facts))
         return

@@ -13,7 +13,9 @@ import click
 
 from tidemark.cli.output import (
     READER_RETRY_FOR_S,
+    answer_of,
     client_for,
+    end_partly,
     print_rows,
     repeated,
     run,
@@ -22,7 +24,7 @@ from tidemark.cli.output import (
     with_client,
 )
 from tidemark.client.client import Client
-from tidemark.errors import UnknownGroup
+from tidemark.errors import PartialFailure, UnknownGroup
 
 NUMBERS: Final = ["messages", "bytes", "seconds"]
 GROUP_COLUMNS: Final = [
@@ -57,7 +59,9 @@ def lag(group: str | None, topic: str | None, watch: bool, interval: float, url:
         raise click.UsageError("--topic needs a GROUP")
     if not watch:
         columns = GROUP_COLUMNS if group is None else QUEUE_COLUMNS
-        print_rows(with_client(url, lambda client: _rows(client, group, topic)), columns)
+        rows, failure = with_client(url, lambda client: _rows(client, group, topic))
+        print_rows(rows, columns)
+        end_partly(failure)
         return
     try:
         run(_watch(url, group, topic, interval))
@@ -65,28 +69,36 @@ def lag(group: str | None, topic: str | None, watch: bool, interval: float, url:
         return  # Ctrl-C is the normal way to end
 
 
-async def _rows(client: Client, group: str | None, topic: str | None) -> list[dict[str, object]]:
+async def _rows(
+    client: Client, group: str | None, topic: str | None
+) -> tuple[list[dict[str, object]], PartialFailure | None]:
+    """Return the rows, and the failure of broker groups whose lag is not known."""
     if group is not None:
-        rows = queue_rows((await client.groups.get(group)).facts)
+        detail, failure = await answer_of(client.groups.get(group))
+        rows = queue_rows(detail.facts)
         if topic is None:
-            return rows
+            return rows, failure
         of_topic = [row for row in rows if row["topic"] == topic]
         if not of_topic:
             known = ", ".join(sorted({str(row["topic"]) for row in rows})) or "none"
             say(f"group {group} does not read topic {topic}; its topics: {known}")
-        return of_topic
+        return of_topic, failure
     slots = asyncio.Semaphore(CALLS_AT_ONCE)
+    failures: list[PartialFailure | None] = []
 
     async def row_of(name: str) -> dict[str, object] | None:
         async with slots:
             try:
-                return group_row((await client.groups.get(name)).facts)
+                detail, failure = await answer_of(client.groups.get(name))
+                failures.append(failure)
+                return group_row(detail.facts)
             except UnknownGroup:
                 return None  # deleted after it was listed
 
-    names = [found.name for found in await client.groups.list()]
-    found = await asyncio.gather(*(row_of(name) for name in names))
-    return [row for row in found if row is not None]
+    listed, failure = await answer_of(client.groups.list())
+    found = await asyncio.gather(*(row_of(each.name) for each in listed))
+    rows = [row for row in found if row is not None]
+    return rows, next((each for each in (failure, *failures) if each is not None), None)
 
 
 def group_row(facts: Mapping[str, Any]) -> dict[str, object]:
@@ -129,6 +141,13 @@ async def _watch(url: str, group: str | None, topic: str | None, interval_s: flo
     columns = GROUP_COLUMNS if group is None else QUEUE_COLUMNS
     async with client_for(url, retry_for_s=READER_RETRY_FOR_S) as client:
         with repeated(columns) as show:
+            shown: PartialFailure | None = None
             while True:
-                show(await _rows(client, group, topic))
+                rows, failure = await _rows(client, group, topic)
+                show(rows)
+                if failure is not None and (
+                    shown is None or shown.errors.keys() != failure.errors.keys()
+                ):
+                    say(str(failure))
+                shown = failure
                 await asyncio.sleep(interval_s)

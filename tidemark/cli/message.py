@@ -8,12 +8,15 @@ from typing import Any, Final
 import click
 
 from tidemark.cli.output import (
+    answer_of,
     as_json,
     body_facts,
+    end_partly,
     message_facts,
     print_facts,
     print_rows,
     read_from_option,
+    read_with_client,
     to_json,
     with_broker,
     with_client,
@@ -23,13 +26,16 @@ from tidemark.client.client import Client
 from tidemark.client.connection import ReadFrom
 from tidemark.client.messages import Message, is_offset_id
 from tidemark.client.trace import Trace, TraceEvent
-from tidemark.errors import RequestError, UnknownMessage
+from tidemark.errors import PartialFailure, RequestError, UnknownMessage, UnknownTopic
 from tidemark.formats.properties import REAL_TOPIC, RETRY_TOPIC
 
 TRACED: Final = [
     *("topic", "queue", "queue_offset", "message_id", "unique_id", "tags", "keys", "size"),
 ]
 """Fields of the message itself in a trace; ``get`` shows all."""
+FOUND: Final = [
+    *("queue", "queue_offset", "store_timestamp_ms", "message_id", "tags", "keys", "size"),
+]
 PLACE: Final = ("topic", "queue", "queue_offset")
 RECORD: Final = frozenset({*PLACE, "message_id", "physical_offset"})
 """Fields of an event that identify its record; shown only in JSON."""
@@ -83,7 +89,7 @@ def find(
     read_from: ReadFrom,
 ) -> None:
     """List the messages of TOPIC that have a key."""
-    found = with_client(
+    found, failure = read_with_client(
         url,
         lambda client: client.messages_by_key(topic, key, begin=begin, end=end, max=count_max),
         read_from=read_from,
@@ -92,9 +98,9 @@ def find(
     if as_json():
         for one in facts:
             click.echo(to_json(one))
-        return
-    columns = ["queue", "queue_offset", "store_timestamp_ms", "message_id", "tags", "keys", "size"]
-    print_rows(facts, columns)
+    else:
+        print_rows(facts, FOUND)
+    end_partly(failure)
 
 
 @message.command()
@@ -133,7 +139,7 @@ async def _trace(
     if is_offset_id(message_id):
         try:
             return await client.trace(message_id, queue_offset=queue_offset)
-        except RequestError:
+        except (PartialFailure, RequestError):
             pass  # as in _find
     if topic is None:
         found = await _find(client, message_id, None, None)
@@ -167,23 +173,34 @@ def _shown_facts(event: TraceEvent, message: Mapping[str, Any]) -> str:
 async def _find(
     client: Client, message_id: str, topic: str | None, queue_offset: int | None
 ) -> Message:
-    """Search by message id, then by unique id, since both are 32 or 56 hex digits."""
+    """Search by message id, then by unique id, since both are 32 or 56 hex digits.
+
+    Raises UnknownMessage; PartialFailure if a broker group that did not answer may have it.
+    """
+    failure: PartialFailure | None = None
     if is_offset_id(message_id):
         try:
             return await client.message_by_id(message_id, queue_offset=queue_offset)
+        except PartialFailure as error:
+            failure = error
         except RequestError:
             pass  # no record at that offset: it may still be a unique id
     if topic is not None:
         topics = [topic]
     else:
         # Topics of users come first; copies in the broker's internal topics come later.
-        listed = sorted(await client.topics(), key=lambda found: found.system)
+        known, failure = await answer_of(client.topics())
+        listed = sorted(known, key=lambda found: found.system)
         topics = [found.name for found in listed]
     for name in topics:
         try:
             return await client.message_by_unique_id(name, message_id)
-        except UnknownMessage:
-            continue
+        except (UnknownMessage, UnknownTopic):
+            continue  # in a cluster, clients are not led to the broker's internal topics
+        except PartialFailure as error:
+            failure = error
+    if failure is not None:
+        raise failure
     raise UnknownMessage(
         f"no message has the id {message_id} in any of {len(topics)} topics. "
         "It may have expired, or not be dispatched yet.",

@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Any, Final, Literal, ParamSpec, TypeVar, get_args
+from typing import IO, Any, Final, Literal, ParamSpec, TypeVar, cast, get_args
 
 import click
 import uvloop
@@ -186,6 +186,35 @@ def with_client(
             return await work(client)
 
     return run(connected())
+
+
+def read_with_client(
+    url: str, work: Callable[[Client], Awaitable[T]], *, read_from: ReadFrom = "master"
+) -> tuple[T, PartialFailure | None]:
+    """Like ``with_client`` for a call that reads. If some broker groups fail, return the answer of
+    the others, and the failure for ``end_partly``."""
+
+    async def partly(client: Client) -> tuple[T, PartialFailure | None]:
+        return await answer_of(work(client))
+
+    return with_client(url, partly, read_from=read_from)
+
+
+async def answer_of(call: Awaitable[T]) -> tuple[T, PartialFailure | None]:
+    """Return the answer to a call that reads; if some broker groups fail, that of the others, and
+    the failure."""
+    try:
+        return await call, None
+    except PartialFailure as failure:
+        if failure.answer is None:
+            raise
+        return cast(T, failure.answer), failure
+
+
+def end_partly(failure: PartialFailure | None) -> None:
+    """End a command that has shown a partial answer: with the broker groups that it lacks."""
+    if failure is not None:
+        raise Failed(failure)
 
 
 def addresses(url: str) -> list[str]:

@@ -6,8 +6,10 @@ import click
 
 from tidemark.cli.output import (
     confirm_deletion,
+    end_partly,
     print_facts,
     print_rows,
+    read_with_client,
     say,
     with_broker,
     with_client,
@@ -131,7 +133,7 @@ def _facts(made: Topic) -> dict[str, object]:
 @with_broker
 def list_topics(everything: bool, url: str) -> None:
     """List all topics."""
-    topics = with_client(url, lambda client: client.topics())
+    topics, failure = read_with_client(url, lambda client: client.topics())
     rows: list[dict[str, object]] = []
     columns = ["topic", "queues", "retention_ms", "queue_type"]
     if any("broker_groups" in found.settings for found in topics):
@@ -141,6 +143,7 @@ def list_topics(everything: bool, url: str) -> None:
             facts = _facts(found)
             rows.append({column: facts[column] for column in columns if column in facts})
     print_rows(rows, columns)
+    end_partly(failure)
 
 
 @topic.command()
@@ -148,8 +151,9 @@ def list_topics(everything: bool, url: str) -> None:
 @with_broker
 def show(name: str, url: str) -> None:
     """Show the queues of topic NAME and their offset ranges."""
-    found = with_client(url, lambda client: client.topic(name))
+    found, failure = read_with_client(url, lambda client: client.topic(name))
     print_rows(_ranges(found), ["queue", "queue_type", "min_offset", "max_offset", "messages"])
+    end_partly(failure)
 
 
 @topic.command()

@@ -13,7 +13,7 @@ from tidemark import errors
 from tidemark.client.admin import Draining
 from tidemark.client.broker_group import BrokerGroup
 from tidemark.client.cluster import Cluster
-from tidemark.client.fan_out import all_topics, at_all, one_topic
+from tidemark.client.fan_out import all_topics, answered, asked_all, at_all, one_topic
 from tidemark.client.groups import Lag
 from tidemark.client.messages import Topic
 from tidemark.client.routes import Routes
@@ -113,14 +113,20 @@ class ClusterAdmin:
         )
 
     async def topics(self) -> list[Topic]:
-        """Return all topics, sorted by name."""
-        return all_topics(await at_all(await self._cluster.groups(), lambda at: at.topics()))
+        """Return all topics, sorted by name. Raises PartialFailure with those of the others."""
+        found, failure = await asked_all(await self._cluster.groups(), lambda at: at.topics())
+        return answered(all_topics(found), failure)
 
     async def topic(self, topic: str) -> Topic:
-        """One topic with the offset range of every queue. Raises UnknownTopic."""
+        """One topic with the offset range of every queue.
+
+        Raises UnknownTopic, PartialFailure with the queues of the others.
+        """
         groups = await self._cluster.groups(topic)
-        found = await at_all(groups, lambda at: at.topic(topic), absent=errors.UnknownTopic)
-        return one_topic(found)
+        found, failure = await asked_all(
+            groups, lambda at: at.topic(topic), absent=errors.UnknownTopic
+        )
+        return answered(one_topic(found), failure)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic: its messages are no longer served. Raises UnknownTopic."""
@@ -130,10 +136,10 @@ class ClusterAdmin:
     async def retention(self) -> dict[str, Any]:
         """Disk usage, the next deletion and the time until the disk is full, as answered.
 
-        In a cluster: by broker group.
+        In a cluster: by broker group. Raises PartialFailure with those of the others.
         """
-        found = await at_all(await self._cluster.groups(), lambda at: at.retention())
-        return found.get("", {"broker_groups": found})
+        found, failure = await asked_all(await self._cluster.groups(), lambda at: at.retention())
+        return answered(found.get("", {"broker_groups": found}), failure)
 
     async def drain(self, broker_group: str | None = None) -> Draining:
         """Close a broker group to producers, so that consumers empty it; durable.

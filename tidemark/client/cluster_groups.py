@@ -17,7 +17,14 @@ from tidemark.client.checks import parse_queue
 from tidemark.client.cluster import Cluster
 from tidemark.client.dead_letters import DeadLetter, DeadLetterPage, LetterOffset, Redriven, To
 from tidemark.client.delayed import DelayedMessage, DelayedPage
-from tidemark.client.fan_out import all_groups, at_all, one_detail, one_group
+from tidemark.client.fan_out import (
+    all_groups,
+    answered,
+    asked_all,
+    at_all,
+    one_detail,
+    one_group,
+)
 from tidemark.client.groups import Group, GroupDetail, QueueReset, Start
 from tidemark.client.queue_names import Queue, QueueName
 
@@ -25,7 +32,11 @@ Page = TypeVar("Page", DeadLetterPage, Redriven)
 
 
 class ClusterGroups:
-    """The administrative calls for groups. Raises UnknownGroup if the group does not exist."""
+    """The administrative calls for groups. Raises UnknownGroup if the group does not exist.
+
+    In a cluster, ``PartialFailure`` of ``get``, ``offsets`` and ``list`` has the answer of the
+    broker groups that did not fail.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -56,12 +67,12 @@ class ClusterGroups:
 
     async def get(self, group: str) -> GroupDetail:
         """One group with its members and its lag."""
-        found = await at_all(
+        found, failure = await asked_all(
             await self._cluster.groups(),
             lambda at: at.groups.get(group),
             absent=errors.UnknownGroup,
         )
-        return one_detail(found)
+        return answered(one_detail(found, failure.errors if failure else ()), failure)
 
     async def delete(self, group: str) -> None:
         """Delete a group and its offsets. Raises GroupInUse while it has members."""
@@ -73,12 +84,13 @@ class ClusterGroups:
 
     async def offsets(self, group: str) -> dict[Queue, int]:
         """Return the committed offset, i.e. the next one to read, per (topic, queue)."""
-        found = await at_all(
+        found, failure = await asked_all(
             await self._cluster.groups(),
             lambda at: at.groups.offsets(group),
             absent=errors.UnknownGroup,
         )
-        return {queue: offset for each in found.values() for queue, offset in each.items()}
+        offsets = {queue: offset for each in found.values() for queue, offset in each.items()}
+        return answered(offsets, failure)
 
     async def reset(
         self,
@@ -112,7 +124,8 @@ class ClusterGroups:
 
     async def list(self) -> list[Group]:
         """All groups, sorted by name."""
-        return all_groups(await at_all(await self._cluster.groups(), lambda at: at.groups.list()))
+        found, failure = await asked_all(await self._cluster.groups(), lambda at: at.groups.list())
+        return answered(all_groups(found), failure)
 
 
 class ClusterDelayed:

@@ -14,7 +14,7 @@ from tidemark.client.broker_group import BrokerGroup
 from tidemark.client.checks import NOTHING_SENT, parse_queue
 from tidemark.client.cluster import Cluster
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
-from tidemark.client.fan_out import at_all
+from tidemark.client.fan_out import answered, asked_all
 from tidemark.client.messages import Message, PullResult, RawPull
 from tidemark.client.queue_names import QueueName
 from tidemark.client.trace import Trace, trace
@@ -152,7 +152,7 @@ class ClusterReads:
         queue_offset: which message of a batch queue's record; all of them have its id. None: the
         first.
         """
-        found = await at_all(
+        found, _ = await asked_all(
             await self._cluster.groups(),
             lambda at: at.message_by_id(message_id, queue_offset=queue_offset),
             absent=errors.RequestError,
@@ -160,8 +160,12 @@ class ClusterReads:
         return next(iter(found.values()))
 
     async def message_by_unique_id(self, topic: str, unique_id: str) -> Message:
-        """Return the newest message of a topic with this unique id. Raises UnknownMessage."""
-        found = await at_all(
+        """Return the newest message of a topic with this unique id. Raises UnknownMessage.
+
+        A message that is found is returned although some broker groups have failed: sends with one
+        unique id are repeated at one broker group only.
+        """
+        found, _ = await asked_all(
             await self._cluster.groups(topic),
             lambda at: at.message_by_unique_id(topic, unique_id),
             absent=errors.UnknownMessage,
@@ -180,16 +184,17 @@ class ClusterReads:
         """Messages with this key stored in [begin, end], oldest first, at most ``max``.
 
         begin, end: datetimes with a time zone, or milliseconds. The list is empty if there are
-        none.
+        none. Raises PartialFailure with the messages of the other broker groups.
         """
-        found = await at_all(
+        found, failure = await asked_all(
             await self._cluster.groups(topic),
             lambda at: at.messages_by_key(topic, key, begin=begin, end=end, max=max),
         )
         if "" in found:
             return found[""]
         messages = [message for each in found.values() for message in each]
-        return sorted(messages, key=lambda message: message.store_timestamp_ms)[-max:]
+        messages = sorted(messages, key=lambda message: message.store_timestamp_ms)[-max:]
+        return answered(messages, failure)
 
     async def trace(
         self, message_id: str, *, topic: str | None = None, queue_offset: int | None = None
@@ -199,7 +204,7 @@ class ClusterReads:
         topic: required if ``message_id`` is a unique id; otherwise queue_offset says which message
         of a batch queue's record it is.
         """
-        found = await at_all(
+        found, _ = await asked_all(
             await self._cluster.groups(topic),
             lambda at: trace(at.connection, message_id, topic, queue_offset),
             absent=errors.RequestError,

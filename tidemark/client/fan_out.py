@@ -1,13 +1,14 @@
 """Makes a call at several broker groups at once, and joins their answers.
 
-A call that fails at some of them raises ``PartialFailure``, which says at which it is done. One
-that fails everywhere with the same code raises that error, as with a single broker.
+A call that fails at some of them raises ``PartialFailure``, which says at which it is done, and for
+a call that reads has the answer of the others. A call that fails everywhere with the same code
+raises that error, as with a single broker.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tidemark import errors
@@ -29,31 +30,58 @@ async def at_all(
     The name of one that is alone is empty. absent: the error of a broker group that does not have
     what the call is about; it is ignored if another one has it. Raises PartialFailure.
     """
+    found, failure = await asked_all(groups, call, absent=absent)
+    if failure is not None:
+        raise failure
+    return found
+
+
+async def asked_all(
+    groups: Sequence[BrokerGroup],
+    call: Callable[[BrokerGroup], Awaitable[T]],
+    *,
+    absent: type[errors.TidemarkError] | None = None,
+) -> tuple[dict[str, T], errors.PartialFailure | None]:
+    """Like ``at_all``, but returns the failure of some broker groups with the others' results.
+
+    There is at least one result.
+    """
     if len(groups) == 1:
-        return {groups[0].names.broker_group or "": await call(groups[0])}
+        return {groups[0].name: await call(groups[0])}, None
     outcomes = await asyncio.gather(*(call(each) for each in groups), return_exceptions=True)
     done: dict[str, T] = {}
+    lacking: dict[str, errors.TidemarkError] = {}
     failed: dict[str, errors.TidemarkError] = {}
     for group, outcome in zip(groups, outcomes, strict=True):
-        name = str(group.names.broker_group)
-        if isinstance(outcome, errors.TidemarkError):
-            failed[name] = outcome
-        elif isinstance(outcome, BaseException):
+        if not isinstance(outcome, BaseException):
+            done[group.name] = outcome
+        elif not isinstance(outcome, errors.TidemarkError):
             raise outcome
+        elif absent is not None and isinstance(outcome, absent):
+            lacking[group.name] = outcome
         else:
-            done[name] = outcome
-    is_somewhere = bool(done) or any(not _is(each, absent) for each in failed.values())
-    if is_somewhere:
-        failed = {name: each for name, each in failed.items() if not _is(each, absent)}
+            failed[group.name] = outcome
+    if not failed and not done:
+        raise next(iter(lacking.values()))
     if not failed:
-        return done
-    if not done and len({error.code for error in failed.values()}) == 1:
+        return done, None
+    if not done and not lacking and len({error.code for error in failed.values()}) == 1:
         raise next(iter(failed.values()))
-    raise errors.PartialFailure(failed, list(done))
+    failure = errors.PartialFailure(failed, sorted({*done, *lacking}))
+    if not done:
+        raise failure
+    return done, failure
 
 
-def _is(error: errors.TidemarkError, kind: type[errors.TidemarkError] | None) -> bool:
-    return kind is not None and isinstance(error, kind)
+def answered(answer: T, failure: errors.PartialFailure | None) -> T:
+    """Return the joined answer to a call that reads.
+
+    Raises the failure of some broker groups, with the answer of the others.
+    """
+    if failure is None:
+        return answer
+    failure.answer = answer
+    raise failure
 
 
 def one_topic(found: Mapping[str, Topic]) -> Topic:
@@ -110,10 +138,11 @@ def all_groups(found: Mapping[str, Sequence[Group]]) -> list[Group]:
     return [one_group(by_name[name]) for name in sorted(by_name)]
 
 
-def one_detail(found: Mapping[str, GroupDetail]) -> GroupDetail:
+def one_detail(found: Mapping[str, GroupDetail], failed: Collection[str] = ()) -> GroupDetail:
     """Join what broker groups answer about one consumer group, its members and its lag.
 
-    Every broker group counts generations of its own, so there is none of all together.
+    Every broker group counts generations of its own, so there is none of all together. failed:
+    broker groups without an answer; with one, no total of the lag is known.
     """
     first = next(iter(found.values()))
     if "" in found:
@@ -127,7 +156,7 @@ def one_detail(found: Mapping[str, GroupDetail]) -> GroupDetail:
     for detail in found.values():
         for topic in detail.facts["topics"]:
             topics.setdefault(topic["topic"], []).extend(topic["queues"])
-    lag = one_lag([detail.facts["lag"] for detail in found.values()])
+    lag = one_lag([detail.facts["lag"] for detail in found.values()], failed)
     group = one_group({name: detail.group for name, detail in found.items()})
     group = group._replace(members=len(members))
     facts = {
@@ -166,11 +195,15 @@ def _facts_of(member: GroupMember) -> dict[str, object]:
     }
 
 
-def one_lag(lags: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def one_lag(lags: Sequence[Mapping[str, Any]], failed: Collection[str] = ()) -> dict[str, Any]:
     """Add up lags in the form of the API; a number is unknown if one of them is.
 
-    The age is that of the oldest unread message.
+    The age is that of the oldest unread message. failed: broker groups whose lag is not known.
     """
+    if failed:
+        numbers = [name for name in lags[0] if name != "reasons"]
+        reason = f"no answer from broker group {', '.join(failed)}"
+        return {**dict.fromkeys(numbers), "reasons": dict.fromkeys(numbers, reason)}
     joined: dict[str, Any] = {}
     for name in lags[0]:
         values = [lag[name] for lag in lags]

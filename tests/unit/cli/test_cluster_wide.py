@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import tidemark
 from tests.support.route_server import RouteServer, in_a_thread
 from tidemark.cli.main import cli
 from tidemark.testing import LocalStore
@@ -186,3 +187,47 @@ def test_an_extension_names_the_broker_group_that_is_down_and_can_be_repeated(
         cluster.names.urls["g1"] = url
     rows = cluster.printed("topic", "extend", "later", "--queues", "2")
     assert [(row["before"], row["after"]) for row in rows] == [(2, 2), (1, 2)]
+def test_reads_show_what_others_answer_and_name_the_broker_group_that_fails(
+    cluster: Cluster,
+) -> None:
+    cluster.printed("topic", "create", "read", "--queues", "1")
+    with tidemark.connect_sync(cluster.names.url) as mq:
+        for queue in ("g0/0", "g1/0"):
+            mq.send("read", queue.encode(), queue=queue, keys=["k"])
+    assert len(cluster.run("consume", "read", "--group", "readers").stdout.splitlines()) == 2
+    found = cluster.run("message", "find", "read", "--key", "k", "-o", "json").stdout.splitlines()
+    (message_id,) = [row["unique_id"] for row in map(json.loads, found) if row["queue"] == "g0/0"]
+    cluster.names.urls["g2"] = "http://127.0.0.1:1"
+    cluster.names.topics["g2"] = {"read": 1}
+    try:
+        queues = {
+            ("topic", "show", "read"): ["g0/0", "g1/0"],
+            ("lag", "readers", "--topic", "read"): ["g0/0", "g1/0"],
+        }
+        for arguments, expected in queues.items():
+            rows = partly(cluster, *arguments)
+            assert [row["queue"] for row in rows] == expected
+        (listed,) = [row for row in partly(cluster, "lag") if row["group"] == "readers"]
+        assert (listed["messages"], listed["why"]) == (None, "no answer from broker group g2")
+        assert "readers" in [row["group"] for row in partly(cluster, "group", "list")]
+        assert partly(cluster, "group", "describe", "readers")["lag"]["messages"] is None
+        assert "read" in [row["topic"] for row in partly(cluster, "topic", "list")]
+        result = cluster.run("message", "find", "read", "--key", "k", "-o", "json")
+        assert (result.exit_code, len(result.stdout.splitlines())) == (1, 2)
+        assert "g2" in json.loads(result.stderr)["failed"]
+        # A message that is found is complete; one that is not found may be in g2.
+        assert cluster.printed("message", "get", message_id)["queue"] == "g0/0"
+        missing = cluster.run("message", "get", "0" * 32, "-o", "json")
+        assert (missing.exit_code, missing.stdout) == (1, "")
+        assert json.loads(missing.stderr)["code"] == "partial-failure"
+    finally:
+        del cluster.names.urls["g2"], cluster.names.topics["g2"]
+
+
+def partly(cluster: Cluster, *arguments: str) -> Any:
+    """Return what a command prints although g2 fails."""
+    result = cluster.run(*arguments, "-o", "json")
+    assert result.exit_code == 1
+    error = json.loads(result.stderr)
+    assert error["failed"]["g2"]["code"] == "unreachable"
+    return json.loads(result.stdout)

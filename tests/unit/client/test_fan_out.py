@@ -65,8 +65,9 @@ async def test_a_broker_group_without_the_thing_is_ignored_if_another_has_it() -
     assert await outcome({"g0": unknown, "g1": 2}, errors.UnknownGroup) == {"g1": 2}
     with pytest.raises(errors.UnknownGroup):
         await outcome({"g0": unknown, "g1": unknown}, errors.UnknownGroup)
-    with pytest.raises(errors.DiskFull):
+    with pytest.raises(errors.PartialFailure) as raised:
         await outcome({"g0": unknown, "g1": errors.DiskFull("full")}, errors.UnknownGroup)
+    assert raised.value.facts == {"failed": {"g1": "disk-full"}, "done": ["g0"]}
 
 
 def test_a_topic_has_the_queues_of_all_its_broker_groups() -> None:
@@ -94,3 +95,8 @@ def test_lags_are_added_up_and_unknown_if_one_is() -> None:
         "seconds": 9.5,
         "reasons": cast(object, {"bytes": "why"}),
     }
+    partly = one_lag([first], ["g1", "g2"])
+    assert {name: partly[name] for name in ("messages", "bytes", "seconds")} == {
+        "messages": None, "bytes": None, "seconds": None,
+    }  # fmt: skip
+    assert partly["reasons"]["messages"] == "no answer from broker group g1, g2"
