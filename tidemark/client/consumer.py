@@ -94,7 +94,7 @@ class Consumer:
         raw = await self.pull_raw(
             topic, queue, offset, max=max, max_bytes=max_bytes, tags=tags, wait_ms=wait_ms
         )
-        decoded, damage = decode_sound(raw.records)
+        decoded, damage = decode_sound(raw.records, self.names)
         messages = at_or_after(decoded, offset)
         next_offset = raw.next_offset
         if damage is not None:
@@ -115,7 +115,7 @@ class Consumer:
             next_offset,
             raw.min_offset,
             raw.max_offset,
-            self.names.named(passing(messages, wanted_tags(tags))),
+            passing(messages, wanted_tags(tags)),
             raw.poll_after_ms,
         )
 

@@ -382,7 +382,7 @@ class Fetching:
                     "next_offset": fetched.min_offset,
                 },
             )
-        decoded, damage = decode_sound(fetched.records)
+        decoded, damage = decode_sound(fetched.records, self._member.calls.names)
         next_offset = fetched.next_offset
         if damage is not None:
             next_offset = decoded[-1].queue_offset + 1 if decoded else expected
@@ -393,8 +393,7 @@ class Fetching:
             # The program first handles the messages before it. Then it is fetched again, and the
             # error names it.
             held.damaged_at, held.is_placed = next_offset, False
-        named = self._member.calls.names.named(decoded)
-        messages = received(named, fetched.queue[0], self._wanted, from_offset=expected)
+        messages = received(decoded, fetched.queue[0], self._wanted, from_offset=expected)
         held.fetched_to = next_offset
         made = _Slice(held, messages, expected, next_offset)
         self._full.get(held, self._slices).append(made)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 
+from tidemark.client.queue_names import QueueNames
 from tidemark.client.tags import Wanted, passing
 from tidemark.formats import native, properties
 from tidemark.formats.message import Message, Source, iterate_records
@@ -36,20 +37,22 @@ class Returned(Message):
         return restored
 
 
-def decode_sound(records: Buffer) -> tuple[list[Message], UndecodableRecord | None]:
-    """Decode the messages before the first damaged record.
+def decode_sound(
+    records: Buffer, names: QueueNames
+) -> tuple[list[Message], UndecodableRecord | None]:
+    """Decode the messages before the first damaged record. names: of their queues.
 
     Returns them and the error of that record; None if no record is damaged.
     """
     try:
-        return native.decode_messages(records), None
+        return native.decode_messages(records, names.broker_group), None
     except UndecodableRecord as error:
         damage = error
     sound: list[Message] = []
     with contextlib.suppress(UndecodableRecord):
         for stored in iterate_records(records):
             sound.append(Message.from_record(stored))
-    return sound, damage
+    return names.named(sound), damage
 
 
 def at_or_after(messages: Sequence[Message], offset: int) -> Sequence[Message]:

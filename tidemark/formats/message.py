@@ -164,9 +164,13 @@ def iterate_records(raw: Buffer) -> Iterator[Record]:
         start += stored.size
 
 
-def decode_messages(raw: Buffer) -> list[Message]:
+def decode_messages(raw: Buffer, broker_group: str | None = None) -> list[Message]:
     """Decode adjacent records; each body is checked against its CRC.
 
-    Raises UndecodableRecord if the bytes are not what the broker stored.
+    broker_group: queues get its name, as ``g0/3``; None: they are numbers. Raises UndecodableRecord
+    if the bytes are not what the broker stored.
     """
-    return [Message.from_record(stored) for stored in iterate_records(raw)]
+    messages = [Message.from_record(stored) for stored in iterate_records(raw)]
+    if broker_group is None:
+        return messages
+    return [each._replace(queue=f"{broker_group}/{each.queue}") for each in messages]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.client.fake_broker import HOST, FakeBroker
 from tidemark import Message, errors
 from tidemark.client.group_calls import FetchedQueue, read_fetched
+from tidemark.client.queue_names import NUMBERS, QueueNames
 from tidemark.client.received import Returned, decode_sound, received
 from tidemark.client.tags import wanted_tags
 from tidemark.formats import batch, inner_batch, record
@@ -25,7 +26,7 @@ def records(*messages: dict[str, Any], topic: str = "orders") -> bytes:
 
 
 def decoded(raw: bytes) -> list[Message]:
-    messages, damage = decode_sound(raw)
+    messages, damage = decode_sound(raw, NUMBERS)
     assert damage is None
     return messages
 
@@ -87,8 +88,9 @@ def test_messages_before_a_damaged_record_are_delivered(count: int, data: st.Dat
     body_at = raw.index(b"damaged")
     at = data.draw(st.integers(body_at, body_at + 6))
     raw[at] ^= 1 << data.draw(st.integers(0, 7))
-    messages, damage = decode_sound(bytes(raw))
+    messages, damage = decode_sound(bytes(raw), QueueNames("g0"))
     assert "CRC" in str(damage)
+    assert {str(each.queue).partition("/")[0] for each in messages} <= {"g0"}
     assert [each.body for each in messages] == [each["body"] for each in sound]
 
 
@@ -167,5 +169,5 @@ def test_a_batch_with_a_wrong_body_ends_the_messages_before_it() -> None:
         store_timestamp_ms=5,
         record_crc=True,
     )  # fmt: skip
-    messages, damage = decode_sound(batch_record(5, WireMessage(b"0")) + data)
+    messages, damage = decode_sound(batch_record(5, WireMessage(b"0")) + data, NUMBERS)
     assert ([each.queue_offset for each in messages], damage is None) == ([5], False)

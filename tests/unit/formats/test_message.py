@@ -20,7 +20,7 @@ from tidemark.formats.message import Message
 from tidemark.formats.record import UndecodableRecord
 
 HOST = Host(b"\x0a\x00\x00\x01", 10911)
-Decode = Callable[[bytes | bytearray | memoryview], list[Message]]
+Decode = Callable[..., list[Message]]
 
 each_twin = pytest.mark.parametrize("decode", twins_of("decode", pure.decode_messages))
 native_only = pytest.mark.parametrize("decode", twins_of("decode", pure.decode_messages)[1:])
@@ -130,6 +130,16 @@ def test_its_parts_outlive_the_answer_that_they_came_in(decode: Decode) -> None:
     first, second = decode(memoryview(answer))
     answer[:] = bytes(len(answer))
     assert (first.body, first.tags, first.topic, first) == (b"body", "a", "orders", second)
+
+
+@each_twin
+@given(made=st.lists(strategies.records(), max_size=4))
+def test_queues_get_the_name_of_their_broker_group(
+    decode: Decode, made: list[strategies.MadeRecord]
+) -> None:
+    data = b"".join(one.data for one in made)
+    numbered, named = decode(data), decode(data, "g0")
+    assert named == [each._replace(queue=f"g0/{each.queue}") for each in numbered]
 
 
 @native_only

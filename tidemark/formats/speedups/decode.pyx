@@ -101,7 +101,7 @@ cdef struct Contents:  # what differs between the messages of one record
 cdef class _Decoder:
     """Objects created for the previous message, with the bytes they were decoded from."""
 
-    cdef object queue, message_id_text, physical_offset, size
+    cdef object broker_group, queue, message_id_text, physical_offset, size
     cdef object born_timestamp_ms, store_timestamp_ms, reconsume_times, prepared_transaction_offset
     cdef Piece topic, born_host, store_host
     cdef object topic_text, born_text, store_text
@@ -113,14 +113,24 @@ cdef class _Decoder:
     cdef list name_texts, value_texts
     cdef object tags, tags_code, keys, keys_split
     cdef bint is_scheduled
+    cdef int32_t queue_number
 
-    def __cinit__(self):
+    def __cinit__(self, broker_group):
+        self.broker_group = broker_group
+        self.queue = None
         self.host_texts = {}
         self.name_texts = [None] * PAIRS_KEPT
         self.value_texts = [None] * PAIRS_KEPT
         self.tags = self.keys = None
         self.tags_code = 0
         self.keys_split = ()
+
+    cdef int set_queue(self, int32_t number) except -1:
+        if self.queue is not None and self.queue_number == number:
+            return 0
+        self.queue_number = number
+        self.queue = number if self.broker_group is None else f"{self.broker_group}/{number}"
+        return 0
 
     cdef object text_of_host(self, const uint8_t *at, Py_ssize_t size):
         raw = PyBytes_FromStringAndSize(<const char *>at, size)
@@ -246,7 +256,7 @@ cdef class _Decoder:
         cdef uint64_t physical_offset = tidemark_get_64(at + 28)
         cdef const uint8_t *behind = at + 56 + born_size + store_size
         self.size = size
-        self.queue = <int32_t>tidemark_get_32(at + 12)
+        self.set_queue(<int32_t>tidemark_get_32(at + 12))
         self.message_id_text = self.message_id(physical_offset)
         self.physical_offset = <int64_t>physical_offset
         self.born_timestamp_ms = <int64_t>tidemark_get_64(at + 40)
@@ -359,9 +369,9 @@ cdef inline void _put(made, Py_ssize_t number, value):
     PyTuple_SET_ITEM(made, number, value)
 
 
-def decode_messages(raw):
+def decode_messages(raw, broker_group=None):
     cdef Py_buffer view
-    cdef _Decoder decoder = _Decoder()
+    cdef _Decoder decoder = _Decoder(broker_group)
     cdef list messages = []
     cdef const uint8_t *at
     cdef Py_ssize_t left, size
@@ -372,7 +382,7 @@ def decode_messages(raw):
         while left > 0:
             size = decoder.decode(messages, at, left)
             if not size:
-                return pure.decode_messages(raw)  # raises an error with the cause and the position
+                return pure.decode_messages(raw, broker_group)  # raises an error with the cause and the position
             at += size
             left -= size
     finally:
