@@ -14,10 +14,10 @@ import pytest
 from drills.etcd_cluster import EtcdCluster, encoded
 from services.ha.core.effects import LeaseGet, LeasePut
 from services.ha.core.events import LeaseAnswered, LeaseOutcome
-from services.ha.lease.etcd import KEPT, EtcdLease
+from services.ha.lease.etcd import EtcdLease
 from services.ha.lease.etcd_gateway import EtcdGateway, Login
 from services.ha.lease.interface import Outcome, carry_out
-from services.ha.lease.value import Holder, Lease, Member, Stored
+from services.ha.lease.value import Stored
 from shared.cluster.config import ClusterConfig
 from shared.cluster.etcd_tls import etcd_tls
 from shared.cluster.time_rules import LOCAL
@@ -25,10 +25,9 @@ from tests.support import certificates
 from tests.support.cut_link import CutLink
 from tests.support.etcd import local_etcd
 from tests.support.lease_campaigns import Campaigns
+from tests.support.lease_contract import FREE, HOLDER, LeaseContract, made, read
 from tidemark.offsets import Epoch
 
-FREE = Lease(None, Epoch(1), (Member("a", "1f" * 16),), 1, 1, ("a", "b"))
-HOLDER = Holder("a", "1f" * 16, "0123456789abcdef")
 TIMEOUT_MS = 20_000
 SHORT_MS = 1000
 """Timeout for requests that get no answer."""
@@ -79,20 +78,6 @@ async def asked(
     return await carry_out(lease, effect or LeaseGet(1), timeout_ms)
 
 
-async def made(lease: EtcdLease) -> Stored:
-    outcome = await lease.create(FREE)
-    assert outcome.outcome is LeaseOutcome.APPLIED, outcome
-    assert outcome.stored is not None
-    return outcome.stored
-
-
-async def read(lease: EtcdLease) -> Stored:
-    answer = await asked(lease)
-    assert answer.outcome is LeaseOutcome.FOUND, answer
-    assert answer.stored is not None
-    return answer.stored
-
-
 async def read_in_the_end(lease: EtcdLease) -> Stored:
     """The lease, once an etcd that returns has a leader again."""
     async with asyncio.timeout(60):
@@ -114,19 +99,8 @@ async def unknown_with(lease: EtcdLease, words: str) -> str:
 # -- compare and set ------------------------------------------------------------------------------
 
 
-async def test_what_was_written_last_is_found(lease: EtcdLease) -> None:
-    assert await lease.get() == Outcome(LeaseOutcome.ABSENT)
-    first = await made(lease)
-    assert await read(lease) == first
-    held = FREE._replace(holder=HOLDER, epoch=Epoch(2), renewed=7, handover_to="b")
-    outcome = await lease.put(held, first)
-    assert outcome.outcome is LeaseOutcome.APPLIED
-    assert outcome.stored == await read(lease)
-    assert outcome.stored.lease == held
-    assert outcome.stored.uid == first.uid
-    released = await lease.put(FREE._replace(epoch=Epoch(2)), outcome.stored)
-    assert released.stored is not None
-    assert released.stored.lease == FREE._replace(epoch=Epoch(2))
+class TestContract(LeaseContract):
+    """Of the key ``lease``."""
 
 
 async def test_people_and_other_tools_can_read_it(
@@ -141,23 +115,6 @@ async def test_people_and_other_tools_can_read_it(
     assert (fields["epoch"], fields["isr"]) == ("2", f'[["a","{"1f" * 16}"]]')
 
 
-async def test_a_write_on_a_version_that_was_replaced_changes_nothing(lease: EtcdLease) -> None:
-    first = await made(lease)
-    second = (await lease.put(FREE._replace(renewed=1), first)).stored
-    assert await lease.put(FREE._replace(renewed=2), first) == Outcome(LeaseOutcome.CONFLICT)
-    assert await read(lease) == second
-
-
-async def test_only_one_creates_the_key(
-    lease: EtcdLease, shared_etcd: EtcdCluster, key: str
-) -> None:
-    first = await made(lease)
-    other = of(shared_etcd.endpoints, key)
-    assert await other.create(FREE._replace(epoch=Epoch(9))) == Outcome(LeaseOutcome.CONFLICT)
-    assert await read(other) == first
-    await other.close()
-
-
 async def test_a_late_write_does_not_revive_a_deleted_key(
     lease: EtcdLease, shared_etcd: EtcdCluster, key: str
 ) -> None:
@@ -168,16 +125,6 @@ async def test_a_late_write_does_not_revive_a_deleted_key(
     again = await made(lease)
     assert again.uid != stored.uid
     assert await lease.put(FREE, stored) == Outcome(LeaseOutcome.CONFLICT)
-
-
-async def test_a_base_that_is_forgotten_counts_as_refused(lease: EtcdLease) -> None:
-    first = await made(lease)
-    stored = first
-    for renewed in range(KEPT):
-        outcome = await lease.put(FREE._replace(renewed=renewed + 1), stored)
-        assert outcome.stored is not None
-        stored = outcome.stored
-    assert await lease.put(FREE, first) == Outcome(LeaseOutcome.CONFLICT)
 
 
 async def test_an_edit_by_hand_refuses_the_next_write_and_is_then_its_base(

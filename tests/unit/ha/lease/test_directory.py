@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,10 @@ from services.ha.lease.directory import VERSIONS_KEPT, DirectoryLease, Directory
 from services.ha.lease.interface import Outcome, carry_out
 from services.ha.lease.texts import UnreadableLease, size_with_all
 from services.ha.lease.value import Holder, Lease, Member, Stored
+from tests.support.lease_contract import FREE, HOLDER, LeaseContract
 from tidemark.offsets import Epoch
 
 NAME = "tidemark-g0"
-FREE = Lease(None, Epoch(1), (Member("a", "1f" * 16),), 1, 1, ("a", "b"))
-HOLDER = Holder("a", "1f" * 16, "0123456789abcdef")
 
 
 def found(outcome: Outcome) -> Stored:
@@ -54,20 +53,15 @@ def made(tmp_path: Path) -> DirectoryObject:
     return lease
 
 
-def test_what_was_written_last_is_found(made: DirectoryObject, tmp_path: Path) -> None:
-    first = found(made.get())
-    assert first.lease == FREE
-    second = found(made.put(FREE._replace(holder=HOLDER, epoch=Epoch(2)), first))
-    assert second.uid == first.uid
-    assert second.version != first.version
-    assert DirectoryObject(tmp_path, NAME).get() == Outcome(LeaseOutcome.FOUND, second)
+@pytest.fixture
+async def lease(tmp_path: Path) -> AsyncIterator[DirectoryLease]:
+    store = DirectoryLease(tmp_path, NAME)
+    yield store
+    await store.close()
 
 
-def test_a_write_on_a_version_that_was_replaced_changes_nothing(made: DirectoryObject) -> None:
-    first = found(made.get())
-    second = found(made.put(FREE._replace(renewed=1), first))
-    assert made.put(FREE._replace(renewed=2), first) == Outcome(LeaseOutcome.CONFLICT)
-    assert found(made.get()) == second
+class TestContract(LeaseContract):
+    """Of the object ``lease``."""
 
 
 def test_only_one_creates_the_object(made: DirectoryObject, tmp_path: Path) -> None:

@@ -18,16 +18,15 @@ from services.ha.core.effects import LeaseGet
 from services.ha.core.events import LeaseOutcome
 from services.ha.lease import kubernetes
 from services.ha.lease.interface import Outcome, carry_out
-from services.ha.lease.kubernetes import KEPT, KubernetesLease
-from services.ha.lease.value import Holder, Lease, Member, Stored
+from services.ha.lease.kubernetes import KubernetesLease
+from services.ha.lease.value import Stored
 from shared.cluster.time_rules import LOCAL
 from tests.support.lease_campaigns import Campaigns
+from tests.support.lease_contract import FREE, HOLDER, LeaseContract, made, read
 from tidemark.offsets import Epoch
 
 NAME = "tidemark-g0"
 NAMESPACE = "shop"
-FREE = Lease(None, Epoch(1), (Member("a", "1f" * 16),), 1, 1, ("a", "b"))
-HOLDER = Holder("a", "1f" * 16, "0123456789abcdef")
 TIMEOUT_MS = 10_000
 SHORT_MS = 1000
 """Timeout for requests that get no answer."""
@@ -80,20 +79,6 @@ def edit(api: LeaseApi, **annotations: str) -> None:
     assert api.objects.put(NAMESPACE, NAME, found).status == 200
 
 
-async def made(lease: KubernetesLease) -> Stored:
-    outcome = await lease.create(FREE)
-    assert outcome.outcome is LeaseOutcome.APPLIED
-    assert outcome.stored is not None
-    return outcome.stored
-
-
-async def read(lease: KubernetesLease) -> Stored:
-    outcome = await lease.get()
-    assert outcome.outcome is LeaseOutcome.FOUND, outcome
-    assert outcome.stored is not None
-    return outcome.stored
-
-
 async def seen(hasty: KubernetesLease) -> Stored:
     """The object, read by a client whose timeout may be too short for a busy machine."""
     async with asyncio.timeout(60):
@@ -102,18 +87,8 @@ async def seen(hasty: KubernetesLease) -> Stored:
     return outcome.stored
 
 
-async def test_what_was_written_last_is_found(lease: KubernetesLease) -> None:
-    assert await lease.get() == Outcome(LeaseOutcome.ABSENT)
-    first = await made(lease)
-    assert await read(lease) == first
-    held = FREE._replace(holder=HOLDER, epoch=Epoch(2), renewed=7, handover_to="b")
-    outcome = await lease.put(held, first)
-    assert outcome.outcome is LeaseOutcome.APPLIED
-    assert outcome.stored == await read(lease)
-    assert outcome.stored.lease == held
-    released = await lease.put(FREE._replace(epoch=Epoch(2)), outcome.stored)
-    assert released.stored is not None
-    assert released.stored.lease == FREE._replace(epoch=Epoch(2))
+class TestContract(LeaseContract):
+    """Of the object ``lease``."""
 
 
 async def test_people_and_other_tools_can_read_it(lease: KubernetesLease, api: LeaseApi) -> None:
@@ -131,16 +106,6 @@ async def test_people_and_other_tools_can_read_it(lease: KubernetesLease, api: L
     assert found["metadata"]["annotations"]["isr"] == f'[["a","{"1f" * 16}"]]'
     await lease.put(held.stored.lease._replace(renewed=9), held.stored)
     assert raw(api)["spec"]["leaseTransitions"] == 1
-
-
-async def test_a_write_on_a_version_that_was_replaced_changes_nothing(
-    lease: KubernetesLease, api: LeaseApi
-) -> None:
-    first = await made(lease)
-    second = (await lease.put(FREE._replace(renewed=1), first)).stored
-    assert await lease.put(FREE._replace(renewed=2), first) == Outcome(LeaseOutcome.CONFLICT)
-    assert await read(lease) == second
-    assert await lease.create(FREE) == Outcome(LeaseOutcome.CONFLICT)
 
 
 async def test_what_others_put_into_the_object_stays(lease: KubernetesLease, api: LeaseApi) -> None:
@@ -175,16 +140,6 @@ async def test_a_late_write_does_not_revive_a_deleted_object(
     del without_uid["metadata"]["uid"]
     assert api.objects.put(NAMESPACE, NAME, without_uid).status == 201
     assert (await lease.put(FREE, stored)).outcome is LeaseOutcome.CONFLICT
-
-
-async def test_a_base_that_is_forgotten_counts_as_refused(lease: KubernetesLease) -> None:
-    first = await made(lease)
-    stored = first
-    for renewed in range(KEPT):
-        outcome = await lease.put(FREE._replace(renewed=renewed + 1), stored)
-        assert outcome.stored is not None
-        stored = outcome.stored
-    assert await lease.put(FREE, first) == Outcome(LeaseOutcome.CONFLICT)
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
