@@ -167,14 +167,9 @@ async def test_the_key_outlives_a_lease_of_etcd_that_was_attached_by_hand(
     assert (await read(lease)).lease.renewed == 4
 
 
-async def test_a_compaction_changes_nothing(
-    lease: EtcdLease, shared_etcd: EtcdCluster, key: str
-) -> None:
+async def test_a_compaction_changes_nothing(lease: EtcdLease, shared_etcd: EtcdCluster) -> None:
     stored = await made(lease)
-    for number in range(5):
-        shared_etcd.write("/another", str(number))
-    newest = shared_etcd.call("kv/range", {"key": encoded("/another")})["header"]["revision"]
-    shared_etcd.call("kv/compaction", {"revision": newest, "physical": True})
+    shared_etcd.compact()
     assert await read(lease) == stored
     assert (await lease.put(FREE._replace(renewed=1), stored)).outcome is LeaseOutcome.APPLIED
 
