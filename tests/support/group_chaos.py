@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,9 +21,10 @@ from random import Random
 from typing import Any, Final
 
 import tidemark
+from tests.support.chaos_members import Coming, Members
 from tests.support.group_chaos_check import SHOWN_MAX, Entry, What, judge, read
 from tests.support.group_chaos_plan import Outcome, Plan
-from tests.support.node import PROJECT, Node
+from tests.support.node import Node
 from tidemark.errors import TidemarkError
 
 TOPIC: Final = "chaos"
@@ -50,10 +49,6 @@ class Chaos:
         self._plan = plan
         self._directory = directory
         self._file = directory / "handled"
-        self._random = Random(plan.seed)
-        self._members: dict[int, subprocess.Popen[bytes]] = {}
-        self._leaving: dict[int, subprocess.Popen[bytes]] = {}
-        self._next_member = 0
         self._events: Counter[str] = Counter()
         self._sent: Counter[int] = Counter()
         self._lag_max = self._samples = 0
@@ -68,10 +63,15 @@ class Chaos:
             await asyncio.to_thread(node.wait_ready)
             self._call(node, "PUT", f"/v1/topics/{TOPIC}", {"queues": plan.queues})
             self._call(node, "PUT", f"/v1/groups/{GROUP}", {"order": plan.ordered})
+            coming = Coming(plan.members, plan.members_min, plan.pause_s)
+            arguments = self._arguments(node)
+            members = Members(self._directory, arguments, coming, Random(plan.seed))
             try:
-                drained_s = await self._happen(node)
+                drained_s = await self._happen(node, members)
             finally:
-                self._kill_all()
+                members.kill_all()
+                self._events += members.events
+                self._wrong += members.wrong
             ends = self._ends(node)
         verdict = judge(read(self._file), ends, ordered=plan.ordered)
         if plan.node_pause_s is None and not self._commits:
@@ -91,25 +91,23 @@ class Chaos:
             self._wrong,
         )
 
-    async def _happen(self, node: Node) -> float:
+    async def _happen(self, node: Node, members: Members) -> float:
         """Load and chaos, then quiet until there is no lag; return how long that took [s]."""
         plan = self._plan
-        for _ in range(plan.members):
-            self._join(node)
-        await self._until(lambda: self._present(node) == plan.members, "all members to join")
+        members.join_all()
+        await self._until(lambda: self._present(node, members) == plan.members, "all to join")
         until = time.monotonic() + plan.seconds
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._produce(node, until))
-            tasks.create_task(self._disturb(node, until))
+            tasks.create_task(members.disturb(until))
             tasks.create_task(self._watch(node, until))
             if plan.node_pause_s is not None:
                 tasks.create_task(self._disturb_node(node, until, plan.node_pause_s))
         began = time.monotonic()
         await self._until(lambda: self._lag(node) == 0, "the lag to be 0", DRAIN_S)
         drained_s = time.monotonic() - began
-        for number in [*self._members]:
-            self._leave(number)
-        await self._until(self._all_left, "all members to leave")
+        members.leave_all()
+        await self._until(members.all_left, "all members to leave")
         return drained_s
 
     # -- load -----------------------------------------------------------------------------------
@@ -136,20 +134,6 @@ class Chaos:
 
     # -- chaos ----------------------------------------------------------------------------------
 
-    async def _disturb(self, node: Node, until: float) -> None:
-        """Let members join, leave and die, from the seed."""
-        plan, random = self._plan, self._random
-        while (now := time.monotonic()) < until:
-            await asyncio.sleep(min(random.expovariate(1 / plan.pause_s), until - now))
-            self._check_members()
-            present = len(self._members)
-            if present <= plan.members_min or (present < plan.members and random.random() < 0.5):
-                self._join(node)
-            elif random.random() < 0.6:
-                self._kill(random.choice([*self._members]))
-            else:
-                self._leave(random.choice([*self._members]))
-
     async def _disturb_node(self, node: Node, until: float, pause_s: float) -> None:
         """Kill broker or reput now and then, from a seed of its own, and start it again."""
         random = Random(self._plan.seed + 1)
@@ -161,58 +145,14 @@ class Chaos:
             await asyncio.to_thread(node.wait_ready)
             self._events[role] += 1
 
-    def _join(self, node: Node) -> None:
-        number, plan = self._next_member, self._plan
-        self._next_member += 1
-        command = [sys.executable, "-m", "tests.support.group_chaos_member"]
-        command += [node.api_url, TOPIC, GROUP, str(number), str(self._file)]
-        command += ["--session-ms", str(plan.session_ms), "--work-ms", str(plan.work_ms)]
-        command += ["--ordered"] * plan.ordered
-        with self._log(number).open("ab") as log:
-            self._members[number] = subprocess.Popen(
-                command, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        self._events["joined"] += 1
-
-    def _leave(self, number: int) -> None:
-        member = self._leaving[number] = self._members.pop(number)
-        member.send_signal(signal.SIGTERM)
-        self._events["left"] += 1
-
-    def _kill(self, number: int) -> None:
-        member = self._members.pop(number)
-        member.kill()
-        member.wait()
-        self._events["killed"] += 1
-
-    def _check_members(self) -> None:
-        """Check that no member ends by itself, and that members leave with status 0."""
-        for number, member in [*self._members.items()]:
-            if member.poll() is not None:
-                del self._members[number]
-                self._ended_badly(number, member)
-        for number, member in [*self._leaving.items()]:
-            if member.poll() is not None:
-                del self._leaving[number]
-                # Killed by the SIGTERM itself: it had only begun to start.
-                if member.returncode not in (0, -signal.SIGTERM):
-                    self._ended_badly(number, member)
-
-    def _ended_badly(self, number: int, member: subprocess.Popen[bytes]) -> None:
-        text = self._log(number).read_text(encoding="utf-8", errors="replace")[-2000:]
-        self._wrong.append(f"member {number} ended with status {member.returncode}: {text}")
-
-    def _all_left(self) -> bool:
-        self._check_members()
-        return not self._leaving
-
-    def _kill_all(self) -> None:
-        for member in (*self._members.values(), *self._leaving.values()):
-            member.kill()
-            member.wait()
-
-    def _log(self, number: int) -> Path:
-        return self._directory / f"member-{number}.log"
+    def _arguments(self, node: Node) -> list[str]:
+        """Return the command line of a member, without its number."""
+        plan = self._plan
+        return [
+            *(node.api_url, TOPIC, GROUP, str(self._file)),
+            *("--session-ms", str(plan.session_ms), "--work-ms", str(plan.work_ms)),
+            *["--ordered"] * plan.ordered,
+        ]
 
     # -- lag ------------------------------------------------------------------------------------
 
@@ -258,10 +198,10 @@ class Chaos:
         with self._file.open("ab", buffering=0) as file:
             file.write(b"".join(entry.packed() for entry in entries))
 
-    def _present(self, node: Node) -> int:
-        self._check_members()
-        if self._wrong:
-            raise RuntimeError(self._wrong[0])
+    def _present(self, node: Node, members: Members) -> int:
+        members.check()
+        if wrong := members.wrong:
+            raise RuntimeError(wrong[0])
         return len(self._call(node, "GET", f"/v1/groups/{GROUP}")["members"])
 
     def _ends(self, node: Node) -> dict[int, int]:

@@ -1,9 +1,11 @@
 """One member of a group, as a process: it handles a message by recording it in a file.
 
-    python -m tests.support.group_chaos_member URL TOPIC GROUP NUMBER FILE [--ordered] …
+    python -m tests.support.group_chaos_member URL TOPIC GROUP FILE --number N [--ordered] …
 
 A message is handled once its entry is in the file; only then is it committed, by asking for the
-next. SIGTERM lets it finish the messages in hand and leave; SIGKILL may hit it anywhere.
+next. SIGTERM lets it finish the messages in hand and leave; SIGKILL may hit it anywhere. The entry
+has the queue and queue offset of the message, or with --numbered the stream and the number in its
+body: in a cluster, messages of one key are in several queues over time.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import argparse
 import asyncio
 import os
 import signal
+import struct
 import time
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import tidemark
 from tests.support.group_chaos_check import COUNT_MAX, Entry, What
@@ -21,6 +25,8 @@ from tidemark.client.messages import Message
 from tidemark.client.subscription import Subscription
 
 BATCH_MAX = 256
+NUMBER: Final = struct.Struct(">HI")
+"""Begin of the body of a numbered message: its stream, its number in the stream."""
 
 
 class Book:
@@ -68,9 +74,15 @@ def _place(message: Message) -> tuple[int, int]:
     return int(source.queue), source.queue_offset
 
 
+def _number(message: Message) -> tuple[int, int]:
+    stream, number = NUMBER.unpack_from(message.body)
+    return stream, number
+
+
 async def take_part(given: argparse.Namespace) -> None:
     """Be a member until SIGTERM."""
     book = Book(given.file, given.number)
+    place = _number if given.numbered else _place
     messages: Subscription
 
     async def assigned(queues: Sequence[tuple[str, int]]) -> None:
@@ -86,18 +98,18 @@ async def take_part(given: argparse.Namespace) -> None:
             member=f"member-{given.number}",
             session_ms=given.session_ms,
             commit_interval_ms=given.commit_interval_ms,
-            on_assigned=assigned,
-            on_revoked=revoked,
+            on_assigned=None if given.numbered else assigned,
+            on_revoked=None if given.numbered else revoked,
         )
         async with messages:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, messages.stop)
             if given.ordered:
                 async for message in messages:
-                    book.handled([_place(message)], messages.generation)
+                    book.handled([place(message)], messages.generation)
                     await asyncio.sleep(given.work_ms / 1000)
             else:
                 async for batch in messages.batches(max=BATCH_MAX):
-                    book.handled([_place(message) for message in batch], messages.generation)
+                    book.handled([place(message) for message in batch], messages.generation)
                     await asyncio.sleep(given.work_ms / 1000)
 
 
@@ -112,8 +124,9 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("topic")
     parser.add_argument("group")
-    parser.add_argument("number", type=int)
     parser.add_argument("file")
+    parser.add_argument("--number", type=int, required=True)
+    parser.add_argument("--numbered", action="store_true")
     parser.add_argument("--ordered", action="store_true")
     parser.add_argument("--session-ms", type=int, default=5000)
     parser.add_argument("--work-ms", type=float, default=0.0)
