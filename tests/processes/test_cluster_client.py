@@ -17,6 +17,7 @@ import pytest
 import tidemark
 from tests.support.route_server import RouteServer, in_a_thread
 from tidemark import errors
+from tidemark.client.queue_choice import queue_of_key, writable_queues
 from tidemark.testing import LocalStore
 from tidemark.testing.ports import free_ports
 
@@ -384,6 +385,40 @@ async def test_a_drained_broker_group_gets_no_messages_and_is_read_to_its_end(
     assert {each.broker_group for each in sent} == {"g0", "g1"}
     async with mq.subscribe("orders", group="billing", start="first") as messages:
         assert sorted(await bodies(messages, 7)) == [b"new"] * 6 + [b"old"]
+
+
+async def test_messages_of_a_key_whose_broker_group_is_just_drained_wait_for_the_new_route(
+    stores: Stores, mq: tidemark.Client
+) -> None:
+    """The broker refuses from the drain on; the route of the client still has its queues."""
+    key = await key_of(mq, "g2")
+    await mq.drain("g2")
+    with pytest.raises(errors.Drained):
+        await mq.send("orders", b"late", sharding_key=key, timeout_ms=200)
+    with pytest.raises(errors.Drained):
+        await mq.send("orders", b"own", queue="g2/0")
+    some = [keyed(b"%d" % number, f"key-{number}") for number in range(20)]
+    one = asyncio.create_task(mq.send("orders", b"one", sharding_key=key))
+    many = asyncio.create_task(mq.send_many("orders", [*some, keyed(b"last", key)]))
+    stores.names.drained.add("g2")
+    async with asyncio.timeout(PATIENCE_S):
+        sent = [await one, *await many]
+    assert {each.broker_group for each in sent} == {"g0", "g1"}
+    after = await mq.send("orders", b"after", sharding_key=key)
+    places = {(each.broker_group, each.queue) for each in (sent[0], sent[-1], after)}
+    assert len(places) == 1, "the key has one queue from then on"
+    assert await stored(mq) == 20 + 3
+
+
+async def key_of(mq: tidemark.Client, broker_group: str) -> str:
+    """Return a sharding key whose queue is in a broker group."""
+    queues = writable_queues(await mq.routes("orders"))
+    keys = (f"key-{number}" for number in range(1000))
+    return next(key for key in keys if queue_of_key(queues, key).broker_group == broker_group)
+
+
+async def stored(mq: tidemark.Client) -> int:
+    return sum(each.max_offset for each in (await mq.topic("orders")).ranges)
 
 
 async def test_the_client_goes_on_when_all_name_services_are_gone(stores: Stores) -> None:

@@ -187,6 +187,8 @@ def test_an_extension_names_the_broker_group_that_is_down_and_can_be_repeated(
         cluster.names.urls["g1"] = url
     rows = cluster.printed("topic", "extend", "later", "--queues", "2")
     assert [(row["before"], row["after"]) for row in rows] == [(2, 2), (1, 2)]
+
+
 def test_reads_show_what_others_answer_and_name_the_broker_group_that_fails(
     cluster: Cluster,
 ) -> None:

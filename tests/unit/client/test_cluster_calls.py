@@ -92,7 +92,9 @@ async def test_a_broker_without_routes_is_alone() -> None:
 
 @asynccontextmanager
 async def cluster_of(
-    *brokers: Callable[[web.Request], Awaitable[web.Response]], **changes: Any
+    *brokers: Callable[[web.Request], Awaitable[web.Response]],
+    retry_for_s: float = 0.3,
+    **changes: Any,
 ) -> AsyncIterator[tidemark.Client]:
     """A client of broker groups g0, g1 …; changes: of the route, which does not change later."""
     async with AsyncExitStack() as servers:
@@ -107,7 +109,7 @@ async def cluster_of(
             return route(at, **changes)
 
         url = await servers.enter_async_context(served(tell))
-        async with tidemark.connect(url, retry_for_s=0.3) as mq:
+        async with tidemark.connect(url, retry_for_s=retry_for_s) as mq:
             yield mq
 
 
@@ -221,3 +223,28 @@ async def test_a_delayed_message_that_falls_due_meanwhile_is_left() -> None:
     async with cluster_of(broker) as mq:
         left = await mq.left()
     assert (asked, left.delayed, left.is_empty) == (2, 1, False)
+
+
+async def test_a_message_waits_for_a_busy_broker_group_although_another_is_drained() -> None:
+    """Whichever of them it asks last: the drained one is refused for good, the busy one is not."""
+    calls = 0
+
+    async def busy_at_first(request: web.Request) -> web.Response:
+        nonlocal calls
+        calls += request.method == "POST"
+        if calls % 2:
+            return error(503, "switching-over", retriable=True)
+        stored = {"message_id": "", "queue": 0, "queue_offset": 0, "physical_offset": 0}
+        return answer(
+            {
+                "ack": {"level": "disk", "copies": 1},
+                "results": [{**stored, "store_timestamp_ms": 0}],
+            }
+        )
+
+    async def drained(_: web.Request) -> web.Response:
+        return error(403, "drained")
+
+    async with cluster_of(busy_at_first, drained, retry_for_s=30.0) as mq:
+        sent = [await mq.send("orders", b"x") for _ in range(2)]
+    assert ([each.broker_group for each in sent], calls) == (["g0", "g0"], 4)
