@@ -19,7 +19,7 @@ export PIP_NO_INPUT := 1
 # Where it is set, every process of every test compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: java help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee kafka sim simulation-group simulation-mutants drill drill-etcd stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize dist lock clean alert-drill streams
+.PHONY: java help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos cluster-chaos crash damage delay-drill retention simulation soak referee kafka sim simulation-group simulation-mutants drill drill-etcd stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize dist lock clean alert-drill streams
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -98,6 +98,9 @@ contracts: analytics
 chaos: setup ## Three minutes of consumers that come, go and are killed, at 20,000 messages/s; then an ordered group
 	$(BIN)/python -m tests.support.group_chaos --seconds 180 --rate 20000
 	$(BIN)/python -m tests.support.group_chaos --seconds 180 --rate 2000 --ordered
+
+cluster-chaos: setup ## Three minutes of kills in a cluster of three broker groups, at 20,000 messages/s, while one is drained and one is added; SEED=1 repeats a plan
+	$(BIN)/python -m tests.support.cluster_chaos --seconds 180 --rate 20000 $(if $(filter-out 0,$(SEED)),--seed $(SEED))
 
 delay-drill: setup ## A million delayed messages, the node killed five times; prints the lateness and the memory
 	$(BIN)/python -m tests.processes.delay_drill --messages 1000000

@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from tests.support.node import PROJECT
+
+LEAVE_TIMEOUT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,13 @@ class Members:
             )
         self.events["joined"] += 1
 
-    def leave_all(self) -> None:
-        """Let all members finish what they have in hand and leave."""
+    async def leave_all(self) -> None:
+        """Let all members finish what they have in hand and leave. Raises TimeoutExpired."""
         for number in [*self._present]:
             self._leave(number)
+        for member in self._leaving.values():
+            await asyncio.to_thread(member.wait, LEAVE_TIMEOUT_S)
+        self.check()
 
     def _leave(self, number: int) -> None:
         member = self._leaving[number] = self._present.pop(number)
@@ -99,11 +105,6 @@ class Members:
         for member in (*self._present.values(), *self._leaving.values()):
             member.kill()
             member.wait()
-
-    def all_left(self) -> bool:
-        """Whether all members that should leave have ended."""
-        self.check()
-        return not self._leaving
 
     def check(self) -> None:
         """Check that no member ends by itself, and that members leave with status 0."""

@@ -106,8 +106,7 @@ class Chaos:
         began = time.monotonic()
         await self._until(lambda: self._lag(node) == 0, "the lag to be 0", DRAIN_S)
         drained_s = time.monotonic() - began
-        members.leave_all()
-        await self._until(members.all_left, "all members to leave")
+        await members.leave_all()
         return drained_s
 
     # -- load -----------------------------------------------------------------------------------

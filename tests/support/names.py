@@ -23,18 +23,12 @@ class NamesProcesses:
         self.ports, self._admin_ports = ports[:count], ports[count:]
         self.urls = [f"http://127.0.0.1:{port}" for port in self.ports]
         self.processes = [
-            ChildProcess(
-                directory / f"names-{number}.log",
-                environment={
-                    f"TIDEMARK_NAMES_{name.upper()}": value
-                    for name, value in {
-                        **settings,
-                        "peers": ",".join(url for url in self.urls if url != own),
-                    }.items()
-                },
-            )
-            for number, own in enumerate(self.urls)
+            ChildProcess(directory / f"names-{number}.log") for number in range(count)
         ]
+        for own, process in zip(self.urls, self.processes, strict=True):
+            peers = ",".join(url for url in self.urls if url != own)
+            process.environment["TIDEMARK_NAMES_PEERS"] = peers
+        self.configure(**settings)
 
     def __enter__(self) -> NamesProcesses:
         try:
@@ -47,6 +41,12 @@ class NamesProcesses:
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
             process.kill()
+
+    def configure(self, **settings: str) -> None:
+        """Change settings of all instances; each has them from its next start on."""
+        for process in self.processes:
+            for name, value in settings.items():
+                process.environment[f"TIDEMARK_NAMES_{name.upper()}"] = value
 
     def start(self, numbers: Sequence[int]) -> None:
         """Start instances, and wait until they serve."""
