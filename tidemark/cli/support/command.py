@@ -115,6 +115,7 @@ def _settings(
         if asked.settings is None:
             causes = "; ".join(finding.cause for finding in asked.findings)
             bundle.leave_out(f"config/{service}.json", redact.text(causes))
+            bundle.leave_out(f"a search for the secrets that {path} names", "it was not read")
             continue
         found[service] = asked.settings
         bundle.add_json(f"config/{service}.json", redact.settings(asked.settings))
