@@ -17,6 +17,7 @@ from services.names.metrics import NamesMetrics
 from services.names.shell.http_api import NamesApi
 from services.names.shell.peers import groups_of_peers
 from services.names.shell.registrations import Registrations
+from services.names.shell.route_polls import RoutePolls
 from shared.cluster.routes import RENEW_S
 from shared.cluster.secret_file import read_secret
 from shared.metrics.process_facts import add_process_facts
@@ -76,8 +77,9 @@ class Names:
         registrations = Registrations(
             config, secret, self.directory, self._metrics, self._clock, self._limited_log
         )
+        self._polls = RoutePolls(self.directory, config.held_polls_max)
         self._api = NamesApi(
-            self.directory, registrations, self._metrics, self._limited_log, config.held_polls_max
+            self.directory, registrations, self._metrics, self._limited_log, self._polls
         )
 
     async def run(self) -> None:
@@ -91,11 +93,11 @@ class Names:
             await closing.enter_async_context(admin)
             server = BoundedServer(self._api.app, config.connection_bounds, self._api.fast_path)
             self._metrics.show(
-                config, self.directory, lambda: self._api.held, lambda: server.connections
+                config, self.directory, lambda: self._polls.held, lambda: server.connections
             )
             await server.start(config.host, config.port)
             closing.push_async_callback(server.close)
-            closing.callback(self._api.release)
+            closing.callback(self._polls.release)
             log.info(
                 "listening",
                 extra={
@@ -114,7 +116,7 @@ class Names:
         """Ask the peers, then drop what is not renewed, until stop."""
         config = self._config
         named = await groups_of_peers(config.cluster, config.other_urls, config.peers_timeout_s)
-        self._api.wake(self.directory.note_peers(named))
+        self._polls.wake(self.directory.note_peers(named))
         while not self._stop.is_set():
             self._note_complete()
             with contextlib.suppress(TimeoutError):
@@ -133,7 +135,7 @@ class Names:
                 group=group,
                 node=node,
             )
-        self._api.wake(changes)
+        self._polls.wake(changes)
 
     def _note_complete(self) -> None:
         """Log when all expected broker groups are registered, and which are missing."""

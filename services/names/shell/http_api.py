@@ -1,12 +1,11 @@
 """The HTTP calls of a name service: routes for clients, registrations of brokers.
 
 A route that is kept ready is answered before aiohttp's router, which takes longer than the answer.
-Step before: ``shared.runtime.connections``. Step after: ``core.directory``, ``registrations``.
+Step before: ``shared.runtime.connections``. Step after: ``route_polls``, ``registrations``.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Final
 
 import msgspec
@@ -16,12 +15,11 @@ from msgspec import Meta, Struct
 
 from services.names.core.answers import Answer
 from services.names.core.directory import Directory
-from services.names.core.table import Changes
 from services.names.metrics import NamesMetrics
 from services.names.shell.registrations import Registrations
+from services.names.shell.route_polls import RoutePolls
 from shared.cluster.routes import WAIT_MS_MAX
 from shared.runtime.connections import CallHandler, error_fields
-from shared.runtime.keyed_waits import KeyedWaits
 from shared.runtime.media_types import Encoding, encoded, of_answer
 from shared.runtime.rate_limited_logger import RateLimitedLogger
 from tidemark.errors import BadRequest, TidemarkError, UnknownBase, UnknownCall, UnknownMethod
@@ -47,15 +45,13 @@ class NamesApi:
         registrations: Registrations,
         metrics: NamesMetrics,
         limited_log: RateLimitedLogger,
-        held_max: int,
+        polls: RoutePolls,
     ) -> None:
-        """held_max: long polls that are held at a time."""
         self._directory = directory
         self._registrations = registrations
         self._metrics = metrics
         self._limited_log = limited_log
-        self._held_max = held_max
-        self._waits = KeyedWaits()
+        self._polls = polls
         self.app = web.Application(middlewares=[self._error_boundary()])
         self.app.add_routes(
             [
@@ -64,11 +60,6 @@ class NamesApi:
                 web.put(NODE, self._register, name="register"),
             ]
         )
-
-    @property
-    def held(self) -> int:
-        """Number of long polls that are held."""
-        return self._waits.count
 
     def fast_path(self, otherwise: CallHandler) -> CallHandler:
         """Return a handler that answers kept routes without a query; others go to ``otherwise``."""
@@ -85,43 +76,17 @@ class NamesApi:
 
         return handle
 
-    def wake(self, changes: Changes) -> None:
-        """Let the long polls look at what has changed."""
-        if changes.everything:
-            self._waits.wake_all()
-            return
-        if changes.groups:
-            self._waits.wake((None,))
-        self._waits.wake(changes.topics)
-
-    def release(self) -> None:
-        """Answer all long polls, because the service stops."""
-        self._held_max = 0
-        self._waits.wake_all()
-
     # -- calls ----------------------------------------------------------------------------------
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         query = _query(request)
         topic = request.match_info.get("topic")
-        answer = await self._awaited(topic, query)
+        answer = await self._polls.awaited(topic, query.after, query.wait_ms)
         (self._metrics.group_routes if topic is None else self._metrics.topic_routes).inc()
         return _answered(request, answer, is_changed=answer.route.version != query.after)
 
-    async def _awaited(self, topic: str | None, query: RouteQuery) -> Answer:
-        """Return the answer once its version differs from that of the query, or at the end of the
-        wait. Raises UnknownTopic and RouteIncomplete, also during the wait."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + query.wait_ms / 1000
-        while (answer := self._directory.answer(topic)).route.version == query.after:
-            left_s = until_s - loop.time()
-            if left_s <= 0 or self._waits.count >= self._held_max:
-                break
-            await self._waits.wait(topic, left_s)
-        return answer
-
     async def _register(self, request: web.Request) -> web.StreamResponse:
-        self.wake(await self._registrations.take(request))
+        self._polls.wake(await self._registrations.take(request))
         return web.Response(status=204)
 
     # -- errors ---------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from services.names.core.directory import Directory
 from services.names.metrics import NamesMetrics
 from services.names.shell.http_api import NamesApi
 from services.names.shell.registrations import Registrations
+from services.names.shell.route_polls import RoutePolls
 from shared.cluster import signature
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
@@ -40,9 +41,8 @@ class Rig:
         limited_log = RateLimitedLogger(clock.monotonic)
         self.directory: Directory = directory()
         registrations = Registrations(config, secret, self.directory, metrics, clock, limited_log)
-        self.api = NamesApi(
-            self.directory, registrations, metrics, limited_log, config.held_polls_max
-        )
+        self.polls = RoutePolls(self.directory, config.held_polls_max)
+        self.api = NamesApi(self.directory, registrations, metrics, limited_log, self.polls)
         self.client: TestClient[Any, Any] = TestClient(TestServer(self.api.app))
 
     async def __aenter__(self) -> Rig:
@@ -50,7 +50,7 @@ class Rig:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.api.release()
+        self.polls.release()
         await self.client.close()
 
     async def put(
@@ -61,7 +61,7 @@ class Rig:
 
     async def until_held(self) -> None:
         async with asyncio.timeout(10):
-            while not self.api.held:
+            while not self.polls.held:
                 await self.get("/v1/route")
 
     async def get(self, path: str) -> dict[str, Any]:
