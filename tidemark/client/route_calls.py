@@ -44,6 +44,9 @@ class RouteCalls:
         """Name of the cluster, from the first answer."""
         self._ours: set[str] = set()
         """Addresses that have answered for this cluster, whose unknown topics do not exist."""
+        self._partial: set[str] = set()
+        """Those of them whose last answer was not complete: a broker with name services knows its
+        own broker group alone."""
         self._transport = Transport(
             settings.connections_max, settings.trace, headers=settings.headers, ssl=settings.ssl
         )
@@ -76,10 +79,16 @@ class RouteCalls:
                 wait_ms = FALLBACK_WAIT_MS if source in others else FOLLOW_WAIT_MS
                 routes = await self._once(source, topic, after, wait_ms)
             except Failed as failed:
+                is_absent = failed.failure is Failure.REFUSED and _status(failed.error) == 404
+                if is_absent and topic is None:
+                    raise NoRoutes from failed
+                if is_absent and source in self._partial and source in others:
+                    # 1. The name services restart and do not answer for a topic yet; 2. a new
+                    # client asks a broker of another broker group; 3. without this step, the
+                    # client would say that the topic does not exist.
+                    continue
                 failure = failed.error
-                if failed.failure is Failure.REFUSED and _status(failure) == 404:
-                    if topic is None:
-                        raise NoRoutes from failed
+                if is_absent:
                     # Another name service may know more. The given broker of another broker group
                     # does not know that a topic is gone.
                     is_unknown |= source in self._ours and (after is None or source in sources)
@@ -103,6 +112,7 @@ class RouteCalls:
                 continue
             self._cluster = routes.cluster
             self._ours.add(source)
+            (self._partial.discard if routes.complete else self._partial.add)(source)
             if source in sources:
                 self._sources = next_sources(sources, source, routes.names, is_first=self._is_first)
             self._is_first = False

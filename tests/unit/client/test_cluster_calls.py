@@ -15,6 +15,7 @@ import tidemark
 from tests.unit.client.fake_broker import answer, error
 from tests.unit.client.test_routes import wire
 from tidemark import errors
+from tidemark.client.cluster_producer import KeyedWhenDown
 
 NOWHERE = "http://127.0.0.1:9"
 HELD = "after"
@@ -124,6 +125,79 @@ async def test_calls_fail_with_a_reason_while_no_broker_group_is_known() -> None
         ):
             with pytest.raises(errors.RouteIncomplete):
                 await call
+
+
+async def test_a_broker_does_not_say_for_others_that_a_topic_does_not_exist() -> None:
+    # 1. The name services restarted, and answered 503 for a topic; 2. a new client asked the broker
+    # that it was given, which is of another broker group and answered 404; 3. the client told the
+    # program that no broker group has the topic.
+    async def tell(request: web.Request) -> web.Response:
+        if request.path == "/v1/route":
+            return route({"g0": NOWHERE}, complete=False, missing=["g1"], names=[])
+        return error(503, "route-incomplete", retriable=True)
+
+    async with served(tell) as names:
+
+        async def broker(request: web.Request) -> web.Response:
+            if request.path == "/v1/route":
+                return route({"g0": NOWHERE}, complete=False, names=[names])
+            return error(404, "unknown-topic")
+
+        async with served(broker) as url, tidemark.connect(url, retry_for_s=0.3) as mq:
+            with pytest.raises(errors.RouteIncomplete):
+                await mq.routes("orders")
+
+
+@pytest.mark.parametrize("keyed_when_down", ["wait", "reject"])
+async def test_a_message_with_a_key_waits_for_the_route_without_a_drained_broker_group(
+    keyed_when_down: KeyedWhenDown,
+) -> None:
+    # A drained broker group refused messages with a key until the name services had told the
+    # client, and the program saw an error for a planned operation.
+    stored = {
+        "ack": {"level": "disk", "copies": 1},
+        "results": [
+            {
+                "message_id": "",
+                "queue": 0,
+                "queue_offset": 0,
+                "physical_offset": 0,
+                "store_timestamp_ms": 0,
+            }
+        ],
+    }
+    is_refused = asyncio.Event()
+
+    async def drained(_: web.Request) -> web.Response:
+        is_refused.set()
+        return error(403, "drained")
+
+    async def open_one(_: web.Request) -> web.Response:
+        return answer(stored)
+
+    async with served(drained) as g0, served(open_one) as g1:
+        at = {"g0": g0, "g1": g1}
+
+        async def tell(request: web.Request) -> web.Response:
+            if request.query.get(HELD) == "v2" or (
+                HELD in request.query and request.path == "/v1/route"
+            ):
+                await asyncio.sleep(60)
+            if HELD in request.query:
+                await is_refused.wait()
+            groups = ["g1"] if HELD in request.query else ["g0"]
+            return route({name: at[name] for name in groups}, version=f"v{1 + is_refused.is_set()}")
+
+        async with (
+            served(tell) as url,
+            tidemark.connect(url, retry_for_s=10.0, keyed_when_down=keyed_when_down) as mq,
+        ):
+            sending = mq.send("orders", b"x", sharding_key="k")
+            if keyed_when_down == "reject":
+                with pytest.raises(errors.BrokerGroupDown):
+                    await sending
+            else:
+                assert (await sending).broker_group == "g1"
 
 
 async def test_changes_need_all_broker_groups_and_reads_do_not() -> None:
