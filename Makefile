@@ -19,7 +19,7 @@ export PIP_NO_INPUT := 1
 # Where it is set, every process of every test compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: java help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos cluster-chaos crash damage delay-drill retention simulation soak referee kafka sim simulation-group simulation-mutants drill drill-etcd stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize dist lock clean alert-drill streams
+.PHONY: java help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos cluster-chaos crash damage delay-drill retention simulation soak referee kafka sim simulation-group simulation-cluster simulation-mutants drill drill-etcd stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize dist lock clean alert-drill streams
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -122,6 +122,9 @@ sim: setup ## Play one seed of a simulated group again: `make sim SEED=n`, with 
 
 simulation-group: setup ## Ten thousand simulated histories of a group, and the planted faults
 	TIDEMARK_GROUP_SEEDS=$${TIDEMARK_GROUP_SEEDS:-10000} $(BIN)/pytest -s -n 2 --timeout 7200 tests/simulation/test_replication.py tests/simulation/test_replication_planted.py
+
+simulation-cluster: setup ## Ten thousand simulated histories of a cluster, three of 64 broker groups and 10,000 clients, and the planted mistakes
+	TIDEMARK_CLUSTER_SEEDS=$${TIDEMARK_CLUSTER_SEEDS:-10000} TIDEMARK_CLUSTER_LARGE=$${TIDEMARK_CLUSTER_LARGE:-3} $(BIN)/pytest -s -n 2 --timeout 7200 tests/simulation/test_cluster.py tests/simulation/test_cluster_planted.py
 
 simulation-mutants: setup ## COUNT=50 mistakes drawn at random by SEED=0 in what the simulation runs; prints how many it finds
 	$(BIN)/python -m tests.simulation.replication.mutants --seed $(SEED) --count $(or $(COUNT),50)

@@ -222,7 +222,7 @@ class ClusterConsumer:
             except errors.TidemarkError:
                 continue  # the last known routes do not have the topics: ask again
             listed = {each.broker_group for each in (await self._cluster.route(None)).groups}
-            for name in readable.keys() | self._engines.keys():
+            for name in sorted(readable.keys() | self._engines.keys()):
                 engine = self._engines.get(name)
                 step = next_step(
                     is_listed=name in listed,
