@@ -36,6 +36,8 @@ LEASE_S: Final = 4.0
 OPENING_S: Final = 0.5
 """Longest time from the beginning of a term until it serves."""
 WATCH_S: Final = 1.0
+VIEW_S: Final = 0.6
+"""Longest time until a broker learns of a change of its group."""
 METRICS: Final = cast(
     BrokerMetrics,
     SimpleNamespace(
@@ -63,7 +65,10 @@ class Wiring:
 
 
 class Node:
-    """One node of a broker group: a broker that can be killed, stopped and started."""
+    """One node of a broker group: a broker that can be killed, stopped and started.
+
+    It is also the broker's view of its group (``cluster_calls.View``).
+    """
 
     def __init__(self, group: BrokerGroup, node: str, wiring: Wiring) -> None:
         self.group, self.node, self._wiring = group, node, wiring
@@ -84,12 +89,17 @@ class Node:
         self._gate = SimpleNamespace(sends_open=False)
         own = self._own = OwnRoute(config, cast(Any, self._gate), wiring.loop)
         if config.cluster.grouped:
-            own.follow(self.group)
+            own.follow(self)
         self._ended = asyncio.Event()
         registrar = Registrar(config, own, f"id-{self.name}", None, METRICS, wiring.loop)
         wiring.network.listen(self.url, self)
         for part in (own.run(self._ended), registrar.run(self._ended), self._watch()):
             wiring.loop.start(part, self.host)
+
+    async def now(self) -> Mapping[str, Any]:
+        """Return what ha of this node answers to its broker, a moment late."""
+        await asyncio.sleep(VIEW_S * self.group.random.random())
+        return await self.group.now()
 
     def kill(self) -> None:
         """End the broker at once."""
@@ -178,7 +188,7 @@ class Node:
 
 
 class BrokerGroup:
-    """The nodes of a broker group. It is also their view of the group (``cluster_calls.View``)."""
+    """The nodes of a broker group."""
 
     def __init__(self, name: str, node_count: int, wiring: Wiring, random: Random) -> None:
         self.name, self.random, self._wiring = name, random, wiring

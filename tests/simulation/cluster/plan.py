@@ -96,7 +96,7 @@ class Size(NamedTuple):
 SMALL: Final = Size()
 TINY: Final = Size(
     groups=(2, 3), topics=(1, 1), producers=(3, 5), members=(2, 3), duration_s=(8.0, 15.0),
-    long_share=0.0, faults=(5, 9), pause_s=1.5,
+    long_share=0.0, faults=(5, 9), pause_s=0.8,
 )  # fmt: skip
 """For mistakes whose faults are named."""
 MIDDLE: Final = Size(
@@ -195,7 +195,7 @@ def _readings(topic: str, size: Size, random: Random) -> list[Reading]:
             random.random() < 0.5,
             random.choice(size.session_ms),
             random.choice((1, 2, 4)),
-            random.choice((0.0, 0.01, 0.1)),
+            random.choice((0.0, 0.01, 0.2)),
             random.choice((4, 20, 200)),
         )
         found += [reading] * random.randint(*size.members)

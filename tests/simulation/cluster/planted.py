@@ -140,7 +140,10 @@ def messages_in_hand_committed() -> Iterator[None]:
 DRAINS: Final = (Fault.DRAIN, Fault.DRAIN, Fault.KILL_MASTER, Fault.SWITCH)
 MASTERS: Final = (Fault.KILL_MASTER, Fault.SWITCH, Fault.STORM, Fault.RESTART_NAMES)
 NAMES: Final = (Fault.RESTART_NAMES, Fault.LOSE_NAMES, Fault.CRASH_PRODUCER, Fault.CUT_BROKERS)
-MEMBERS: Final = (Fault.CRASH_CONSUMER, Fault.CHANGE_CONSUMERS, Fault.STALL_CONSUMER)
+STALE: Final = (Fault.STOP_MASTER, Fault.STOP_MASTER, Fault.RESTART_NAMES, Fault.LOSE_NAMES)
+MEMBERS: Final = (
+    *(Fault.CRASH_CONSUMER,) * 3, *(Fault.CHANGE_CONSUMERS,) * 2, Fault.STALL_CONSUMER
+)  # fmt: skip
 
 FAULTS: Final[dict[str, Planted]] = {
     "keys-pass-over-a-broker-group-without-master": Planted(
@@ -153,13 +156,13 @@ FAULTS: Final[dict[str, Planted]] = {
         name_service_complete_from_the_start, "another queue in every|UnknownTopic", 0, NAMES
     ),
     "lower-registration-replaces-a-higher-one": Planted(
-        lower_registration_replaces_a_higher_one, "goes back to an earlier", 0, MASTERS
+        lower_registration_replaces_a_higher_one, "goes back to an earlier", 0, STALE
     ),
     "two-members-have-one-queue": Planted(
-        two_members_have_one_queue, "has two owners in generation", 0, MEMBERS
+        two_members_have_one_queue, "has two owners in generation", 2, MEMBERS
     ),
     "commit-of-an-old-generation-accepted": Planted(
-        commit_of_an_old_generation_accepted, "accepts a commit of generation", 2, MEMBERS
+        commit_of_an_old_generation_accepted, "accepts a commit of generation", 3, MEMBERS
     ),
     "generations-repeat-after-a-failover": Planted(
         generations_repeat_after_a_failover, "has two owners in generation", 0, MASTERS
