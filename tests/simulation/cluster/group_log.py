@@ -44,6 +44,8 @@ class GroupLog:
     def __init__(self, random: Random) -> None:
         self._random = random
         self.epoch = 0
+        self.slowness = 1.0
+        """Factor of the time until an entry is confirmed."""
         self.entries: list[Entry] = []
         self.confirmed = 0
         """Number of entries that every later master has."""

@@ -3,7 +3,7 @@
 - An acknowledged message is in the log of its broker group, and every consumer group of its topic
   handles it in the end.
 - Within one generation a queue has one owner, and no commit of an older generation is accepted.
-- The messages of a key that are in one queue are handled for the first time in their order.
+- Of the messages of a key in one queue, a later one is handled once an earlier one has been.
 - A message with a key is only in the queue that its key has in a whole list of queues: one that
   consists of what each broker group has offered.
 - A drained broker group stores no message of a producer.
@@ -87,8 +87,11 @@ class Judge:
         self.epochs = self.drains = self.names_restarts = self.faults = self.repeated = 0
         self._readers: dict[str, list[str]] = defaultdict(list)
         """Topic → consumer groups."""
-        self._handled: dict[str, dict[MessageId, int]] = defaultdict(dict)
-        """Consumer group → message → number of its first handling."""
+        self._begun: dict[str, dict[MessageId, int]] = defaultdict(dict)
+        """Consumer group → message → when its first handling began, in steps."""
+        self._done: dict[str, dict[MessageId, int]] = defaultdict(dict)
+        """The same for the first handling that has ended."""
+        self._step = 0
         self._of_key: dict[tuple[str, str], list[MessageId]] = defaultdict(list)
         """Topic and key → its acknowledged messages, in order."""
         self._owners: dict[tuple[str, str, int], dict[Queue, str]] = defaultdict(dict)
@@ -187,11 +190,15 @@ class Judge:
 
     def handles(self, consumer_group: str, body: bytes) -> None:
         """Note that a member begins to handle a message."""
-        message, handled = MessageId.of(body), self._handled[consumer_group]
-        if message in handled:
-            self.repeated += 1
-        else:
-            handled[message] = len(handled)
+        message, begun = MessageId.of(body), self._begun[consumer_group]
+        self._step += 1
+        self.repeated += message in begun
+        begun.setdefault(message, self._step)
+
+    def handled(self, consumer_group: str, body: bytes) -> None:
+        """Note that a member has handled a message."""
+        self._step += 1
+        self._done[consumer_group].setdefault(MessageId.of(body), self._step)
 
     # -- facts about consumer groups -------------------------------------------------------------
 
@@ -226,7 +233,7 @@ class Judge:
             (reader, message)
             for message in self.acked
             for reader in self._readers[message.topic]
-            if message not in self._handled[reader]
+            if message not in self._done[reader]
         ]
 
     def is_empty(self, broker_group: str) -> bool:
@@ -236,7 +243,7 @@ class Judge:
         )
 
     def check_order(self) -> None:
-        """Check the order of first handlings of each key."""
+        """Check the order in which the messages of each key were handled."""
         for messages in self._of_key.values():
             for earlier, later in itertools.pairwise(messages):
                 if self.acked[earlier][:2] == self.acked[later][:2]:
@@ -244,10 +251,10 @@ class Judge:
 
     def _check_pair(self, earlier: MessageId, later: MessageId) -> None:
         for reader in self._readers[earlier.topic]:
-            handled = self._handled[reader]
-            if later in handled and handled.get(earlier, len(handled)) > handled[later]:
+            if self._begun[reader][later] < self._done[reader][earlier]:
                 raise Violation(
-                    f"{reader} handles {later} before {earlier}, both in {self.acked[later]}"
+                    f"{reader} begins with {later} before it has handled {earlier}, and both are "
+                    f"in {self.acked[later][:2]}"
                 )
 
     def counts(self, calls: int) -> Counts:
@@ -255,7 +262,7 @@ class Judge:
         return Counts(
             self.sent,
             len(self.acked),
-            sum(map(len, self._handled.values())),
+            sum(map(len, self._done.values())),
             self.repeated,
             len(self._owners),
             self.epochs,

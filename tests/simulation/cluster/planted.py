@@ -22,7 +22,7 @@ from shared.state.state import BrokerState
 from tests.simulation.cluster import term
 from tests.simulation.cluster.group_log import GroupLog
 from tests.simulation.cluster.plan import Fault
-from tidemark.client import cluster_producer, route_calls
+from tidemark.client import cluster_producer, route_calls, subscription
 from tidemark.client.progress import QueueProgress
 from tidemark.client.queue_choice import GroupQueue, writable_queues
 from tidemark.client.routes import Routes, read_routes
@@ -137,9 +137,28 @@ def messages_in_hand_committed() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def messages_of_a_key_handled_at_once() -> Iterator[None]:
+    """A consumer with several handlers does not keep the order of keys."""
+    with patch.object(subscription, "message_key", lambda message: None):
+        yield
+
+
+@contextmanager
+def acknowledged_before_it_is_confirmed() -> Iterator[None]:
+    """A send is answered before every later master has it."""
+
+    async def at_once(*_: object) -> None:
+        return
+
+    with patch.object(term.Term, "_until_confirmed", at_once):
+        yield
+
+
 DRAINS: Final = (Fault.DRAIN, Fault.DRAIN, Fault.KILL_MASTER, Fault.SWITCH)
 MASTERS: Final = (Fault.KILL_MASTER, Fault.SWITCH, Fault.STORM, Fault.RESTART_NAMES)
 NAMES: Final = (Fault.RESTART_NAMES, Fault.LOSE_NAMES, Fault.CRASH_PRODUCER, Fault.CUT_BROKERS)
+DISKS: Final = (*(Fault.SLOW,) * 3, *(Fault.KILL_MASTER,) * 3)
 STALE: Final = (Fault.STOP_MASTER, Fault.STOP_MASTER, Fault.RESTART_NAMES, Fault.LOSE_NAMES)
 MEMBERS: Final = (
     *(Fault.CRASH_CONSUMER,) * 3, *(Fault.CHANGE_CONSUMERS,) * 2, Fault.STALL_CONSUMER
@@ -156,13 +175,13 @@ FAULTS: Final[dict[str, Planted]] = {
         name_service_complete_from_the_start, "another queue in every|UnknownTopic", 0, NAMES
     ),
     "lower-registration-replaces-a-higher-one": Planted(
-        lower_registration_replaces_a_higher_one, "goes back to an earlier", 0, STALE
+        lower_registration_replaces_a_higher_one, "goes back to an earlier", 6, STALE
     ),
     "two-members-have-one-queue": Planted(
-        two_members_have_one_queue, "has two owners in generation", 2, MEMBERS
+        two_members_have_one_queue, "has two owners in generation", 3, MEMBERS
     ),
     "commit-of-an-old-generation-accepted": Planted(
-        commit_of_an_old_generation_accepted, "accepts a commit of generation", 3, MEMBERS
+        commit_of_an_old_generation_accepted, "accepts a commit of generation", 0, MEMBERS
     ),
     "generations-repeat-after-a-failover": Planted(
         generations_repeat_after_a_failover, "has two owners in generation", 0, MASTERS
@@ -171,4 +190,10 @@ FAULTS: Final[dict[str, Planted]] = {
         drain_forgotten_at_failover, "the drained broker group", 0, DRAINS
     ),
     "messages-in-hand-committed": Planted(messages_in_hand_committed, "after the last", 0, MEMBERS),
+    "messages-of-a-key-handled-at-once": Planted(
+        messages_of_a_key_handled_at_once, "before it has handled", 2, MASTERS
+    ),
+    "acknowledged-before-it-is-confirmed": Planted(
+        acknowledged_before_it_is_confirmed, "after the last|is not in", 0, DISKS
+    ),
 }

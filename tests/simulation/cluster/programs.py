@@ -206,6 +206,7 @@ class Consumer(Program):
     async def _handle(self, message: Message) -> None:
         self._judge.handles(self.reading.group, message.body)
         await asyncio.sleep(2 * self.reading.handling_s * self._random.random())
+        self._judge.handled(self.reading.group, message.body)
 
     def leave(self) -> None:
         """Ask the program to leave its group and to end."""

@@ -58,12 +58,11 @@ class StateLog:
     def __init__(self, log: GroupLog, epoch: int, random: Random) -> None:
         self.log, self.epoch = log, epoch
         self._random = random
-        self.confirm_factor = 1.0
 
     def confirm_soon(self) -> int:
         """Have everything appended so far confirmed in a moment; return the end of the log."""
         end = len(self.log.entries)
-        delay_s = CONFIRM_S * (0.5 + self._random.random()) * self.confirm_factor
+        delay_s = CONFIRM_S * (0.5 + self._random.random()) * self.log.slowness
         asyncio.get_running_loop().call_later(delay_s, self.log.confirm, self.epoch, end)
         return end
 

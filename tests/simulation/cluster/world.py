@@ -14,7 +14,7 @@ from tests.simulation.cluster.broker_group import BrokerGroup, Wiring
 from tests.simulation.cluster.judge import Counts, Judge, Violation
 from tests.simulation.cluster.loop import Host, Loop
 from tests.simulation.cluster.names import NamesInstance
-from tests.simulation.cluster.network import FAIR, LATE_S, Network
+from tests.simulation.cluster.network import FAIR, LATE_S, Network, Weather
 from tests.simulation.cluster.plan import Fault, GroupPlan, Plan
 from tests.simulation.cluster.programs import Connecting, Consumer, Load, Producer, Reading
 from tests.simulation.cluster.seams import simulated
@@ -24,6 +24,7 @@ from tidemark.errors import TidemarkError
 CALM_S: Final = 200.0
 """Virtual time within which everything is handled once no fault is left."""
 CHECK_S: Final = 0.5
+SLOW_DISKS: Final = 100.0
 ADMIN: Final = Connecting((), 60.0, "wait")
 """How an operator connects; the addresses are added."""
 
@@ -194,13 +195,18 @@ class World:
                 await asyncio.sleep(random.uniform(2, 15))
                 self.network.weather = FAIR
             case Fault.SLOW:
-                self.network.weather = FAIR._replace(is_slow=0.5)
+                self._slow_down(SLOW_DISKS, FAIR._replace(is_slow=0.5))
                 await asyncio.sleep(random.uniform(2, 10))
-                self.network.weather = FAIR
+                self._slow_down(1.0, FAIR)
             case Fault.DRAIN | Fault.REMOVE | Fault.ADD | Fault.RESIZE:
                 await self._change_queues(fault)
             case _:
                 await self._strike_program(fault)
+
+    def _slow_down(self, disks: float, weather: Weather) -> None:
+        self.network.weather = weather
+        for group in self.groups.values():
+            group.log.slowness = disks
 
     async def _strike_group(self, fault: Fault) -> None:
         group = self._idle_group()
