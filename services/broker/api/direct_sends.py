@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from aiohttp.http import SERVER_SOFTWARE
 
 from services.broker.api import encodings
-from services.broker.api.connections import PlainSend
+from services.broker.api.connections import ApiHandler, PlainSend
 from services.broker.api.encodings import Encoding
 from services.broker.api.http_requests import Bodies, Body
 from services.broker.api.refusals import Refusals, retry_after
@@ -36,7 +36,11 @@ from tidemark.clock import Clock
 from tidemark.errors import Overloaded, TidemarkError
 
 GATHERED_SIZE_MAX: Final = 1 << 16
-"""Bytes of requests that are appended together; a longer one is appended alone."""
+"""Bytes of requests that are appended together. One of more than a quarter begins no gathering: the
+saving is one append, and its bytes are in the CPU's caches when it arrives."""
+GATHERED_WITHIN_S: Final = 0.0005
+"""Sends are gathered if another connection's send arrived within this time. Otherwise a send is
+appended at once: to wait for others would cost it a turn of the event loop."""
 _OK: Final = HTTPStatus.OK
 _HEAD: Final = (
     "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nDate: {}\r\nServer: {}\r\n{}\r\n"
@@ -58,13 +62,22 @@ class WaitingSend(NamedTuple):
     """When it began, on the monotonic clock [s]."""
 
 
-class _Turn:
+class Turn:
     """The sends that arrived in one turn of the event loop, or as many of them as are appended
     together."""
 
-    __slots__ = ("end", "repeats", "sends", "size", "started")
+    __slots__ = ("end", "is_gathered", "repeats", "sends", "size", "started")
 
-    def __init__(self, end: asyncio.Future[None], repeats: RepeatCount, started: float) -> None:
+    def __init__(
+        self,
+        end: asyncio.Future[None],
+        repeats: RepeatCount,
+        started: float,
+        *,
+        is_gathered: bool,
+    ) -> None:
+        self.is_gathered = is_gathered
+        """Whether it waits for more sends."""
         self.end = end
         """Done when each connection has got its answer."""
         self.repeats = repeats
@@ -97,7 +110,10 @@ class DirectSends:
         self._duration = metrics.request_duration.labels("send")
         self._batch_duration = metrics.request_duration.labels("send-batch")
         self._monotonic = clock.monotonic
-        self._turn: _Turn | None = None
+        self._turn: Turn | None = None
+        self._last_connection: ApiHandler | None = None
+        self._last_at = float("-inf")
+        """When the last send arrived, on the monotonic clock [s]."""
         self.body_size_max: Final = bodies.size_max
         """Bytes of a body; a longer one is refused."""
 
@@ -120,27 +136,34 @@ class DirectSends:
         """Release what ``hold`` has counted."""
         self._bodies.end(body)
 
-    def gather(self, send: PlainSend) -> asyncio.Future[None]:
-        """Append a send together with the others that arrive in this turn of the event loop.
+    def join(self, send: PlainSend) -> Turn:
+        """Add a send to those that arrive in this turn of the event loop; return the turn.
 
-        At the end of the turn its connection gets the answer (``ApiHandler.finish``), or the send
-        back (``ApiHandler.pass_on``) if aiohttp has to serve it. The returned future is done then.
+        At its end the connection gets the answer (``ApiHandler.finish``), or the send back
+        (``ApiHandler.pass_on``) if aiohttp has to serve it. If the turn is not gathered, the caller
+        ends it (``end_turn``).
         """
-        turn, size = self._turn, len(send.request)
+        now, size, turn = self._monotonic(), len(send.request), self._turn
         if turn is not None and turn.size + size > GATHERED_SIZE_MAX:
-            self._end_turn(turn)
+            self.end_turn(turn)
             turn = None
         if turn is None:
-            loop = asyncio.get_running_loop()
-            turn = self._turn = _Turn(
-                loop.create_future(), self.repeats_so_far(), self._monotonic()
+            is_gathered = (
+                size <= GATHERED_SIZE_MAX // 4
+                and send.connection is not self._last_connection
+                and now - self._last_at <= GATHERED_WITHIN_S
             )
-            loop.call_soon(self._end_turn, turn)
+            loop = asyncio.get_running_loop()
+            turn = Turn(loop.create_future(), self.repeats_so_far(), now, is_gathered=is_gathered)
+            self._turn = turn
+            if is_gathered:
+                loop.call_soon(self.end_turn, turn)
+        self._last_connection, self._last_at = send.connection, now
         turn.sends.append(send)
         turn.size += size
-        return turn.end
+        return turn
 
-    def _end_turn(self, turn: _Turn) -> None:
+    def end_turn(self, turn: Turn) -> None:
         """Append the sends of a turn, and give each connection its answer."""
         if turn is not self._turn:
             return  # it was full
@@ -157,7 +180,7 @@ class DirectSends:
                 connection.finish(answer)
         turn.end.set_result(None)
 
-    def _outcomes(self, turn: _Turn) -> Sequence[Outcome]:
+    def _outcomes(self, turn: Turn) -> Sequence[Outcome]:
         sends = turn.sends
         if self.repeats_so_far() != turn.repeats:
             return [None] * len(sends)  # one of the repeats may be that of a send

@@ -13,9 +13,8 @@ import msgpack
 import pytest
 
 from services.broker import request_classes
-from services.broker.api import connections
+from services.broker.api import connections, direct_sends
 from services.broker.api.connections import HELD_SIZE_MAX, ApiHandler
-from services.broker.api.direct_sends import GATHERED_SIZE_MAX
 from services.broker.api.http_requests import Body
 from tests.support.metrics import samples
 from tests.unit.broker.api.rig import Served, served
@@ -493,6 +492,12 @@ async def test_a_send_in_two_parts_is_served_directly() -> None:
         writer.close()
 
 
+@pytest.fixture
+def gathering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sends of several connections are gathered, however slow the machine is."""
+    monkeypatch.setattr(direct_sends, "GATHERED_WITHIN_S", float("inf"))
+
+
 class Clients:
     """Connections whose bytes all arrive in the same turn of the event loop."""
 
@@ -535,6 +540,7 @@ class Clients:
             writer.close()
 
 
+@pytest.mark.usefixtures("gathering")
 async def test_sends_that_arrive_in_one_turn_are_appended_together() -> None:
     async with served() as node:
         clients = await Clients.of(node, 3)
@@ -548,6 +554,7 @@ async def test_sends_that_arrive_in_one_turn_are_appended_together() -> None:
         clients.close()
 
 
+@pytest.mark.usefixtures("gathering")
 async def test_a_send_that_cannot_be_stored_takes_no_other_of_its_turn_with_it() -> None:
     general = send(msgpack.packb({"messages": [MESSAGE], "retry": True}))
     async with served() as node:
@@ -562,9 +569,10 @@ async def test_a_send_that_cannot_be_stored_takes_no_other_of_its_turn_with_it()
         clients.close()
 
 
+@pytest.mark.usefixtures("gathering")
 async def test_more_than_may_be_gathered_is_appended_in_parts() -> None:
-    large = send(msgpack.packb({"messages": [MESSAGE | {"body": bytes(900)}] * 20}))
-    count = GATHERED_SIZE_MAX // len(large)
+    large = send(msgpack.packb({"messages": [MESSAGE | {"body": bytes(900)}] * 15}))
+    count = direct_sends.GATHERED_SIZE_MAX // len(large)
     async with served() as node:
         clients = await Clients.of(node, count + 2)
         clients.receive(*[large] * (count + 2))
@@ -574,6 +582,7 @@ async def test_more_than_may_be_gathered_is_appended_in_parts() -> None:
         clients.close()
 
 
+@pytest.mark.usefixtures("gathering")
 async def test_sends_of_a_turn_in_which_a_repeat_was_stored_are_compared_with_it() -> None:
     # 1. A first attempt and its repeat arrive in one turn; 2. aiohttp's task stores the repeat;
     # 3. at the end of the turn, the first attempt would be stored again.
@@ -591,6 +600,7 @@ async def test_sends_of_a_turn_in_which_a_repeat_was_stored_are_compared_with_it
         clients.close()
 
 
+@pytest.mark.usefixtures("gathering")
 async def test_sends_are_refused_if_the_gate_closes_in_their_turn() -> None:
     async with served() as node:
         clients = await Clients.of(node, 2)
@@ -601,6 +611,7 @@ async def test_sends_are_refused_if_the_gate_closes_in_their_turn() -> None:
         clients.close()
 
 
+@pytest.mark.usefixtures("gathering")
 @pytest.mark.parametrize("is_direct", [True, False])
 async def test_a_client_that_closes_in_its_turn_is_not_answered(is_direct: bool) -> None:
     async with served() as node:
@@ -616,6 +627,7 @@ async def test_a_client_that_closes_in_its_turn_is_not_answered(is_direct: bool)
         clients.close()
 
 
+@pytest.mark.usefixtures("gathering")
 async def test_a_stop_waits_for_the_end_of_a_turn() -> None:
     async with served() as node:
         clients = await Clients.of(node, 2)
@@ -625,6 +637,7 @@ async def test_a_stop_waits_for_the_end_of_a_turn() -> None:
         clients.close()
 
 
+@pytest.mark.usefixtures("gathering")
 async def test_the_bodies_of_a_turn_are_counted_together() -> None:
     async with served() as node:
         clients = await Clients.of(node, 3)
@@ -638,6 +651,7 @@ async def test_the_bodies_of_a_turn_are_counted_together() -> None:
         clients.close()
 
 
+@pytest.mark.usefixtures("gathering")
 async def test_the_memory_of_a_send_that_waits_is_counted_even_if_there_is_no_room() -> None:
     # Its messages are stored: a refusal would be untrue.
     async with served() as node:
@@ -649,3 +663,31 @@ async def test_the_memory_of_a_send_that_waits_is_counted_even_if_there_is_no_ro
         for each in taken:
             bodies.end(each)
         assert bodies._waiting.used == 0
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_send_waits_for_others_only_if_another_connection_just_sent(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served() as node:
+        clients = await Clients.of(node, count)
+        monkeypatch.setattr(direct_sends, "GATHERED_WITHIN_S", 60.0)
+        for _ in range(2):
+            clients.receive(*[send()] * count)
+            assert await clients.answers() == [STORED] * count
+        assert node.sends.gathered == ([1, 1] if count == 1 else [1, 1, 2])
+        monkeypatch.setattr(direct_sends, "GATHERED_WITHIN_S", -1.0)
+        clients.receive(*[send()] * count)
+        assert len(node.sends.sent) == 3 * count, "stored in the call that received it"
+        clients.close()
+
+
+@pytest.mark.usefixtures("gathering")
+async def test_a_large_send_is_stored_in_the_call_that_received_it() -> None:
+    large = send(msgpack.packb({"messages": [MESSAGE | {"body": bytes(900)}] * 20}))
+    async with served() as node:
+        clients = await Clients.of(node, 2)
+        clients.receive(large, large)
+        assert node.sends.gathered == [1, 1]
+        assert await clients.answers() == [STORED] * 2
+        clients.close()
