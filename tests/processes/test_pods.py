@@ -203,6 +203,7 @@ def test_the_services_of_running_pods_answer_and_all_stop_in_order(
     assert "SIGKILL" not in said
 
 
+@pytest.mark.timeout(1800)
 def test_a_cluster_of_groups_loses_nothing_while_pods_are_killed_and_it_grows(
     tools: None, tmp_path: Path
 ) -> None:

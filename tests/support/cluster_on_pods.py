@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.lint.rendering import copied
+from drills.pace import Pace
 from drills.pods.cluster import Cluster
 from drills.pods.group import PodGroup
 from drills.pods.objects import Manifest, Objects, namespace_of
@@ -31,6 +32,7 @@ URLS: Final = ",".join(
 )
 NODE_LINE: Final = ("/spec/replicas, value: 2}", "/spec/replicas, value: 3}")
 GROUP_LINE: Final = ("# A further group is one line: - ", "- ")
+PATIENCE: Final = 1.0
 READY_S: Final = 400.0
 ACKS_S: Final = 120.0
 ACKS: Final = 150
@@ -72,12 +74,12 @@ def client_pod(namespace: str) -> list[dict[str, Any]]:
 class Play:
     """The cluster with its client."""
 
-    def __init__(self, cluster: Cluster, overlay: Path, extra: list[Manifest]) -> None:
-        """extra: objects besides those of the overlay, which are applied again with them."""
+    def __init__(self, cluster: Cluster, overlay: Path, extra: list[Manifest], pace: Pace) -> None:
+        """extra: objects besides those of the overlay, which are applied again with them. pace:
+        waits are longer on a slow machine."""
         self._cluster, self._overlay, self._extra = cluster, overlay, extra
-        self._first = PodGroup(
-            cluster, cluster.objects.get("StatefulSet", "tidemark", "tidemark-g0")
-        )
+        first = cluster.objects.get("StatefulSet", "tidemark", "tidemark-g0")
+        self._first = PodGroup(cluster, first, pace)
 
     def edit(self, line: tuple[str, str]) -> None:
         """Change one line of the overlay, and apply it."""
@@ -160,9 +162,12 @@ async def play(overlay: Path, out: Path) -> None:
         print(f"{time.monotonic() - began:7.1f} {event}", file=log, flush=True)
 
     with (out / "events.log").open("w", encoding="utf-8") as log:
-        async with Cluster(objects, out, new_network(), on_event=note) as cluster:
+        async with (
+            Cluster(objects, out, new_network(), on_event=note) as cluster,
+            Pace(PATIENCE, directory=out) as pace,
+        ):
             client = client_pod(namespace)
-            shown = Play(cluster, overlay, [*secrets, *client])
+            shown = Play(cluster, overlay, [*secrets, *client], pace)
             await shown.ready("two groups of two and two name services")
             cluster.apply(Objects([*objects, *client]))
             await shown.more_acks("in the beginning")
