@@ -9,6 +9,7 @@ Neither is pinned, because the measurement is the cost of two nodes on two cores
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from typing import Final, Self
 
 from bench.servers import HOST, Node, work_dir
@@ -21,14 +22,23 @@ class Group(NodeGroup[Node]):
     """Two nodes. When the ``with`` block starts, the master is known, and with_slave the slave is
     in sync."""
 
-    def __init__(self, *, with_slave: bool = True, times: str = "default") -> None:
+    def __init__(
+        self, *, with_slave: bool = True, times: str = "default", names: Sequence[str] = ()
+    ) -> None:
         """with_slave: False stops the slave after the group is founded, which leaves a set of one.
         times: profile of lease, heartbeats and limits: ``default``, ``long`` or ``local``.
+        names: addresses of name services.
         """
         super().__init__(
             work_dir("group"),
             dict.fromkeys(NAMES, HOST),
-            lambda _, ports, table: Node(profile="local", cluster=table, ports=ports, core=None),
+            lambda _, ports, table: Node(
+                profile="local",
+                cluster=table,
+                ports=ports,
+                core=None,
+                broker={"names": {"urls": list(names)}},
+            ),
             {"profile": times},
         )
         self._with_slave = with_slave

@@ -49,6 +49,7 @@ NAMES: Final = (
     "metrics",
     "telemetry",
     "names",
+    "broker_groups",
     "analytics_sources",
     "analytics_store",
     "analytics_evaluate",
