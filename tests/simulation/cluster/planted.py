@@ -194,6 +194,6 @@ FAULTS: Final[dict[str, Planted]] = {
         messages_of_a_key_handled_at_once, "before it has handled", 2, MASTERS
     ),
     "acknowledged-before-it-is-confirmed": Planted(
-        acknowledged_before_it_is_confirmed, "after the last|is not in", 0, DISKS
+        acknowledged_before_it_is_confirmed, "after the last|is not in", 3, DISKS
     ),
 }
