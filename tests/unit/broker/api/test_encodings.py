@@ -20,18 +20,19 @@ from tidemark.errors import BadRequest, TooManyValues, UnsupportedMediaType
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
 )
 
 
 SHORT_PIECE = 32
 
 LONG = st.text(min_size=1).map(lambda text: text * (3 * SHORT_PIECE // len(text) + 1))
+PARTS = JSON_VALUES | LONG | st.lists(JSON_VALUES | LONG, max_size=4)
 
 
 @pytest.mark.parametrize("encoding", list(Encoding))
-@given(value=st.dictionaries(st.text(), JSON_VALUES | LONG | st.lists(JSON_VALUES | LONG)))
+@given(value=st.dictionaries(st.text(), PARTS, max_size=4))
 def test_encoding_in_pieces_gives_the_same_bytes(encoding: Encoding, value: dict[str, Any]) -> None:
     whole = encodings.encode(value, encoding)
     with pytest.MonkeyPatch.context() as patched:
