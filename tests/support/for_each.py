@@ -20,16 +20,20 @@ def for_each(
     """Call the test once for every value; the first failure ends it and names its value.
 
     names: one parameter of the test, or several, as for ``parametrize``: each value is then a
-    tuple of as many. Every call has an empty ``tmp_path``, and what it has patched is
-    taken back behind it. Other fixtures are those of the item.
+    tuple of as many. They are taken when the test first runs, so those of a generator cost
+    nothing in the workers that only collect it. Every call has an empty ``tmp_path``, and what it
+    has patched is taken back behind it. Other fixtures are those of the item.
     """
     given = (names,) if isinstance(names, str) else names
-    rows = [(value,) if isinstance(names, str) else value for value in values]
+
+    @functools.cache
+    def rows() -> list[tuple[Any, ...]]:
+        return [(value,) if isinstance(names, str) else value for value in values]
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         @contextmanager
         def called(fixtures: dict[str, Any], number: int) -> Iterator[dict[str, Any]]:
-            row = rows[number]
+            row = rows()[number]
             arguments = fixtures | dict(zip(given, row, strict=True))
             if "tmp_path" in fixtures:
                 arguments["tmp_path"] = fixtures["tmp_path"] / str(number)
@@ -45,13 +49,13 @@ def for_each(
 
         @functools.wraps(test)
         def run(**fixtures: Any) -> None:
-            for number in range(len(rows)):
+            for number in range(len(rows())):
                 with called(fixtures, number) as arguments:
                     test(**arguments)
 
         @functools.wraps(test)
         async def run_async(**fixtures: Any) -> None:
-            for number in range(len(rows)):
+            for number in range(len(rows())):
                 with called(fixtures, number) as arguments:
                     await test(**arguments)
 

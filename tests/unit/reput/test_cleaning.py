@@ -7,6 +7,7 @@ broker's part: they publish MIN and remove the log file.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -256,15 +257,15 @@ def test_a_queue_keeps_a_file_until_units_behind_it_are_on_disk() -> None:
     assert small.positions.get(Slot.CLEANED_MIN) == FILE_SIZE
 
 
-def crashes() -> list[int]:
-    """Return the number of each disk operation of a removal and the following sync."""
+def crashes() -> Iterator[int]:
+    """Yield the number of each disk operation of a removal and the following sync."""
     disk = SimDisk(5)
     filled = Filled(disk)
     filled.shorten(5)
     before = disk.operations
     clean_all(filled.dispatcher)
     filled.dispatcher.sync()
-    return list(range(1, disk.operations - before))
+    yield from range(1, disk.operations - before)
 
 
 @for_each("power", ["stays", "goes"])
