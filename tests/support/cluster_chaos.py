@@ -19,8 +19,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -41,7 +43,9 @@ DRAINED, ADDED = "g1", "g3"
 DRAIN_AT, ADD_AT = 0.3, 0.5
 """When a broker group is drained and one is added, as shares of the time."""
 CATCH_UP_S: Final = 180.0
-CLIENTS: Final = 2
+PRODUCERS: Final = 2
+"""Clients that send."""
+RETRY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +140,14 @@ class Chaos:
             arguments += ["--numbered", "--session-ms", str(plan.session_ms)]
             members = Members(self._directory, arguments, plan.members, Random(plan.seed))
             try:
-                async with tidemark.connect(stage.names.urls, retry_for_s=60.0) as mq:
-                    caught_up_s = await self._happen(stage, mq, members)
+                async with AsyncExitStack() as closing:
+                    mq, *producers = [
+                        await closing.enter_async_context(
+                            tidemark.connect(stage.names.urls, retry_for_s=RETRY_S)
+                        )
+                        for _ in range(1 + PRODUCERS)
+                    ]
+                    caught_up_s = await self._happen(stage, mq, producers, members)
                     stored = await _stored(mq)
             finally:
                 members.kill_all()
@@ -159,13 +169,20 @@ class Chaos:
             wrong,
         )
 
-    async def _happen(self, stage: Stage, mq: tidemark.Client, members: Members) -> float:
+    async def _happen(
+        self,
+        stage: Stage,
+        mq: tidemark.Client,
+        producers: Sequence[tidemark.Client],
+        members: Members,
+    ) -> float:
         """Load and chaos, then quiet until there is no lag; return how long that took [s]."""
         plan = self._plan
         await mq.create_topic(TOPIC, queues=plan.queues)
         await mq.groups.create(GROUP)
         members.join_all()
-        await _until(lambda: _has_queues(mq, len(BROKER_GROUPS)), "all broker groups")
+        for each in producers:
+            await _until(partial(_has_queues, each, len(BROKER_GROUPS)), "all routes")
         until = time.monotonic() + plan.seconds
         async with asyncio.TaskGroup() as tasks:
             for name in BROKER_GROUPS:
@@ -174,7 +191,7 @@ class Chaos:
             tasks.create_task(members.disturb(until))
             tasks.create_task(self._drain(stage))
             tasks.create_task(self._add(stage, until))
-            await self._load.run(stage.names.urls, until, clients=CLIENTS)
+            await self._load.run(producers, until)
             ended = time.monotonic()
         await asyncio.to_thread(stage.start_all)
         await _until(lambda: _has_no_lag(mq), "the lag to be 0")

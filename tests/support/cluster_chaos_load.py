@@ -95,17 +95,15 @@ class Load:
     def acked(self) -> int:
         return sum(each.outcomes.count(ACKED) for each in self.streams)
 
-    async def run(self, urls: list[str], until: float, *, clients: int) -> None:
-        """Send until a time of the monotonic clock, and wait for the last answers."""
+    async def run(self, clients: Sequence[tidemark.Client], until: float) -> None:
+        """Send until a time of the monotonic clock, and wait for the last answers.
+
+        clients: share the streams; they know the routes of the topic.
+        """
         self._acked_at = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
-            for number in range(clients):
-                tasks.create_task(self._client(urls, until, self.streams[number::clients]))
-
-    async def _client(self, urls: list[str], until: float, streams: list[Stream]) -> None:
-        async with tidemark.connect(urls, retry_for_s=60.0) as mq, asyncio.TaskGroup() as tasks:
-            await mq.routes(self._topic)
-            for stream in streams:
+            for stream in self.streams:
+                mq = clients[stream.index % len(clients)]
                 tasks.create_task(self._produce(mq, stream, until))
 
     async def _produce(self, mq: tidemark.Client, stream: Stream, until: float) -> None:

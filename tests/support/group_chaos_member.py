@@ -25,6 +25,8 @@ from tidemark.client.messages import Message
 from tidemark.client.subscription import Subscription
 
 BATCH_MAX = 256
+RETRY_S: Final = 120.0
+"""A member may start while all that it could ask is killed."""
 NUMBER: Final = struct.Struct(">HI")
 """Begin of the body of a numbered message: its stream, its number in the stream."""
 
@@ -91,7 +93,7 @@ async def take_part(given: argparse.Namespace) -> None:
     async def revoked(queues: Sequence[tuple[str, int]]) -> None:
         book.moved(What.REVOKED, _of_topic(queues, given.topic), messages.generation)
 
-    async with tidemark.connect(given.url) as mq:
+    async with tidemark.connect(given.url, retry_for_s=RETRY_S) as mq:
         messages = mq.subscribe(
             given.topic,
             group=given.group,
