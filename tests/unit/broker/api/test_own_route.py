@@ -26,6 +26,7 @@ from services.names.core.directory import Directory
 from services.names.metrics import NamesMetrics
 from services.names.shell.http_api import NamesApi
 from services.names.shell.registrations import Registrations
+from services.names.shell.route_polls import RoutePolls
 from shared.cluster.config import ClusterConfig
 from shared.cluster.routes import RENEW_S, RouteNode, TopicRoute
 from shared.files.store_config import StoreConfig
@@ -294,7 +295,8 @@ class Names:
         registrations = Registrations(
             NamesConfig(), SECRET, self.directory, metrics, clock, limited_log
         )
-        self.api = NamesApi(self.directory, registrations, metrics, limited_log, 10)
+        polls = RoutePolls(self.directory, 10)
+        self.api = NamesApi(self.directory, registrations, metrics, limited_log, polls)
         self.server = TestServer(self.api.app, port=port)
 
     async def __aenter__(self) -> Names:
