@@ -83,8 +83,17 @@ class Load:
         """Longest time without the ack of any message."""
         self.drained: tuple[str, float] | None = None
         """The drained broker group, and when that was answered on the monotonic clock."""
+        self.took_s = 0.0
+        """From the first message to the last answer."""
+        self.may_end = False
+        """Whether sends end at their time; before, they go on."""
         self.wrong: list[str] = []
         self._acked_at = time.monotonic()
+
+    def is_seen(self, broker_group: str) -> bool:
+        """Whether a producer has queues of a broker group."""
+        lists = [each.lists[-1][1] for each in self.streams if each.lists]
+        return any(each.broker_group == broker_group for queues in lists for each in queues)
 
     @property
     def sent(self) -> int:
@@ -96,21 +105,22 @@ class Load:
         return sum(each.outcomes.count(ACKED) for each in self.streams)
 
     async def run(self, clients: Sequence[tidemark.Client], until: float) -> None:
-        """Send until a time of the monotonic clock, and wait for the last answers.
+        """Send until a time of the monotonic clock and ``may_end``; wait for the last answers.
 
         clients: share the streams; they know the routes of the topic.
         """
-        self._acked_at = time.monotonic()
+        began = self._acked_at = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
             for stream in self.streams:
                 mq = clients[stream.index % len(clients)]
                 tasks.create_task(self._produce(mq, stream, until))
+        self.took_s = time.monotonic() - began
 
     async def _produce(self, mq: tidemark.Client, stream: Stream, until: float) -> None:
         """Send at the rate of a stream. Calls that are late are made up for by larger ones."""
         acked_at = began = time.monotonic()
         due = began + stream.interval_s * (stream.index % 16) / 16
-        while due < until:
+        while due < until or not self.may_end:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             late = int((time.monotonic() - due) / stream.interval_s)
             calls = min(1 + late, SEND_COUNT_MAX // stream.count)

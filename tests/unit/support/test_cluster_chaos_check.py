@@ -93,3 +93,11 @@ def test_a_load_has_its_rate() -> None:
     assert rate == pytest.approx(20_000)
     assert [each.key is None for each in load.streams] == [False] * 64 + [True] * 4
     assert len({each.key for each in load.streams}) == 65
+
+
+def test_a_broker_group_is_seen_once_a_producer_has_its_queues() -> None:
+    load = Load("chaos", 100, 2, 1)
+    load.streams[1].begin(ONE)
+    assert (load.is_seen("g0"), load.is_seen("g1")) == (True, False)
+    load.streams[1].begin(TWO)
+    assert load.is_seen("g1")
