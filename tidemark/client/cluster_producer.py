@@ -505,7 +505,9 @@ class ClusterProducer:
                     if failure and loop.time() > time.retry_until:
                         raise
                     self._note_failure(name, error)
-                    failure = error
+                    # One that may end counts more than one that stays, like a drain.
+                    if failure is None or error.retriable:
+                        failure = error
                 else:
                     self._cluster.outages.answered(name)
                     return sent, name

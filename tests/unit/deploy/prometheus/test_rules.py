@@ -129,7 +129,7 @@ def test_pods_are_asked_as_machines_are() -> None:
         (ROOT / "deploy/k8s/components/monitoring/podmonitor.yaml").read_text()
     )["spec"]
     assert monitor["sampleLimit"] == SAMPLES_MAX
-    beside = ("tidemark-names", "tidemark-analytics")
+    beside = ("tidemark-analytics",)
     of_nodes = [job for job in config["scrape_configs"] if job["job_name"] not in beside]
     assert len(monitor["podMetricsEndpoints"]) == len(of_nodes)
     for endpoint in monitor["podMetricsEndpoints"]:
