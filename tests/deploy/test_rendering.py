@@ -47,7 +47,7 @@ def base_name(overlay: str) -> str:
     return overlay.split("-")[0]
 
 
-@pytest.fixture(params=[*NODES, *GROUPS.keys() - NODES.keys(), "ha-monitoring"])
+@pytest.fixture(params=sorted({*NODES, *GROUPS, "ha-monitoring"}))
 def overlay(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

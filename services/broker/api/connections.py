@@ -199,14 +199,13 @@ class ApiHandler(BoundedHandler):
             self._born_host = host_of(self.transport)
         held = None if self._hand_over_timer is None else self._stop_waiting()
         send = PlainSend(self, head, data[:stop], start, self._born_host, held)
-        turn = direct_sends.join(send)
-        self._answering = turn.end
         if len(data) == stop:
             self.repeats_before = None
         else:
             self._keep(data[stop:])
-        if not turn.is_gathered:
-            direct_sends.end_turn(turn)
+        end_of_turn = direct_sends.take(send)
+        if end_of_turn is not None:
+            self._answering = end_of_turn
 
     def finish(self, answer: bytes | WaitingSend) -> None:
         """Write the answer of a send, or wait for its level."""

@@ -66,18 +66,9 @@ class Turn:
     """The sends that arrived in one turn of the event loop, or as many of them as are appended
     together."""
 
-    __slots__ = ("end", "is_gathered", "repeats", "sends", "size", "started")
+    __slots__ = ("end", "repeats", "sends", "size", "started")
 
-    def __init__(
-        self,
-        end: asyncio.Future[None],
-        repeats: RepeatCount,
-        started: float,
-        *,
-        is_gathered: bool,
-    ) -> None:
-        self.is_gathered = is_gathered
-        """Whether it waits for more sends."""
+    def __init__(self, end: asyncio.Future[None], repeats: RepeatCount, started: float) -> None:
         self.end = end
         """Done when each connection has got its answer."""
         self.repeats = repeats
@@ -136,42 +127,53 @@ class DirectSends:
         """Release what ``hold`` has counted."""
         self._bodies.end(body)
 
-    def join(self, send: PlainSend) -> Turn:
-        """Add a send to those that arrive in this turn of the event loop; return the turn.
+    def take(self, send: PlainSend) -> asyncio.Future[None] | None:
+        """Append a send at once, or together with others that arrive in this turn of the event
+        loop.
 
-        At its end the connection gets the answer (``ApiHandler.finish``), or the send back
-        (``ApiHandler.pass_on``) if aiohttp has to serve it. If the turn is not gathered, the caller
-        ends it (``end_turn``).
+        The connection gets the answer (``ApiHandler.finish``), or the send back
+        (``ApiHandler.pass_on``) if aiohttp has to serve it. Returns a future of the end of the
+        turn; None: the connection has got it.
         """
         now, size, turn = self._monotonic(), len(send.request), self._turn
         if turn is not None and turn.size + size > GATHERED_SIZE_MAX:
-            self.end_turn(turn)
+            self._end_turn(turn)
             turn = None
+        last, self._last_connection = self._last_connection, send.connection
+        since_last_s, self._last_at = now - self._last_at, now
         if turn is None:
-            is_gathered = (
-                size <= GATHERED_SIZE_MAX // 4
-                and send.connection is not self._last_connection
-                and now - self._last_at <= GATHERED_WITHIN_S
-            )
+            is_large = size > GATHERED_SIZE_MAX // 4
+            if is_large or send.connection is last or since_last_s > GATHERED_WITHIN_S:
+                self._append_alone(send, now)
+                return None
             loop = asyncio.get_running_loop()
-            turn = Turn(loop.create_future(), self.repeats_so_far(), now, is_gathered=is_gathered)
-            self._turn = turn
-            if is_gathered:
-                loop.call_soon(self.end_turn, turn)
-        self._last_connection, self._last_at = send.connection, now
+            self._turn = turn = Turn(loop.create_future(), self.repeats_so_far(), now)
+            loop.call_soon(self._end_turn, turn)
         turn.sends.append(send)
         turn.size += size
-        return turn
+        return turn.end
 
-    def end_turn(self, turn: Turn) -> None:
+    def _append_alone(self, send: PlainSend, started: float) -> None:
+        """Append a send, and give its connection the answer."""
+        (outcome,) = self._outcomes((send,), started)
+        self._request_classes.note_sent()
+        answer = self._begun(send, outcome, started, self._monotonic())
+        if answer is None:
+            send.connection.pass_on(send, self.repeats_so_far())
+        else:
+            send.connection.finish(answer)
+
+    def _end_turn(self, turn: Turn) -> None:
         """Append the sends of a turn, and give each connection its answer."""
         if turn is not self._turn:
             return  # it was full
-        self._turn = None
-        outcomes = self._outcomes(turn)
+        self._turn, sends = None, turn.sends
+        outcomes: Sequence[Outcome] = [None] * len(sends)
+        if self.repeats_so_far() == turn.repeats:  # otherwise one may be the repeat of a send
+            outcomes = self._outcomes(sends, turn.started)
         self._request_classes.note_sent()
         now = self._monotonic()
-        for send, outcome in zip(turn.sends, outcomes, strict=True):
+        for send, outcome in zip(sends, outcomes, strict=True):
             connection, answer = send.connection, self._begun(send, outcome, turn.started, now)
             if answer is None:
                 # In a callback of its own: an error in aiohttp ends no other connection's send.
@@ -180,12 +182,9 @@ class DirectSends:
                 connection.finish(answer)
         turn.end.set_result(None)
 
-    def _outcomes(self, turn: Turn) -> Sequence[Outcome]:
-        sends = turn.sends
-        if self.repeats_so_far() != turn.repeats:
-            return [None] * len(sends)  # one of the repeats may be that of a send
+    def _outcomes(self, sends: Sequence[PlainSend], started: float) -> Sequence[Outcome]:
         try:
-            return self._call.append_all(sends, turn.started)
+            return self._call.append_all(sends, started)
         except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
             return [error] * len(sends)
 

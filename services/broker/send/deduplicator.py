@@ -24,6 +24,7 @@ from services.broker.send.send_result import SendResult
 from services.broker.send.sender import (
     AppendedSend,
     OnAppended,
+    Outcome,
     PendingSend,
     Sender,
     with_results,
@@ -91,8 +92,11 @@ class Deduplicator:
         self._repeats = Repeats()
         self.is_batch: Final = sender.is_batch
         """Returns whether a topic exists and has batch queues."""
-        self.append_all: Final = sender.append_all
-        """Appends several first attempts, none of which was overtaken by its repeat."""
+
+    def append_all(self, sends: Sequence[PendingSend]) -> list[Outcome]:
+        """Append several first attempts, none of which was overtaken by its repeat, as
+        ``Sender.append_all``."""
+        return self._sender.append_all(sends)
 
     def batch_properties(self, part: BatchPart) -> bytes:
         """Return the properties of a batch; it gets an id if its first message has none."""

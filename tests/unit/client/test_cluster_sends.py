@@ -228,7 +228,7 @@ async def test_a_list_goes_to_other_broker_groups_where_one_is_drained_in_the_mi
     listed: Sequence[tidemark.NewMessage | bytes] = [b"free", b"free", *map(keyed, KEYS), b"free"]
     async with cluster_that_changes(first, second, limits=limits) as mq:
         sent = await mq.send_many("orders", listed, timeout_ms=5000)
-    assert len(first.bodies) == 2
+    assert 1 <= len(first.bodies) <= 2  # its first request may have been the third free message
     assert Counter(first.bodies + second.bodies) == Counter(
         [b"free"] * 3 + [key.encode() for key in KEYS]
     )
