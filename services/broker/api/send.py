@@ -137,14 +137,12 @@ class SendCall:
         them while the node accepts none.
         """
         self._gate.check_sends()
-        read: list[PendingSend | Exception | None] = []
+        pending: list[PendingSend | Exception | None] = []
         size = 0
         for send in sends:
-            read.append(self._pending(send, size, started))
+            pending.append(self._pending(send, size, started))
             size += send.head.body_size
-        pending = [each for each in read if isinstance(each, PendingSend)]
-        outcomes = iter(self._deduplicator().append_all(pending) if pending else ())
-        return [next(outcomes) if isinstance(each, PendingSend) else each for each in read]
+        return self._deduplicator().append_all(pending)
 
     def _pending(
         self, send: PlainSend, size_before: int, started: float

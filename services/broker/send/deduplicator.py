@@ -93,7 +93,7 @@ class Deduplicator:
         self.is_batch: Final = sender.is_batch
         """Returns whether a topic exists and has batch queues."""
 
-    def append_all(self, sends: Sequence[PendingSend]) -> list[Outcome]:
+    def append_all(self, sends: Sequence[PendingSend | Exception | None]) -> list[Outcome]:
         """Append several first attempts, none of which was overtaken by its repeat, as
         ``Sender.append_all``."""
         return self._sender.append_all(sends)

@@ -162,16 +162,16 @@ class Sender:
             raise outcome
         return outcome
 
-    def append_all(self, sends: Sequence[PendingSend]) -> list[Outcome]:
+    def append_all(self, sends: Sequence[PendingSend | Exception | None]) -> list[Outcome]:
         """Append several sends in one step; return for each what ``append_now`` returns or raises.
 
         Their records are written together. If the log refuses that, each send is appended alone, so
-        that none is refused because of another.
+        that none is refused because of another. What is no send is returned as it is.
         """
-        ready = [self._ready(send) for send in sends]
+        ready = [self._ready(send) if isinstance(send, PendingSend) else send for send in sends]
         placed = [each for each in ready if isinstance(each, _Placed)]
         appended = iter(self._append_placed(placed) if placed else ())
-        outcomes = [next(appended) if isinstance(each, _Placed) else each for each in ready]
+        outcomes = (next(appended) if isinstance(each, _Placed) else each for each in ready)
         return [None if isinstance(each, FileNotReady) else each for each in outcomes]
 
     def append(self, send: PendingSend, to: TopicConfig, admitted: Admitted) -> AppendedSend:
@@ -216,7 +216,8 @@ class Sender:
             elif picks >= queue_count:
                 field = "queue" if batch_properties else ""
                 raise queue_choice.unknown_queue(topic, picks, queue_count, field=field)
-            runs = [Run(topic, picks, request.entries, request.message_count, *common)]
+            host, count = self.store_host, request.message_count
+            runs = [Run(topic, picks, request.entries, count, send.born_host, host, born_ms)]
         if batch_properties:
             runs = [runs[0]._replace(batch_properties=batch_properties)]
         elif to.attributes and to.is_batch:
