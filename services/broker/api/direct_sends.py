@@ -155,7 +155,10 @@ class DirectSends:
 
     def _append_alone(self, send: PlainSend, started: float) -> None:
         """Append a send, and give its connection the answer."""
-        (outcome,) = self._outcomes((send,), started)
+        try:
+            outcome: Outcome = self._call.append_now(send, started)
+        except Exception as error:  # noqa: BLE001 - becomes an answer, as in ``http_api``
+            outcome = error
         self._request_classes.note_sent()
         answer = self._begun(send, outcome, started, self._monotonic())
         if answer is None:

@@ -33,7 +33,7 @@ from services.broker.schema.messages import BatchQuery
 from services.broker.send.deduplicator import Deduplicator, RepeatCount
 from services.broker.send.request import ProduceRequest
 from services.broker.send.send_result import SendResult, result_of
-from services.broker.send.sender import Outcome, PendingSend
+from services.broker.send.sender import AppendedSend, Outcome, PendingSend
 from services.broker.send.unique_ids import UniqueIds
 from services.broker.traffic_metrics import TrafficMetrics
 from tidemark.errors import TidemarkError
@@ -130,6 +130,16 @@ class SendCall:
         accepted = encodings.of_answer(headers.get(hdrs.ACCEPT), content_type)
         return web.Response(body=packed(sent, accepted), content_type=accepted.value)
 
+    def append_now(self, send: PlainSend, started: float) -> AppendedSend | None:
+        """Append a plain send; None, with nothing stored, if it must wait.
+
+        started: when it arrived, on the monotonic clock [s]. Raises the TidemarkError of a refused
+        send.
+        """
+        self._gate.check_sends()
+        pending = self._pending(send, 0, started)
+        return None if pending is None else self._deduplicator().append_now(pending)
+
     def append_all(self, sends: Sequence[PlainSend], started: float) -> list[Outcome]:
         """Append plain sends in one step; return what became of each.
 
@@ -140,26 +150,24 @@ class SendCall:
         pending: list[PendingSend | Exception | None] = []
         size = 0
         for send in sends:
-            pending.append(self._pending(send, size, started))
+            try:
+                pending.append(self._pending(send, size, started))
+            except Exception as error:  # noqa: BLE001 - the caller answers it
+                pending.append(error)
             size += send.head.body_size
         return self._deduplicator().append_all(pending)
 
-    def _pending(
-        self, send: PlainSend, size_before: int, started: float
-    ) -> PendingSend | Exception | None:
+    def _pending(self, send: PlainSend, size_before: int, started: float) -> PendingSend | None:
         """Parse the body of a plain send; return None if the send must wait.
 
         size_before: bytes of bodies that arrived with it and are not counted.
         """
         head, held, body = send.head, send.held, send.request[send.body_start :]
-        try:
-            if held is None:
-                self._bodies.check_room(size_before + len(body))
-            else:
-                self._bodies.grow(held, len(body) - held.size)
-            produce = self._at_once(body, head)
-        except Exception as error:  # noqa: BLE001 - the caller answers it
-            return error
+        if held is None:
+            self._bodies.check_room(size_before + len(body))
+        else:
+            self._bodies.grow(held, len(body) - held.size)
+        produce = self._at_once(body, head)
         if produce is None or produce.retry:
             return None
         return PendingSend(head.topic, produce, send.born_host, None, started)

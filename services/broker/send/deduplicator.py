@@ -93,6 +93,10 @@ class Deduplicator:
         self.is_batch: Final = sender.is_batch
         """Returns whether a topic exists and has batch queues."""
 
+    def append_now(self, send: PendingSend) -> AppendedSend | None:
+        """Append a first attempt that was not overtaken by its repeat, as ``Sender.append_now``."""
+        return self._sender.append_now(send)
+
     def append_all(self, sends: Sequence[PendingSend | Exception | None]) -> list[Outcome]:
         """Append several first attempts, none of which was overtaken by its repeat, as
         ``Sender.append_all``."""

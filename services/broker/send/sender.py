@@ -157,10 +157,11 @@ class Sender:
     def append_now(self, send: PendingSend) -> AppendedSend | None:
         """Append all messages in one step; None, with nothing stored, if the topic or the next log
         file has to be created before. Raises what ``send`` raises before it waits."""
-        (outcome,) = self.append_all([send])
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        placed = self._ready(send)
+        try:
+            return None if placed is None else self._append_placed(placed)
+        except FileNotReady:
+            return None
 
     def append_all(self, sends: Sequence[PendingSend | Exception | None]) -> list[Outcome]:
         """Append several sends in one step; return for each what ``append_now`` returns or raises.
@@ -168,27 +169,25 @@ class Sender:
         Their records are written together. If the log refuses that, each send is appended alone, so
         that none is refused because of another. What is no send is returned as it is.
         """
-        ready = [self._ready(send) if isinstance(send, PendingSend) else send for send in sends]
+        ready: list[_Placed | Exception | None] = []
+        for send in sends:
+            try:
+                ready.append(self._ready(send) if isinstance(send, PendingSend) else send)
+            except Exception as error:  # noqa: BLE001 - the caller answers it
+                ready.append(error)
         placed = [each for each in ready if isinstance(each, _Placed)]
-        appended = iter(self._append_placed(placed) if placed else ())
-        outcomes = (next(appended) if isinstance(each, _Placed) else each for each in ready)
-        return [None if isinstance(each, FileNotReady) else each for each in outcomes]
+        appended = iter(self._append_together(placed) if placed else ())
+        return [next(appended) if isinstance(each, _Placed) else each for each in ready]
 
     def append(self, send: PendingSend, to: TopicConfig, admitted: Admitted) -> AppendedSend:
         """Append all messages in one step. Raises what ``send`` raises before it waits."""
-        (outcome,) = self._append_placed([self._placed(send, to, admitted)])
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        return self._append_placed(self._placed(send, to, admitted))
 
-    def _ready(self, send: PendingSend) -> _Placed | Exception | None:
+    def _ready(self, send: PendingSend) -> _Placed | None:
         """Return a send that can be appended; None if its topic has to be created before."""
-        try:
-            admitted = self.admit(send.request.ack)
-            topic = self._topics.ready_for_sending(send.topic)
-            return None if topic is None else self._placed(send, topic, admitted)
-        except Exception as error:  # noqa: BLE001 - the caller answers it
-            return error
+        admitted = self.admit(send.request.ack)
+        topic = self._topics.ready_for_sending(send.topic)
+        return None if topic is None else self._placed(send, topic, admitted)
 
     def _placed(self, send: PendingSend, to: TopicConfig, admitted: Admitted) -> _Placed:
         """Divide the messages of a send into runs. Raises what ``send`` raises for a bad queue,
@@ -224,25 +223,43 @@ class Sender:
             runs = self.batches.of(runs)
         return _Placed(send, admitted, runs, positions, waits)
 
-    def _append_placed(self, sends: Sequence[_Placed]) -> list[AppendedSend | Exception]:
-        """Append the runs of sends together; if the log refuses that, each send alone."""
-        runs = [run for send in sends for run in send.runs]
+    def _append_placed(self, send: _Placed) -> AppendedSend:
+        """Append the runs of a send."""
         try:
-            appended = self._append.append_now(runs, room=RECORD_ROOM)
+            appended = self._append.append_now(send.runs, room=RECORD_ROOM)
+        except WriteFailed as fault:
+            if not isinstance(fault.appended, Appended):
+                raise  # nothing of this send was written
+            raise outcome_unknown(fault, send.result(fault.appended).results()) from fault
+        return self._accepted(send, appended)
+
+    def _append_together(self, sends: Sequence[_Placed]) -> list[Outcome]:
+        """Append the runs of sends together; if the log refuses that, each send alone."""
+        all_runs = [send.runs for send in sends]
+        try:
+            appended = self._append.append_now(
+                [run for runs in all_runs for run in runs], room=RECORD_ROOM
+            )
         except WriteFailed as fault:
             if not isinstance(fault.appended, Appended):
                 return [fault] * len(sends)  # nothing of these sends was written
-            parts = fault.appended.parts([send.runs for send in sends])
+            parts = fault.appended.parts(all_runs)
             return [
                 outcome_unknown(fault, send.result(part).results())
                 for send, part in zip(sends, parts, strict=True)
             ]
-        except TidemarkError as refusal:  # nothing was stored
-            if len(sends) == 1:
-                return [refusal]
-            return [self._append_placed([send])[0] for send in sends]
-        parts = appended.parts([send.runs for send in sends])
+        except TidemarkError:  # nothing was stored
+            return [self._alone(send) for send in sends]
+        parts = appended.parts(all_runs)
         return [self._accepted(send, part) for send, part in zip(sends, parts, strict=True)]
+
+    def _alone(self, send: _Placed) -> Outcome:
+        try:
+            return self._append_placed(send)
+        except FileNotReady:
+            return None
+        except Exception as error:  # noqa: BLE001 - the caller answers it
+            return error
 
     def _accepted(self, placed: _Placed, appended: Appended) -> AppendedSend:
         """Count a send whose messages are in the log."""

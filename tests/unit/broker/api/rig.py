@@ -90,9 +90,15 @@ class Sends:
         self.asked.set()
         return self.repeats
 
-    def append_all(self, sends: Sequence[PendingSend]) -> list[Outcome]:
-        self.gathered.append(len(sends))
-        return [self._appended(send) for send in sends]
+    def append_all(self, sends: Sequence[PendingSend | Exception | None]) -> list[Outcome]:
+        self.gathered.append(sum(isinstance(each, PendingSend) for each in sends))
+        return [self._appended(each) if isinstance(each, PendingSend) else each for each in sends]
+
+    def append_now(self, send: PendingSend) -> AppendedSend | None:
+        (outcome,) = self.append_all([send])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def _appended(self, send: PendingSend) -> Outcome:
         if self.waits:
