@@ -80,13 +80,13 @@ class Node:
         """What it serves as a master; None: it is a slave, or starts."""
         self._own: OwnRoute
         self._ended: asyncio.Event
-        self._gate = SimpleNamespace(sends_open=False)
+        self._gate = SimpleNamespace(sends_open=False, sends_opened=asyncio.Event())
 
     def start(self) -> None:
         """Start the broker as a slave."""
         wiring, config = self._wiring, self.group.config_of(self)
         self.host, self.runs = Host(self.name), True
-        self._gate = SimpleNamespace(sends_open=False)
+        self._gate = SimpleNamespace(sends_open=False, sends_opened=asyncio.Event())
         own = self._own = OwnRoute(config, cast(Any, self._gate), wiring.loop)
         if config.cluster.grouped:
             own.follow(self)
@@ -134,6 +134,7 @@ class Node:
             self._own.serve(term.views)
             term.begin(self.host)
             self._gate.sends_open = True
+            self._gate.sends_opened.set()
 
     async def _watch(self) -> None:
         """Notice the end of a term, and callers that have gone."""
