@@ -17,16 +17,19 @@ Breaking = tuple[str, str, str, str]
 BROKEN: Final[dict[str, Breaking]] = {
     # what: file, old text, new text, beginning of the finding
     "a field that no version knows": (
-        *("k8s/base/statefulset.yaml", "  replicas: 2\n", "  replicaCount: 2\n"),
-        "schema: dev: StatefulSet/tidemark-g0: Kubernetes",
+        *("k8s/base/statefulset.yaml", "podManagementPolicy:", "podManagement:"),
+        "schema: cluster: StatefulSet/tidemark-g0: Kubernetes",
     ),
     "a value of the wrong type": (
         *("k8s/base/services.yaml", "publishNotReadyAddresses: true"),
-        *('publishNotReadyAddresses: "yes"', "schema: dev: Service/tidemark-g0-nodes: Kubernetes"),
+        *(
+            'publishNotReadyAddresses: "yes"',
+            "schema: cluster: Service/tidemark-g0-nodes: Kubernetes",
+        ),
     ),
     "a field that only the operator's objects lack": (
         *("k8s/components/monitoring/podmonitor.yaml", "scrapeTimeout", "scrapeTimeOut"),
-        "schema: dev-monitoring: PodMonitor/tidemark: Kubernetes",
+        "schema: cluster-monitoring: PodMonitor/tidemark: Kubernetes",
     ),
     "a field that only the Spark operator's objects lack": (
         *("k8s/components/analytics-operator/application.yaml", "mainApplicationFile", "mainFile"),

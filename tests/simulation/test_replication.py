@@ -1,6 +1,6 @@
 """Seeded histories of a group: crashes, partitions, delays, pauses, clocks; all invariants hold.
 
-``make simulation-group`` runs ten thousand seeds (TIDEMARK_GROUP_SEEDS), ``make test`` 24, at
+``make simulation-group`` runs ten thousand seeds (TIDEMARK_GROUP_SEEDS), ``make test`` 16, at
 0.5 to 7 s of one core each. The events of a seed are in ``replication.plan``, ``trials`` and
 ``outages``, the invariants in ``history``, ``page_rules`` and ``confirmed`` there; ``make sim
 SEED=n`` repeats one.
@@ -18,7 +18,7 @@ import pytest
 from tests.simulation.replication.plan import Fault
 from tests.simulation.replication.run import Outcome, run_seed
 
-SEEDS = int(os.environ.get("TIDEMARK_GROUP_SEEDS", "24"))
+SEEDS = int(os.environ.get("TIDEMARK_GROUP_SEEDS", "16"))
 FIRST_SEED = int(os.environ.get("TIDEMARK_GROUP_FIRST_SEED", "0"))
 CHUNK = max(8, SEEDS // 40)
 SAME_SEEDS = (122, 7, 20)

@@ -77,7 +77,7 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.two_incarnations_of_a_node, "two incarnations of one node", 14
     ),
     "promotion-of-a-non-member": Planted(
-        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 10
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 19
     ),
     "candidate-removed-as-the-old-holder": Planted(
         logs.candidate_removed_as_the_old_holder,
@@ -115,7 +115,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 1
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 2
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 6
     ),
     "byte-0-before-the-flush-ended": Planted(
         shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 2, FLUSHES
@@ -133,13 +133,13 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.SILENT_BROKER_RENEWED, "its broker is silent", 10, SILENCE
     ),
     "released-before-the-target-has-the-end": Planted(
-        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 10, SWITCHES
+        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 36, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
         shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 14, REPLACED
     ),
     "state-read-from-the-confirm-offset": Planted(
-        shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 4
+        shells.STATE_READ_FROM_THE_CONFIRM_OFFSET, "becomes the master with a state|DAMAGED", 11
     ),
     "removed-node-kept-in-the-set": Planted(
         nodes.REMOVED_NODE_KEPT_IN_THE_SET, "in the in-sync set and no node of the group", 0, NODES
@@ -150,7 +150,7 @@ FAULTS: Final[dict[str, Planted]] = {
     "nodes-changed-from-an-old-lease": Planted(
         nodes.change_from_an_old_lease,
         "with the nodes the in-sync set changes|below the minimum",
-        0,
+        12,
         NODES_LATE,
     ),
     "two-changes-of-nodes-at-once": Planted(
