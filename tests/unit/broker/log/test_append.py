@@ -405,7 +405,7 @@ async def test_the_first_records_of_a_term_do_not_wait_for_the_files_ahead(
 
 
 async def test_a_slow_disk_is_an_error_that_says_so_and_stores_nothing(tmp_path: Path) -> None:
-    async with parts_in(tmp_path, wait_s=0.05) as parts:
+    async with parts_in(tmp_path, wait_s=1.0) as parts:
         hold = asyncio.Event()
         loop = asyncio.get_running_loop()
 
