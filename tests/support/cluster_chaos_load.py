@@ -132,7 +132,7 @@ class Load:
     async def _send(self, mq: tidemark.Client, stream: Stream, count: int) -> bool:
         """Make one call; return whether it was acked."""
         began, drained = time.monotonic(), self.drained
-        # No task runs between these two calls' looks at the routes: both of them see the same.
+        # No task runs between these two calls, so both use the same routes.
         stream.begin(writable_queues(await mq.routes(self._topic)))
         try:
             results = await mq.send_many(self._topic, stream.messages(count))

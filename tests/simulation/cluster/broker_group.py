@@ -45,7 +45,7 @@ METRICS: Final = cast(
         names_refused=SimpleNamespace(labels=lambda code: SimpleNamespace(inc=lambda: None)),
     ),
 )
-"""Metrics of a registrar, which nobody reads."""
+"""Metrics of a registrar; they are not read."""
 
 
 class Wiring:

@@ -107,7 +107,7 @@ class Loop(asyncio.BaseEventLoop):
         self._ready.extend(self._late.pop(host, ()))
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep the exception of a callback or of a task that nobody awaits."""
+        """Keep the exception of a callback or of a task that is not awaited."""
         if (error := context.get("exception")) is not None:
             self.failures.append(error)
 

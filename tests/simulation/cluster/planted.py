@@ -80,7 +80,7 @@ def lower_registration_replaces_a_higher_one() -> Iterator[None]:
 
 @contextmanager
 def two_members_have_one_queue() -> Iterator[None]:
-    """The next owner of a queue is told before the former one has given it up."""
+    """A queue is assigned to its next owner before the former one has given it up."""
 
     def assignment(self: Membership, name: str) -> list[Queue]:
         meant = [queue for queue, owner in self._target.items() if owner == name]

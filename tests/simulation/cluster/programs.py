@@ -83,7 +83,7 @@ class Load(NamedTuple):
 
 
 class Producer(Program):
-    """Sends messages until it is told to end; those with a key one after another."""
+    """Sends messages until it is stopped; those with a key one after another."""
 
     def __init__(
         self, name: str, loop: Loop, judge: Judge, connecting: Connecting, load: Load, seed: int
@@ -162,7 +162,7 @@ class Reading(NamedTuple):
 
 
 class Consumer(Program):
-    """A member of a consumer group until it is told to leave."""
+    """A member of a consumer group until it is asked to leave."""
 
     def __init__(
         self,

@@ -129,8 +129,8 @@ async def test_calls_fail_with_a_reason_while_no_broker_group_is_known() -> None
 
 async def test_a_broker_does_not_say_for_others_that_a_topic_does_not_exist() -> None:
     # 1. The name services restarted, and answered 503 for a topic; 2. a new client asked the broker
-    # that it was given, which is of another broker group and answered 404; 3. the client told the
-    # program that no broker group has the topic.
+    # that it was given, which is of another broker group and answered 404; 3. the client reported
+    # to the program that no broker group has the topic.
     async def tell(request: web.Request) -> web.Response:
         if request.path == "/v1/route":
             return route({"g0": NOWHERE}, complete=False, missing=["g1"], names=[])
@@ -152,7 +152,7 @@ async def test_a_broker_does_not_say_for_others_that_a_topic_does_not_exist() ->
 async def test_a_message_with_a_key_waits_for_the_route_without_a_drained_broker_group(
     keyed_when_down: KeyedWhenDown,
 ) -> None:
-    # A drained broker group refused messages with a key until the name services had told the
+    # A drained broker group refused messages with a key until the name services had informed the
     # client, and the program saw an error for a planned operation.
     stored = {
         "ack": {"level": "disk", "copies": 1},

@@ -280,7 +280,7 @@ async def test_a_broker_group_that_refuses_one_topic_is_not_left_out_for_others(
 
 async def test_a_paused_send_goes_to_the_new_master_as_soon_as_a_route_names_it() -> None:
     """The old master refuses, and no node says which one is the new master."""
-    told = asyncio.Event()
+    has_changed = asyncio.Event()
     refused = asyncio.Event()
     stores = Broker()
 
@@ -294,14 +294,14 @@ async def test_a_paused_send_goes_to_the_new_master_as_soon_as_a_route_names_it(
             if request.query.get(HELD) == "v2":
                 await asyncio.sleep(HANGS_S)
             if HELD in request.query:
-                await told.wait()
+                await has_changed.wait()
                 return of_nodes(n0, n1, master="n1", epoch=2, version="v2")
             return of_nodes(n0, n1, master="n0", epoch=1, version="v1")
 
         async with served(tell) as url, tidemark.connect(url) as mq:
             sending = asyncio.create_task(mq.send("orders", b"x", sharding_key="a"))
             await refused.wait()
-            told.set()
+            has_changed.set()
             async with asyncio.timeout(5):
                 assert (await sending).broker_group == "g0"
     assert stores.bodies == [b"x"]
